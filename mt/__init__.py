@@ -1,0 +1,1 @@
+"""`mt`: train, run and judge encoder-decoder Transformers for translation."""

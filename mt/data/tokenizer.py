@@ -1,0 +1,276 @@
+"""Lines to token ids and back: SentencePiece, trained on the data it will split."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mt.errors import CheckpointError, DataError
+from mt.files import write_whole
+
+if TYPE_CHECKING:
+    from mt.config import TokenizerConfig
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+
+# A line in characters beyond which it is no sentence; SentencePiece's BPE keeps positions inside a
+# word in 16 bits and would abort the whole process on a longer one.
+LONGEST_LINE = 10_000
+
+# SentencePiece leaves the text alone: its default, nmt_nfkc, would teach the model to write "..."
+# for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would cut Persian words in
+# two at the zero-width non-joiner. What must be unified is done by `normalize_line`.
+NORMALIZATION = "identity"
+
+# With bytes to fall back on, a character that makes up less than one in 100,000 of the text is
+# spelled in bytes: too rare to learn an embedding for. Where so large an alphabet does not fit the
+# vocabulary, one in 2,000 as is usual for Chinese. Without bytes every character keeps its piece.
+COVERAGE_WITH_BYTES = (0.99999, 0.9995)
+COVERAGE_WITHOUT = (1.0,)
+
+# Unigram training adds floats per thread: the count, not the machine, decides the last digits.
+TRAINING_THREADS = 4
+
+
+def normalize_line(line: str) -> str:
+    """The form of a line that tokens stand for: `decode(encode(line)) == normalize_line(line)`.
+
+    Unicode NFC; every run of white space (`str.split`'s notion of it: also no-break spaces, tabs,
+    U+0085, U+2028; and U+2581, SentencePiece's own sign for a space) becomes one space, and none
+    is left at the ends. Nothing else changes.
+    """
+    return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
+
+
+class Tokenizer:
+    """A pair of SentencePiece models, one and the same where the vocabulary is joint.
+
+    Ids are those of a side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
+    like a special token ("</s>") is text.
+    """
+
+    def __init__(self, src_model: bytes, tgt_model: bytes | None = None) -> None:
+        from sentencepiece import SentencePieceProcessor
+
+        self.joint = tgt_model is None
+        self._models = [src_model] if tgt_model is None else [src_model, tgt_model]
+        processors = [SentencePieceProcessor(model_proto=model) for model in self._models]
+        for processor in processors:
+            found = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+            if found != [PAD, UNK, BOS, EOS]:
+                raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
+        self._src, self._tgt = processors[0], processors[-1]
+
+    @property
+    def src_vocab_size(self) -> int:
+        return int(self._src.piece_size())
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        return int(self._tgt.piece_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model bytes, source before target, in hex."""
+        return hashlib.sha256(b"".join(self._models)).hexdigest()
+
+    def encode_src(self, lines: list[str], threads: int = 1) -> list[list[int]]:
+        """Source ids of each line, without bos and eos; an empty list for a blank line."""
+        rows: list[list[int]] = self._src.encode(_normalized(lines), num_threads=threads)
+        return rows
+
+    def encode_tgt(self, lines: list[str], threads: int = 1) -> list[list[int]]:
+        """Target ids of each line, without bos and eos; an empty list for a blank line."""
+        rows: list[list[int]] = self._tgt.encode(_normalized(lines), num_threads=threads)
+        return rows
+
+    def src_pieces(self, line: str) -> list[str]:
+        """The pieces of a source line as text, `▁` for a space, `<0xC3>` for a byte."""
+        pieces: list[str] = self._src.encode(normalize_line(line), out_type=str)
+        return pieces
+
+    def tgt_pieces(self, line: str) -> list[str]:
+        """The pieces of a target line as text."""
+        pieces: list[str] = self._tgt.encode(normalize_line(line), out_type=str)
+        return pieces
+
+    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
+        """One line of text per row of target ids, in the form of `normalize_line`.
+
+        Special ids are left out; bytes that are no UTF-8 become U+FFFD. Byte pieces can spell any
+        character, also a line feed: white space is made single spaces here too, so that no row can
+        ever fill two lines.
+        """
+        top = self.tgt_vocab_size
+        for row in ids:
+            if row and not (min(row) >= 0 and max(row) < top):
+                raise AssertionError(f"target ids must lie in 0..{top - 1}, here is a row {row}")
+        texts: list[str] = self._tgt.decode([[i for i in row if i > EOS] for row in ids])
+        return _normalized(texts)
+
+    def save(self, folder: Path) -> None:
+        """Write the model files into `folder`, each whole or not at all.
+
+        Raises `CheckpointError` where that cannot be written.
+        """
+        names = _JOINT if self.joint else _SEPARATE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, model in zip(names, self._models, strict=True):
+                write_whole(folder / name, model)
+            for stale in set(_JOINT + _SEPARATE) - set(names):
+                (folder / stale).unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"the tokenizer cannot be saved in {folder}: {error.strerror}. "
+                "Give a folder that can be written and has room, then run again."
+            ) from error
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
+        names = _JOINT if (folder / _JOINT[0]).exists() else _SEPARATE
+        try:
+            models = [(folder / name).read_bytes() for name in names]
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} holds no tokenizer: needed is {_JOINT[0]}, or {_SEPARATE[0]} and "
+                f"{_SEPARATE[1]} ({error.filename}: {error.strerror}). Give the run directory of a "
+                "training that has started, or copy the file(s) there."
+            ) from error
+        try:
+            if not all(models):
+                raise ValueError("the file is empty")
+            return cls(*models)
+        except (RuntimeError, ValueError) as error:
+            said = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
+            raise CheckpointError(
+                f"{folder}: {' or '.join(names)} is damaged or no tokenizer of mt ({said}). "
+                "Copy it again from the run directory where it was trained."
+            ) from error
+
+
+def train_tokenizer(
+    cfg: TokenizerConfig,
+    pairs: Iterable[tuple[str, str]],
+    seed: int,
+    log: Callable[[str], None],
+) -> Tokenizer:
+    """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
+
+    Holds at most `cfg.sample_lines` pairs in memory, drawn evenly from all. A vocabulary larger
+    than the text supports comes out smaller, and `log` is told. Raises `DataError` where there is
+    no text or `cfg.vocab_size` cannot hold the alphabet.
+    """
+    src, tgt, seen = _sample(pairs, cfg.sample_lines, seed)
+    if seen > len(src):
+        log(f"tokenizer: learns from {len(src):,} of {seen:,} pairs, drawn at random")
+    if cfg.joint:
+        return Tokenizer(_train(cfg, src + tgt, "", log))
+    return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
+
+
+_JOINT = ["tokenizer.model"]
+_SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
+
+
+def _normalized(lines: list[str]) -> list[str]:
+    return [normalize_line(line) for line in lines]
+
+
+def _sample(
+    pairs: Iterable[tuple[str, str]], size: int, seed: int
+) -> tuple[list[str], list[str], int]:
+    """`size` pairs drawn evenly from all, normalized, as two lists; and how many there were.
+
+    Reservoir sampling (Vitter 1985, algorithm R).
+    """
+    draw = random.Random(seed).random
+    src: list[str] = []
+    tgt: list[str] = []
+    seen = 0
+    for seen, (src_line, tgt_line) in enumerate(pairs, start=1):
+        if seen <= size:
+            src.append(normalize_line(src_line))
+            tgt.append(normalize_line(tgt_line))
+        elif (place := int(draw() * seen)) < size:
+            src[place], tgt[place] = normalize_line(src_line), normalize_line(tgt_line)
+    return src, tgt, seen
+
+
+def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
+    """The bytes of a model trained on normalized lines; `side` ("source " or so) for messages."""
+    text = [line for line in lines if 0 < len(line) <= LONGEST_LINE]
+    if not text:
+        raise DataError(
+            f"tokenizer: the {side}training data holds no line of text of 1 to {LONGEST_LINE:,} "
+            "characters, so no vocabulary can be learned. Look at the files that data.train names."
+        )
+    if too_long := sum(len(line) > LONGEST_LINE for line in lines):
+        log(f"tokenizer: {too_long:,} {side}lines of over {LONGEST_LINE:,} characters left out")
+    needed = ""
+    for coverage in COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT:
+        try:
+            model = _run_trainer(cfg, text, coverage)
+        except RuntimeError as error:
+            match = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if not match:
+                raise DataError(
+                    f"tokenizer: SentencePiece cannot learn from the {side}training data: {error}"
+                ) from error
+            needed = match[1]
+            continue
+        size = Tokenizer(model).src_vocab_size
+        if size < cfg.vocab_size:
+            log(
+                f"tokenizer: the {side}training data supports {size:,} tokens, fewer than "
+                f"tokenizer.vocab_size {cfg.vocab_size:,}; the {side}vocabulary has {size:,}"
+            )
+        return model
+    raise DataError(_too_small(cfg, side, int(needed)))
+
+
+def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
+    parts = "4 special tokens" + (", 256 bytes" if cfg.byte_fallback else "")
+    characters = needed - (4 + 256 if cfg.byte_fallback else 4)
+    bytes_fit = not cfg.byte_fallback and cfg.vocab_size > 4 + 256
+    remedy = ", or set tokenizer.byte_fallback to true" if bytes_fit else ""
+    return (
+        f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens ({parts}, "
+        f"{characters:,} characters of the training data), found {cfg.vocab_size:,}. "
+        f"Set it to several times {needed:,}, so that it can hold words too{remedy}."
+    )
+
+
+def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=model,
+        model_type=cfg.type,
+        vocab_size=cfg.vocab_size,
+        # Not hard: the trainer stops at what the text supports instead of failing.
+        hard_vocab_limit=False,
+        character_coverage=coverage,
+        byte_fallback=cfg.byte_fallback,
+        # Numbers are copied digit by digit, so that one never seen before can be.
+        split_digits=True,
+        normalization_rule_name=NORMALIZATION,
+        # In bytes; a longer line would be skipped without a word.
+        max_sentence_length=4 * LONGEST_LINE,
+        num_threads=TRAINING_THREADS,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+    )
+    return model.getvalue()

@@ -1,0 +1,133 @@
+"""Every fact about the hardware: device, arithmetic, threads, and the seeds of random numbers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from mt.errors import ConfigError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where tensors live and in which arithmetic the model runs there."""
+
+    device: torch.device
+    precision: str  # fp32, bf16 or fp16
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.precision]
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def __str__(self) -> str:
+        name = torch.cuda.get_device_name(self.device) if self.is_cuda else "CPU"
+        threads = "" if self.is_cuda else f", {torch.get_num_threads()} threads"
+        return f"{name} in {self.precision}{threads}"
+
+
+def choose_device(name: str = "auto", precision: str = "auto") -> Device:
+    """The device called `name` (auto, cpu, cuda, cuda:1) made ready to compute in `precision`.
+
+    Raises ConfigError where there is no such device or it cannot compute in that precision.
+    """
+    device = _find_device(name)
+    if device.type == "cpu":
+        _prepare_cpu()
+    else:
+        # cuDNN's attention plans anew for each shape, about a second each, and batches come in many shapes.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    return Device(device, _find_precision(precision, device))
+
+
+def _find_device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"--device: must be auto, cpu, cuda or cuda:N, found {name!r}")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        here = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        raise ConfigError(
+            f"--device: {name} is not there: torch {torch.__version__} sees {here}; use cpu"
+        )
+    return device
+
+
+def _find_precision(name: str, device: torch.device) -> str:
+    if name not in ("auto", *DTYPES):
+        raise ConfigError(f"precision: must be auto, fp32, bf16 or fp16, found {name!r}")
+    if device.type == "cuda":
+        bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        if name == "auto":
+            return "bf16" if bf16 else "fp16"
+        if name == "bf16" and not bf16:
+            raise ConfigError("precision: this GPU has no bf16 arithmetic; use fp16 or fp32")
+        return name
+    if name == "fp16":
+        raise ConfigError(
+            "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
+        )
+    if name == "auto":
+        capabilities = (
+            torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+        )
+        fast = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        return "bf16" if fast else "fp32"
+    return name
+
+
+def _prepare_cpu() -> None:
+    """Threads, denormals, and the faster of torch's two ways to multiply float32 matrices."""
+    torch.set_flush_denormal(True)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    if matmul is None or not hasattr(matmul, "fp32_precision"):
+        return
+    # "bf16" only permits lower precision; what it does on a CPU without tiles for it is to hand float32
+    # products to oneDNN, which is 2.4 times faster than MKL on AMD and as exact. Where it really rounds
+    # (AMX), the error of a product tells, and the permission is taken back.
+    before = matmul.fp32_precision
+    matmul.fp32_precision = "bf16"
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(64, 512, generator=generator), torch.randn(512, 512, generator=generator))
+    exact = a.double() @ b.double()
+    if float(((a @ b).double() - exact).norm() / exact.norm()) > 1e-5:
+        matmul.fp32_precision = before
+
+
+def seed_everything(seed: int, *path: int) -> None:
+    """Seed torch from (seed, path...), such as (seed, step, rank): the same numbers wherever a run resumes."""
+    mixed = seed % 2**63
+    for part in path:
+        # One round of splitmix64: neighbouring steps must not give neighbouring seeds.
+        mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) % 2**64
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
+        mixed ^= mixed >> 31
+    torch.manual_seed(mixed % 2**63)
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Most memory used so far, in MB: of the GPU, or of this process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3

@@ -1,0 +1,28 @@
+"""What the user, the data or the training did wrong; never a defect of `mt` itself.
+
+The command line prints the message of an `MtError` without a traceback and exits with its code.
+"""
+
+
+class MtError(Exception):
+    """A fault with a remedy: the message names what, where, required, found and what to do."""
+
+    exit_code = 2
+
+
+class ConfigError(MtError):
+    """A config file, a `--set` or a combination of settings that cannot work."""
+
+
+class DataError(MtError):
+    """A corpus, input file or output place that cannot be used as it is."""
+
+
+class CheckpointError(MtError):
+    """A model folder, checkpoint or run directory that cannot be used as it is."""
+
+
+class TrainingDivergedError(MtError):
+    """Training gave up: the loss or its gradient stopped being a number."""
+
+    exit_code = 3

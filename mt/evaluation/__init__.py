@@ -1,0 +1,1 @@
+"""Target lines and their references in, a judgement out: scores that say how they came about."""

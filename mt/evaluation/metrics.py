@@ -1,0 +1,140 @@
+"""Corpus scores from sacreBLEU with the signatures that make them comparable.
+
+Always over detokenised text against raw references: BLEU with the 13a tokenisation, cased, smoothed
+only where an n-gram order has no match (Post 2018); chrF2 (Popović 2015); TER (Snover et al. 2006).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from mt.errors import DataError
+
+# So many hypotheses that end in " ." are no accident; sacreBLEU draws the line at the same count.
+TOKENISED_LINES = 100
+
+
+@dataclass(frozen=True)
+class Score:
+    """One metric over a corpus. BLEU and chrF: 0 to 100, higher is better; TER: lower is better."""
+
+    name: str
+    value: float
+    signature: str
+    detail: str = ""
+    note: str = ""  # what makes the value doubtful, if anything does
+
+
+def score_corpus(
+    hyps: Sequence[str],
+    refs: Sequence[Sequence[str]],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+) -> list[Score]:
+    """One score per metric, in their order.
+
+    `refs` holds one or more whole reference translations, each with one line per hypothesis.
+    Raises DataError for an unknown metric, for no lines, and for line counts that differ.
+    """
+    check_metrics(metrics)
+    check_lines(hyps, refs)
+    return [METRICS[name](hyps, refs) for name in metrics]
+
+
+def check_metrics(metrics: Sequence[str]) -> None:
+    """Refuse unknown names, all at once."""
+    unknown = [name for name in metrics if name not in METRICS]
+    if unknown or not metrics:
+        raise DataError(
+            f"metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
+            "correct the list"
+        )
+
+
+def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
+    """Refuse what cannot be compared line by line."""
+    if not refs:
+        raise DataError("references: at least one is needed to score against, found none; give one")
+    if not hyps:
+        raise DataError("hypotheses: nothing to score, found 0 lines; give at least one line")
+    for number, ref in enumerate(refs, start=1):
+        if len(ref) != len(hyps):
+            raise DataError(
+                f"reference {number} has {len(ref):,} lines, the hypotheses have {len(hyps):,}; "
+                "each hypothesis needs the reference of the same line: check that both belong "
+                "together and that no line was added, dropped or split"
+            )
+
+
+def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
+    """Geometric mean of the 1- to 4-gram precisions times the brevity penalty."""
+    from sacrebleu.metrics.bleu import BLEU
+
+    # Tokenised lines are reported in the score's note: sacreBLEU would write to the log, unasked.
+    metric = BLEU(tokenize="13a", smooth_method="exp", force=True)
+    result = metric.corpus_score(hyps, refs)
+    precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
+    detail = (
+        f"precisions {precisions}, brevity penalty {result.bp:.3f}, "
+        f"length {result.sys_len:,} against {result.ref_len:,}"
+    )
+    note = bleu_note(hyps, has_4_grams=result.totals[3] > 0)
+    return Score(result.name, result.score, str(metric.get_signature()), detail, note)
+
+
+def bleu_note(hyps: Sequence[str], has_4_grams: bool) -> str:
+    """What makes a BLEU over these hypotheses doubtful, or nothing."""
+    if not has_4_grams:
+        return "no hypothesis has four words, so that BLEU is 0 whatever they are"
+    n_tokenised = sum(line.endswith(" .") for line in hyps)
+    if n_tokenised >= TOKENISED_LINES:
+        return (
+            f'{n_tokenised:,} of {len(hyps):,} hypotheses end in " .": they look tokenised; '
+            "only scores over detokenised text can be compared"
+        )
+    return ""
+
+
+def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
+    """F2 over character 1- to 6-grams."""
+    from sacrebleu.metrics.chrf import CHRF
+
+    metric = CHRF()
+    result = metric.corpus_score(hyps, refs)
+    return Score(result.name, result.score, str(metric.get_signature()))
+
+
+def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
+    """Word edits, a shift of a phrase being one, per 100 reference words."""
+    from sacrebleu.metrics.ter import TER
+
+    metric = TER()
+    result = metric.corpus_score(hyps, refs)
+    detail = f"{result.num_edits:,} edits, {result.ref_length:,.1f} reference words"
+    return Score(result.name, result.score, str(metric.get_signature()), detail)
+
+
+METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = {
+    "bleu": bleu,
+    "chrf": chrf,
+    "ter": ter,
+}
+
+
+def format_scores(scores: Sequence[Score]) -> str:
+    """A line per score: name, value, signature; and a line for each note."""
+    name_width = max((len(score.name) for score in scores), default=0)
+    values = [f"{score.value:.2f}" for score in scores]
+    value_width = max(map(len, values), default=0)
+    lines = []
+    for score, value in zip(scores, values, strict=True):
+        lines.append(f"{score.name:<{name_width}} {value:>{value_width}}  {score.signature}")
+        if score.note:
+            lines.append(f"{score.name:<{name_width}} note: {score.note}")
+    return "\n".join(lines)
+
+
+def to_json(scores: Sequence[Score]) -> str:
+    """A JSON list with an object per score, values unrounded."""
+    return json.dumps([asdict(score) for score in scores], indent=2, ensure_ascii=False)

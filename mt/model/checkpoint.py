@@ -1,0 +1,239 @@
+"""Weights and state become files, atomically, and back.
+
+A model folder holds `model.safetensors` and `meta.json` (config, vocabulary sizes, scores, checksums); a
+checkpoint of a run also `state.pt`, from which training goes on. Nothing in them runs code when loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from mt.config import Config, config_from_mapping
+from mt.data.tokenizer import Tokenizer
+from mt.errors import CheckpointError
+from mt.files import sha256_of, sync_folder
+from mt.model.transformer import Transformer
+
+FORMAT = 1
+WEIGHTS, STATE, META = "model.safetensors", "state.pt", "meta.json"
+CHECKPOINTS, LAST, BEST = "checkpoints", "last", "best"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """All that translating takes."""
+
+    model: Transformer
+    tokenizer: Tokenizer
+    config: Config
+    meta: dict[str, Any]
+    folder: Path
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters by name, a tied matrix once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
+    """Copy `weights` into the model; CheckpointError where names or shapes differ."""
+    own = weights_of(model)
+    faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
+    faults += [f"{name} is not of this model" for name in weights.keys() - own.keys()]
+    faults += [
+        f"{name} must be {tuple(own[name].shape)}, found {tuple(weights[name].shape)}"
+        for name in own.keys() & weights.keys()
+        if own[name].shape != weights[name].shape
+    ]
+    if faults:
+        raise CheckpointError(f"{where}: the weights do not fit the config: {'; '.join(sorted(faults)[:5])}")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+
+
+def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
+    """The model of a config, with fresh weights."""
+    sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
+    return Transformer(config.model, *sizes, tokenizer.joint)
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def save_model_folder(
+    folder: Path,
+    weights: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    state: Mapping[str, Any] | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> None:
+    """Write a model folder; it is at `folder` whole, or not at all and what was there before still is.
+
+    Raises CheckpointError where it cannot be written (a full disk, a read-only folder).
+    """
+    partial = folder.with_name(f".{folder.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
+        save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
+        if state is not None:
+            torch.save(dict(state), partial / STATE)
+        if tokenizer is not None:
+            tokenizer.save(partial)
+        checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
+        content = {"format": FORMAT, **meta, "sha256": checksums}
+        (partial / META).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+        for path in partial.iterdir():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if folder.exists():
+            shutil.rmtree(folder)
+        partial.rename(folder)
+        sync_folder(folder.parent)
+    # torch reports a full disk as RuntimeError, safetensors as its own error.
+    except (OSError, RuntimeError, SafetensorError) as error:
+        free = shutil.disk_usage(_existing_parent(folder)).free / 1e6
+        raise CheckpointError(
+            f"{folder}: cannot be saved ({error}); {free:,.0f} MB are free there. What was saved before is "
+            "whole: make room or give another place, then run the same command again"
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.absolute().parents if parent.exists())
+
+
+def point(run: Path, name: str, folder: Path) -> None:
+    """Let `checkpoints/last` or `checkpoints/best` name a checkpoint, at one stroke."""
+    link = run / CHECKPOINTS / name
+    beside = link.with_name(f".{name}.partial")
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(folder.name)
+    beside.replace(link)
+
+
+def prune(run: Path, keep: set[str]) -> None:
+    """Delete the checkpoints of a run whose names are not in `keep`."""
+    for folder in checkpoints(run):
+        if folder.name not in keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+# --- reading ----------------------------------------------------------------------------------
+
+
+def step_name(step: int) -> str:
+    """Folder of the checkpoint after update `step`."""
+    return f"step-{step:08d}"
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first."""
+    return sorted((run / CHECKPOINTS).glob("step-*"))
+
+
+def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """`meta.json` of a model folder whose files `names` are all there with their right checksums."""
+    try:
+        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
+        if meta["format"] > FORMAT:
+            raise CheckpointError(
+                f"{folder}: was written by a newer mt (format {meta['format']}, this one reads up to {FORMAT}); "
+                "install that version"
+            )
+        for name in names:
+            if sha256_of(folder / name) != meta["sha256"].get(name):
+                raise CheckpointError(f"{folder / name}: damaged, its checksum differs from the one in {META}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"{META}: {error!r}"
+        raise CheckpointError(f"{folder}: is no whole model folder ({reason})") from error
+    return meta
+
+
+def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest undamaged checkpoint of a run and its meta; says which ones are passed over."""
+    for folder in reversed(checkpoints(run)):
+        try:
+            return folder, read_meta(folder, [WEIGHTS, STATE])
+        except CheckpointError as error:
+            log(f"{error}; passed over, going on from the checkpoint before it")
+    return None
+
+
+def find_model(path: Path) -> Path:
+    """The model folder that `--model` names: itself, or the best (else the last) checkpoint of a run."""
+    if (path / META).is_file():
+        return path.resolve()
+    for name in (BEST, LAST):
+        link = path / CHECKPOINTS / name
+        if (link / META).is_file():
+            return link.resolve()
+    if not path.exists():
+        problem = "there is nothing at this path"
+    elif (path / CHECKPOINTS).is_dir():
+        problem = "this run has saved no checkpoint yet; wait for its first validation"
+    else:
+        problem = f"neither {META} nor {CHECKPOINTS}/{BEST} is in it"
+    raise CheckpointError(f"--model {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
+
+
+def load_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in a model folder, on the CPU."""
+    try:
+        return load_file(folder / WEIGHTS)
+    except Exception as error:
+        raise CheckpointError(f"{folder / WEIGHTS}: cannot be read: {error}") from error
+
+
+def load_state(folder: Path) -> dict[str, Any]:
+    """The training state of a checkpoint. Only tensors and plain values are accepted, never code."""
+    try:
+        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+    return state
+
+
+def load_model(path: Path) -> LoadedModel:
+    """The model at a run directory, checkpoint or exported folder, with its tokenizer and config."""
+    folder = find_model(path)
+    meta = read_meta(folder, [WEIGHTS])
+    config = config_from_mapping(meta["config"], str(folder / META))
+    # A checkpoint of a run shares the tokenizer of the run.
+    own = any((folder / name).exists() for name in ("tokenizer.model", "tokenizer.src.model"))
+    tokenizer = Tokenizer.load(folder if own else folder.parent.parent)
+    if tokenizer.fingerprint != meta["tokenizer"]:
+        raise CheckpointError(
+            f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer files there"
+        )
+    model = build_model(config, tokenizer)
+    put_weights(model, load_weights(folder), str(folder / WEIGHTS))
+    return LoadedModel(model.eval(), tokenizer, config, meta, folder)
+
+
+def average(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints of one model, summed in float64."""
+    total: dict[str, Tensor] = {}
+    for folder in folders:
+        read_meta(folder, [WEIGHTS])
+        weights = load_weights(folder)
+        if total and {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in total.items()}:
+            raise CheckpointError(f"{folder}: is not of the same model as {folders[0]}; average one run's checkpoints")
+        for name, tensor in weights.items():
+            total[name] = total.get(name, 0) + tensor.double()
+    return {name: (tensor / len(folders)).float() for name, tensor in total.items()}

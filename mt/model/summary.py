@@ -1,0 +1,238 @@
+"""The parameter table of a model: every matrix and its shape, totals per block, closed forms.
+
+The matrices counted per head follow `transformers-demystified-1.txt`: three projections for each
+head and one output matrix per attention, W1, b1, W2 and b2 per feed-forward, two embeddings and
+the output matrix, tied or not; biases of projections and layer norms are left out of that count.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import torch
+
+from mt.model.transformer import Transformer
+
+if TYPE_CHECKING:
+    from mt.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One parameter, or one of the three parts of a merged query-key-value parameter."""
+
+    name: str  # as in a checkpoint, below its block; a merged one ends in " Q", " K" or " V"
+    shape: tuple[int, ...]  # as stored: (outputs, inputs), (words, d_model) or (length,)
+    per_head: int  # how many matrices it is when counted per head; 0 where that leaves it out
+    tied_to: str | None = None  # full name of the parameter that it is one with
+
+    @property
+    def count(self) -> int:
+        """Parameters of its own: none where tied."""
+        return 0 if self.tied_to else math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The parameters of one layer, of the embeddings, the last norms or the output layer."""
+
+    name: str
+    matrices: tuple[Matrix, ...]
+
+    @property
+    def count(self) -> int:
+        """Its number of parameters, tied ones counted where they come first."""
+        return sum(matrix.count for matrix in self.matrices)
+
+
+@dataclass(frozen=True)
+class Term:
+    """One term of the closed form of the parameter total."""
+
+    what: str
+    formula: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a model is made of: `blocks` read from the built model, `terms` from the formulas."""
+
+    config: ModelConfig
+    src_vocab_size: int
+    tgt_vocab_size: int
+    joint: bool
+    blocks: tuple[Block, ...]
+    terms: tuple[Term, ...]
+
+    @property
+    def total(self) -> int:
+        """Parameters of the built model, tied ones counted once."""
+        return sum(block.count for block in self.blocks)
+
+    @property
+    def total_by_formula(self) -> int:
+        """The same from the sizes alone."""
+        return sum(term.count for term in self.terms)
+
+    @property
+    def matrices(self) -> int:
+        """Parameter matrices of the built model, counted per head."""
+        return sum(matrix.per_head for block in self.blocks for matrix in block.matrices)
+
+    @property
+    def matrices_by_formula(self) -> int:
+        """N_e (3h + 5) + N_d (6h + 6) + 3; with N_e = N_d = N that is N (9h + 11) + 3."""
+        config = self.config
+        encoder, decoder = 3 * config.n_heads + 5, 6 * config.n_heads + 6
+        return config.n_encoder_layers * encoder + config.n_decoder_layers * decoder + 3
+
+
+def summarise(
+    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+) -> Summary:
+    """Build the model without memory for its weights and list what it has.
+
+    Vocabulary sizes are a tokenizer's; before there is one, `tokenizer.vocab_size` is both.
+    """
+    with torch.device("meta"):
+        model = Transformer(config, src_vocab_size, tgt_vocab_size, joint)
+    blocks: dict[str, list[Matrix]] = {}
+    first_names: dict[int, str] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        first = first_names.setdefault(id(parameter), name)
+        block, below = _place(name)
+        tied_to = first if first != name else None
+        parts = _parts(below, tuple(parameter.shape), tied_to, config.n_heads)
+        blocks.setdefault(block, []).extend(parts)
+    return Summary(
+        config,
+        src_vocab_size,
+        tgt_vocab_size,
+        joint,
+        tuple(Block(name, tuple(matrices)) for name, matrices in blocks.items()),
+        _closed_form(config, src_vocab_size, tgt_vocab_size, joint),
+    )
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The block of a parameter and its name below that: encoder.0.attention.x -> encoder.0, ..."""
+    top, *rest = name.split(".")
+    if top in ("encoder", "decoder"):
+        return f"{top}.{rest[0]}", ".".join(rest[1:])
+    for block, word in (("embeddings", "embedding"), ("last norms", "norm")):
+        if word in top:
+            return block, name
+    return top, name
+
+
+def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int) -> list[Matrix]:
+    """A parameter's rows of the table: three where it holds Q, K and V, else one."""
+    is_matrix = len(shape) == 2
+    if "query_key_value" in name:
+        third, per_head = (shape[0] // 3, *shape[1:]), n_heads if is_matrix else 0
+        return [Matrix(f"{name} {letter}", third, per_head) for letter in "QKV"]
+    # The formula knows neither learned positions nor a bias of the output layer.
+    counted = "feed_forward" in name and "norm" not in name
+    counted = counted or (is_matrix and not name.endswith("positions"))
+    return [Matrix(name, shape, int(counted), tied_to)]
+
+
+def _closed_form(
+    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+) -> tuple[Term, ...]:
+    """The parameter total from the sizes alone (d model width, f inner width, V vocabulary)."""
+    d, f = config.d_model, config.d_ff
+    n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers
+    last = 2 if config.norm == "pre" else 0
+    n_attentions, n_norms = n_enc + 2 * n_dec, 2 * n_enc + 3 * n_dec + last
+    rows, embeddings = src_vocab_size + tgt_vocab_size, "(V_src + V_tgt) d"
+    if joint:
+        rows, embeddings = tgt_vocab_size, "V d"
+    if not config.tie_embeddings:
+        rows = src_vocab_size + 2 * tgt_vocab_size
+        embeddings = "3 V d" if joint else "(V_src + 2 V_tgt) d"
+    terms = [Term("embeddings and output matrix", embeddings, rows * d)]
+    if config.positions == "learned":
+        count = 2 * config.max_positions * d
+        terms.append(Term("learned positions", "2 max_positions d", count))
+    attention, size = "4 d^2", 4 * d * d
+    if config.attention_bias:
+        attention, size = "4 d^2 + 4 d", 4 * d * d + 4 * d
+    terms += [
+        Term("attention", f"(N_e + 2 N_d) ({attention})", n_attentions * size),
+        Term("feed-forward", "(N_e + N_d) (2 d f + f + d)", (n_enc + n_dec) * (2 * d * f + f + d)),
+        Term("layer norms", f"(2 N_e + 3 N_d{' + 2' * (last > 0)}) 2 d", n_norms * 2 * d),
+    ]
+    if config.output_bias:
+        terms.append(Term("output bias", "V" if joint else "V_tgt", tgt_vocab_size))
+    return tuple(terms)
+
+
+def format_summary(summary: Summary) -> str:
+    """The tables as text, layers of equal shapes printed once; at most 100 columns."""
+
+    def kind(block: Block) -> tuple[str, tuple[Matrix, ...]]:
+        return block.name.split(".")[0], block.matrices
+
+    alike = [list(blocks) for _, blocks in groupby(summary.blocks, key=kind)]
+    lines = [_heading(summary), ""]
+    for blocks in alike:
+        lines += [*_table(blocks, summary.config), ""]
+    lines += [*_totals(alike), "", *_closed_forms(summary)]
+    return "\n".join(lines) + "\n"
+
+
+def _heading(summary: Summary) -> str:
+    config = summary.config
+    words = f"V {summary.tgt_vocab_size:,}"
+    if not summary.joint:
+        words = f"V_src {summary.src_vocab_size:,}, V_tgt {summary.tgt_vocab_size:,}"
+    width = config.d_model // config.n_heads
+    return (
+        f"d {config.d_model}, h {config.n_heads} (heads of {width}), f {config.d_ff}, "
+        f"N_e {config.n_encoder_layers}, N_d {config.n_decoder_layers}, {words}, {config.norm}-norm"
+    )
+
+
+def _title(blocks: list[Block]) -> str:
+    return blocks[0].name + (f" to {blocks[-1].name}" if len(blocks) > 1 else "")
+
+
+def _table(blocks: list[Block], config: ModelConfig) -> list[str]:
+    """One row per matrix; the last column has the shape x W multiplies by, inputs first."""
+    title = _title(blocks) + (", each" if len(blocks) > 1 else "")
+    lines = [f"{title:<44}{'shape':>16}{'parameters':>14}  counted per head"]
+    for matrix in blocks[0].matrices:
+        shape = " x ".join(f"{size:,}" for size in matrix.shape)
+        count, note = f"{matrix.count:,}", str(matrix.per_head or "-")
+        if matrix.name.endswith(("weight Q", "weight K", "weight V")):
+            note = f"{matrix.per_head} of {config.d_model} x {config.d_model // config.n_heads}"
+        if matrix.tied_to:
+            count, note = "tied", f"{note}, is {matrix.tied_to.split('.')[0]}"
+        lines.append(f"  {matrix.name:<42}{shape:>16}{count:>14}  {note}")
+    return lines
+
+
+def _totals(alike: list[list[Block]]) -> list[str]:
+    lines, total = [f"{'totals':<44}{'each':>16}{'parameters':>14}"], 0
+    for blocks in alike:
+        each = f"{blocks[0].count:,}" if len(blocks) > 1 else ""
+        total += (count := sum(block.count for block in blocks))
+        lines.append(f"  {_title(blocks):<42}{each:>16}{count:>14,}")
+    return [*lines, f"  {'all':<42}{'':>16}{total:>14,}"]
+
+
+def _closed_forms(summary: Summary) -> list[str]:
+    config = summary.config
+    h, n_enc, n_dec = config.n_heads, config.n_encoder_layers, config.n_decoder_layers
+    lines = ["closed form of the parameter total"]
+    for term in summary.terms:
+        lines.append(f"  {term.what:<29} {term.formula:<29}{term.count:>13,}")
+    lines += [f"  {'sum':<59}{summary.total_by_formula:>13,}", ""]
+    formula = "N_e (3h + 5) + N_d (6h + 6) + 3" + " = N (9h + 11) + 3" * (n_enc == n_dec)
+    numbers = f"{n_enc} x {3 * h + 5} + {n_dec} x {6 * h + 6} + 3 = {summary.matrices_by_formula:,}"
+    return [*lines, "parameter matrices counted per head", f"  {formula}", f"  {numbers}"]

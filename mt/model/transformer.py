@@ -1,0 +1,317 @@
+"""The encoder-decoder Transformer (Vaswani et al., 2017, "Attention Is All You Need"), whole in this file.
+
+Letters of the shape comments: B sentences, S source length, T target length, D d_model, H heads,
+K = D / H head width, F d_ff, V vocabulary. Every `mask` is True where attention is allowed.
+
+Parameters stay in the dtype they were built in (float32 in training); the forward pass runs in
+`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike autocast this keeps the
+residual stream in the low precision too, and it is visible in the code.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from mt.config import ModelConfig
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` that casts its weights to the dtype of its input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return F.linear(x, self.weight.to(x.dtype), bias)
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` that casts its weights to the dtype of its input (statistics are kept in float32)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+
+
+class Dropout(nn.Module):
+    """Each element is 0 with probability p, else x / (1 - p) (Srivastava et al., 2014); nothing when not training."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        if x.device.type != "cpu":
+            return F.dropout(x, self.p)
+        # torch draws one 32-bit number and a Bernoulli variable per element: half the time of a training step.
+        # Four 16-bit lanes of each 64-bit draw, compared with p * 2^16, give the same for a sixth of that.
+        lanes = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        lanes = lanes.view(torch.int16)[: x.numel()].view(x.shape)
+        keep = torch.empty_like(x, requires_grad=False, memory_format=torch.contiguous_format)
+        torch.ge(lanes, round(self.p * 2**16) - 2**15, out=keep)
+        return x * keep.mul_(1 / (1 - self.p))
+
+
+def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """The mask as a term of the scores: 0 where True, -inf where False, so that softmax gives exactly 0."""
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
+
+
+def causal_mask(length: int, device: torch.device) -> Tensor:
+    """Position t attends to positions <= t. (T, T)"""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril_()
+
+
+def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+    """softmax(Q K^T / sqrt(K) + bias), each row a distribution over the keys (section 3.2.1).
+
+    q (B, H, T, K), k (B, H, S, K), bias broadcastable to (B, H, T, S); gives (B, H, T, S).
+    """
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, T, S)
+    if bias is not None:
+        scores = scores + bias
+    return scores.softmax(dim=-1)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K)."""
+    if q.is_cuda:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    # On a CPU, sentences are short and the fused kernel is 3 to 16 times slower than two products.
+    return attention_weights(q, k, bias) @ v
+
+
+class MultiHeadAttention(nn.Module):
+    """Section 3.2.2. One product makes Q, K and V of all heads; head h reads columns h*K to (h+1)*K of each."""
+
+    def __init__(self, d_model: int, n_heads: int, bias: bool) -> None:
+        super().__init__()
+        self.n_heads = n_heads
+        self.query_key_value = Linear(d_model, 3 * d_model, bias=bias)
+        self.output = Linear(d_model, d_model, bias=bias)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, K)"""
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """The concatenated heads times W^O. (B, H, T, K) -> (B, T, D)"""
+        return self.output(x.transpose(1, 2).flatten(-2))
+
+    def self_attention(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x (B, T, D) attends to itself -> (B, T, D)"""
+        q, k, v = self.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
+        return self.merge(attend(self.heads(q), self.heads(k), self.heads(v), bias))
+
+    def query(self, x: Tensor) -> Tensor:
+        """The queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
+        return self.heads(self._part(x, slice(0, x.shape[-1])))
+
+    def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values alone. (B, S, D) -> 2 x (B, H, S, K)"""
+        k, v = self._part(memory, slice(memory.shape[-1], None)).chunk(2, dim=-1)
+        return self.heads(k), self.heads(v)
+
+    def _part(self, x: Tensor, rows: slice) -> Tensor:
+        merged = self.query_key_value
+        bias = None if merged.bias is None else merged.bias[rows].to(x.dtype)
+        return F.linear(x, merged.weight[rows].to(x.dtype), bias)
+
+    def cross_attention(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
+        """x (B, T, D) attends to the encoder's output (B, S, D) -> (B, T, D)"""
+        k, v = self.key_value(memory)
+        return self.merge(attend(self.query(x), k, v, bias))
+
+
+class FeedForward(nn.Module):
+    """max(0, x W1 + b1) W2 + b2 (section 3.3), with dropout inside. (B, T, D) -> (B, T, D)"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = Linear(config.d_model, config.d_ff)
+        self.outer = Linear(config.d_ff, config.d_model)
+        self.activation = torch.relu_ if config.activation == "relu" else F.gelu
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.outer(self.dropout(self.activation(self.inner(x))))
+
+
+class Residual(nn.Module):
+    """What surrounds each sub-layer f: x + f(LN(x)) (`norm: pre`) or LN(x + f(x)) (`norm: post`, the paper's)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.norm = LayerNorm(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.pre_norm = config.norm == "pre"
+
+    def before(self, x: Tensor) -> Tensor:
+        return self.norm(x) if self.pre_norm else x
+
+    def after(self, x: Tensor, fx: Tensor) -> Tensor:
+        x = x + self.dropout(fx)
+        return x if self.pre_norm else self.norm(x)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (section 3.1, figure 1 left). (B, S, D) -> (B, S, D)"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(config.d_model, config.n_heads, config.attention_bias)
+        self.feed_forward = FeedForward(config)
+        self.around_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(self, x: Tensor, src_bias: Tensor | None) -> Tensor:
+        around = self.around_attention
+        x = around.after(x, self.attention.self_attention(around.before(x), src_bias))
+        around = self.around_feed_forward
+        return around.after(x, self.feed_forward(around.before(x)))
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, attention to the source, feed-forward (figure 1 right). (B, T, D) -> (B, T, D)"""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attention = MultiHeadAttention(
+            config.d_model, config.n_heads, config.attention_bias
+        )
+        self.cross_attention = MultiHeadAttention(
+            config.d_model, config.n_heads, config.attention_bias
+        )
+        self.feed_forward = FeedForward(config)
+        self.around_self_attention = Residual(config)
+        self.around_cross_attention = Residual(config)
+        self.around_feed_forward = Residual(config)
+
+    def forward(
+        self, x: Tensor, memory: Tensor, src_bias: Tensor | None, tgt_bias: Tensor
+    ) -> Tensor:
+        around = self.around_self_attention
+        x = around.after(x, self.self_attention.self_attention(around.before(x), tgt_bias))
+        around = self.around_cross_attention
+        x = around.after(
+            x, self.cross_attention.cross_attention(around.before(x), memory, src_bias)
+        )
+        around = self.around_feed_forward
+        return around.after(x, self.feed_forward(around.before(x)))
+
+
+def sinusoids(n_positions: int, d_model: int) -> Tensor:
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(same) (section 3.5). (P, D), worked out in float64."""
+    position = torch.arange(n_positions, dtype=torch.float64)[:, None]  # (P, 1)
+    pair = torch.arange(0, d_model, 2, dtype=torch.float64)  # (D/2,), the 2i
+    angle = position / 10000 ** (pair / d_model)  # (P, D/2)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(-2)  # (P, D)
+
+
+class Embedding(nn.Module):
+    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4). (B, T) -> (B, T, D)"""
+
+    def __init__(self, tokens: nn.Embedding, config: ModelConfig) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.scale = math.sqrt(config.d_model)
+        self.dropout = Dropout(config.dropout)
+        self.learned = config.positions == "learned"
+        self.positions: Tensor
+        if self.learned:
+            self.positions = nn.Parameter(torch.empty(config.max_positions, config.d_model))
+        else:
+            table = sinusoids(config.max_positions, config.d_model).float()
+            self.register_buffer("positions", table, persistent=False)
+
+    def forward(self, ids: Tensor, dtype: torch.dtype, position: int | None = None) -> Tensor:
+        """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
+        span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
+        # The look-up stays in the parameters' dtype: its gradient sums over all uses of a word.
+        x = self.tokens(ids) * self.scale + self.positions[span]
+        return self.dropout(x.to(dtype))
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder and output matrix.
+
+    `tie_embeddings` makes the target embedding and the output matrix one; the source embedding too where the
+    vocabulary is joint (section 3.4).
+    """
+
+    def __init__(
+        self, config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.compute_dtype: torch.dtype | None = None  # None: that of the parameters
+        target = nn.Embedding(tgt_vocab_size, config.d_model)
+        tied_source = config.tie_embeddings and joint
+        source = target if tied_source else nn.Embedding(src_vocab_size, config.d_model)
+        self.src_embedding = Embedding(source, config)
+        self.tgt_embedding = Embedding(target, config)
+        self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))
+        pre = config.norm == "pre"  # post-norm layers end in a norm already
+        self.encoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
+        self.decoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
+        self.output = Linear(config.d_model, tgt_vocab_size, bias=config.output_bias)
+        if config.tie_embeddings:
+            self.output.weight = target.weight
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Xavier-uniform matrices, each of Q, K, V on its own; zero biases; embeddings N(0, 1/D)."""
+        for module in self.modules():
+            if isinstance(module, MultiHeadAttention):
+                for matrix in module.query_key_value.weight.chunk(3):
+                    nn.init.xavier_uniform_(matrix)
+                if module.query_key_value.bias is not None:
+                    nn.init.zeros_(module.query_key_value.bias)
+            elif isinstance(module, Embedding) and module.learned:
+                nn.init.normal_(module.positions, std=self.config.d_model**-0.5)
+        for name, parameter in self.named_parameters():
+            if "query_key_value" in name or "positions" in name or "norm" in name:
+                continue
+            if name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif "embedding" in name or (name == "output.weight" and self.config.tie_embeddings):
+                nn.init.normal_(parameter, std=self.config.d_model**-0.5)
+            else:
+                nn.init.xavier_uniform_(parameter)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype that the forward pass runs in."""
+        return self.compute_dtype or self.output.weight.dtype
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """src ids (B, S), src_mask (B, S) True at real tokens -> memory (B, S, D)."""
+        bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
+        x = self.src_embedding(src, self.dtype)
+        for layer in self.encoder:
+            x = layer(x, bias)
+        return self.encoder_norm(x)
+
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+        """tgt_in ids (B, T), memory (B, S, D), src_mask (B, S) -> decoder output (B, T, D), before `output`.
+
+        Padding of the target needs no mask: it follows the real tokens, which attend only backwards.
+        """
+        src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
+        tgt_bias = attention_bias(causal_mask(tgt_in.shape[1], tgt_in.device), self.dtype)  # (T, T)
+        x = self.tgt_embedding(tgt_in, self.dtype)
+        for layer in self.decoder:
+            x = layer(x, memory, src_bias, tgt_bias)
+        return self.decoder_norm(x)
+
+    def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
+        """Decoder output (B, T, D); `output` turns it into scores (B, T, V)."""
+        return self.decode(tgt_in, self.encode(src, src_mask), src_mask)

@@ -1,0 +1,503 @@
+"""The conductor: one config becomes a trained run, or goes on where it stopped.
+
+The state of a run is (config, data, step): the plan of an epoch is a function of (seed, epoch), dropout is
+seeded by (seed, step), so a run that was killed and started again ends with the same weights, bit for bit, on
+a CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mt.config import Config, require_training_data
+from mt.data.batches import Batch, Feed, Plan, Update, bucket, collate
+from mt.data.corpus import check_sources, data_root, read_pairs
+from mt.data.store import Store, open_or_build
+from mt.data.tokenizer import Tokenizer, train_tokenizer
+from mt.decoding.translate import Translator
+from mt.devices import Device, choose_device, peak_memory_mb, seed_everything
+from mt.errors import CheckpointError, DataError, TrainingDivergedError
+from mt.evaluation.metrics import score_corpus
+from mt.files import write_whole
+from mt.model import checkpoint
+from mt.model.transformer import Transformer
+from mt.training.loss import smoothed_cross_entropy
+from mt.training.optim import build_optimizer, learning_rate
+from mt.training.runlog import RunLog, check_same_run, claim, write_start
+
+# Sentences shown after each validation.
+SAMPLES = 8
+# Updates without a finite gradient, one after the other, before training gives up.
+MOST_SKIPPED = 20
+
+
+@dataclass
+class TrainState:
+    """All that changes from step to step besides tensors; with those it is what a checkpoint holds."""
+
+    step: int = 0  # updates done
+    epoch: int = 0
+    update: int = 0  # of the epoch, the next one to do
+    best_score: float | None = None
+    best_step: int | None = None
+    bad_validations: int = 0  # since the best one
+    seconds: float = 0.0  # of training, over all starts
+    tokens: int = 0  # target tokens learned from
+    scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
+    plan: str = ""  # what the position (epoch, update) refers to
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str
+    exit_code: int
+    best: Path | None
+
+
+class Trainer:
+    """A run in progress: model, optimiser, position, and what they are written to."""
+
+    def __init__(self, config: Config, run: Path, device: Device, log: RunLog) -> None:
+        self.config, self.run, self.device, self.log = config, run, device, log
+        self.ticked = time.perf_counter()
+        self.tokenizer = self._tokenizer()
+        self.store = self._store("train")
+        self.valid_store = self._store("valid") if config.data.valid else None
+        self.valid_text = self._valid_text()
+        self.plan = Plan(
+            self.store, [source.weight for source in config.data.train], config.batch, config.run.seed
+        )
+        seed_everything(config.run.seed)
+        self.model = checkpoint.build_model(config, self.tokenizer).to(device.device)
+        self.model.compute_dtype = device.dtype
+        self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
+        self.optimizer = build_optimizer(self.model, config.optim)
+        self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
+        self.forward: Any = self._compiled(self.model)
+        self.state = TrainState(plan=self._plan_id())
+        self.stop_signal: int | None = None
+        # Updates without a finite gradient, one after the other; on the device, where nothing waits for it.
+        self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
+
+    # --- getting ready ----------------------------------------------------------------------
+
+    def _tokenizer(self) -> Tokenizer:
+        names = ("tokenizer.model", "tokenizer.src.model")
+        if any((self.run / name).exists() for name in names):
+            return Tokenizer.load(self.run)
+        config, root = self.config, data_root(self.config.data)
+        pairs = (
+            pair
+            for number, source in enumerate(config.data.train)
+            for pair in read_pairs(source, root, f"data.train[{number}]")
+        )
+        tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, self.log.say)
+        tokenizer.save(self.run)
+        return tokenizer
+
+    def _store(self, split: str) -> Store:
+        data = self.config.data
+        sources = data.train if split == "train" else [data.valid] if data.valid else []
+        if split == "valid":  # every validation pair counts, whatever its length
+            data = data.model_copy(
+                update={"dedupe": False, "max_length_ratio": 1e9, "max_tokens": self.config.model.max_positions - 1}
+            )
+        folder = self.run / "store" / split
+        return open_or_build(folder, sources, f"data.{split}", data, self.tokenizer, self.log.say)
+
+    def _valid_text(self) -> tuple[list[str], list[str]]:
+        valid = self.config.data.valid
+        if valid is None:
+            return [], []
+        pairs = list(read_pairs(valid, data_root(self.config.data), "data.valid"))
+        return [src for src, _ in pairs], [tgt for _, tgt in pairs]
+
+    def _plan_id(self) -> str:
+        """Changes when the order of the data does."""
+        return f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
+
+    def _compiled(self, model: Transformer) -> Any:
+        """`auto` compiles on a GPU, where it fuses the many small kernels between products."""
+        wanted = self.config.train.compile
+        if wanted == "auto":
+            wanted = self.device.is_cuda
+        return torch.compile(model, dynamic=True) if wanted else model
+
+    def resume(self) -> None:
+        """Go on from the newest undamaged checkpoint, if there is one."""
+        found = checkpoint.latest_checkpoint(self.run, self.log.say)
+        if found is None:
+            if checkpoint.checkpoints(self.run):
+                raise CheckpointError(
+                    f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
+                    "and start over"
+                )
+            return
+        folder, meta = found
+        if meta["tokenizer"] != self.tokenizer.fingerprint:
+            raise CheckpointError(f"{folder}: was trained with another tokenizer than the one in {self.run}")
+        state = checkpoint.load_state(folder)
+        weights = checkpoint.load_weights(folder)
+        checkpoint.put_weights(self.model, state["weights"] if "weights" in state else weights, str(folder))
+        if self.ema is not None:
+            checkpoint.put_weights(self.ema, weights, str(folder))
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.state = TrainState(**state["train"])
+        self.log.forget_after(self.state.step)
+        self.log.say(f"resuming after update {self.state.step:,} from {folder}")
+        if self.state.plan != self._plan_id():
+            self.log.say("data, batch sizes or seed have changed: going on with a new epoch of the new plan")
+            self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
+
+    # --- one update -------------------------------------------------------------------------
+
+    def learn(self, update: Update) -> tuple[Tensor, Tensor]:
+        """One optimiser step on all micro-batches of an update.
+
+        Returns the nll per target token and the gradient norm before clipping, both on the device, so that
+        nothing waits for them.
+        """
+        config, state = self.config, self.state
+        seed_everything(config.run.seed, state.step)
+        rate = learning_rate(state.step + 1, config.optim, config.model.d_model, config.train.max_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.model.train()
+        nll = torch.zeros((), device=self.device.device)
+        for batch in update.batches:
+            loss, batch_nll = self._loss(batch.to(self.device.device))
+            self.scaler.scale(loss / update.n_tgt).backward()
+            nll += batch_nll
+        self.scaler.unscale_(self.optimizer)
+        limit = config.optim.clip_norm or math.inf
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
+        bad = ~torch.isfinite(norm)
+        self.skipped = (self.skipped + 1) * bad
+        if not self.scaler.is_enabled():  # the scaler tells the optimiser itself
+            self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
+        self.scaler.step(self.optimizer)  # a gradient that is no number is skipped inside the kernel
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._follow(state.step)
+        return nll / update.n_tgt, norm
+
+    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Smoothed loss and nll of a batch, as sums over its real target tokens."""
+        hidden = self.forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
+        output = self.model.output
+        return smoothed_cross_entropy(
+            hidden, output.weight, output.bias, batch.tgt_out, self.config.optim.label_smoothing
+        )
+
+    @torch.no_grad()
+    def _follow(self, step: int) -> None:
+        """Move the averaged weights: their memory grows from nothing to 1 / (1 - ema) updates."""
+        if self.ema is None or self.config.train.ema is None:
+            return
+        decay = min(self.config.train.ema, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.ema.parameters()), list(self.model.parameters()), 1 - decay)
+
+    # --- validation and checkpoints ---------------------------------------------------------
+
+    @property
+    def judged(self) -> Transformer:
+        """The model that is validated and saved as the result: the averaged one where there is one."""
+        return self.ema if self.ema is not None else self.model
+
+    def validate(self) -> float | None:
+        """Loss and BLEU on the validation set; the score is BLEU, by the code of translate and evaluate."""
+        if self.valid_store is None:
+            return None
+        start = time.perf_counter()
+        nll = self.valid_loss()
+        translator = Translator(
+            self.judged, self.tokenizer, self.config.decode, self.device, max_source=self.config.data.max_tokens
+        )
+        src, ref = self.valid_text
+        hyps = [one.texts[0] for one in translator.translate(src)]
+        (bleu,) = score_corpus(hyps, [ref], ["bleu"])
+        seconds = time.perf_counter() - start
+        self._tick()
+        self.log.record(
+            "valid", self.state.step, nll=nll, perplexity=_perplexity(nll), bleu=bleu.value,
+            signature=bleu.signature, seconds=self.state.seconds, valid_seconds=seconds,
+        )  # fmt: skip
+        self.log.say(
+            f"valid | step {self.state.step:,} | nll {nll:.3f} | ppl {_perplexity(nll):.2f} "
+            f"| BLEU {bleu.value:.2f} | {seconds:.1f} s"
+        )
+        self._write_samples(src, ref, hyps)
+        return bleu.value
+
+    @torch.no_grad()
+    def valid_loss(self) -> float:
+        """Nats per target token on the validation set, without smoothing or dropout."""
+        store = self.valid_store
+        assert store is not None
+        model, output = self.judged.eval(), self.judged.output
+        model.compute_dtype = self.device.dtype
+        order = torch.arange(len(store)).numpy()
+        total, tokens = torch.zeros((), device=self.device.device), 0
+        for indices in bucket(store.src_lengths, store.tgt_lengths, order, self.config.batch.tokens_per_batch):
+            batch = collate([store.pair(i) for i in indices]).to(self.device.device)
+            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]
+            total += smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, 0.0).nll
+            tokens += batch.n_tgt
+        return float(total) / tokens
+
+    def _write_samples(self, src: list[str], ref: list[str], hyps: list[str]) -> None:
+        folder = self.run / "samples"
+        folder.mkdir(exist_ok=True)
+        every = max(1, len(src) // SAMPLES)
+        lines = [
+            f"source     {src[i]}\nreference  {ref[i]}\noutput     {hyps[i]}\n"
+            for i in range(0, len(src), every)[:SAMPLES]
+        ]
+        write_whole(folder / f"{checkpoint.step_name(self.state.step)}.txt", "\n".join(lines))
+
+    def save(self, score: float | None = None) -> None:
+        """Write a checkpoint of this moment; with a `score`, see whether it is the best."""
+        self._tick()
+        state, name = self.state, checkpoint.step_name(self.state.step)
+        if score is not None:
+            state.scores[name] = score
+            if state.best_score is None or score > state.best_score:
+                state.best_score, state.best_step, state.bad_validations = score, state.step, 0
+            else:
+                state.bad_validations += 1
+        folder = self.run / checkpoint.CHECKPOINTS / name
+        tensors: dict[str, Any] = {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "train": asdict(state),
+        }
+        if self.ema is not None:
+            tensors["weights"] = checkpoint.weights_of(self.model)
+        meta = {
+            "config": self.config.model_dump(mode="json"),
+            "tokenizer": self.tokenizer.fingerprint,
+            "step": state.step,
+            "score": score,
+        }
+        checkpoint.save_model_folder(folder, checkpoint.weights_of(self.judged), meta, tensors)
+        checkpoint.point(self.run, checkpoint.LAST, folder)
+        if state.best_step is not None:
+            best = checkpoint.step_name(state.best_step)
+            if (folder.parent / best).exists():
+                checkpoint.point(self.run, checkpoint.BEST, folder.parent / best)
+        self._prune()
+
+    def _tick(self) -> None:
+        """Count the time that has passed, preparation and validation included."""
+        now = time.perf_counter()
+        self.state.seconds += now - self.ticked
+        self.ticked = now
+
+    def _prune(self) -> None:
+        keep, scores = self.config.train, self.state.scores
+        here = [folder.name for folder in checkpoint.checkpoints(self.run)]
+        ranked = sorted((name for name in here if name in scores), key=lambda name: -scores[name])
+        kept = set(here[-keep.keep_last :]) | set(ranked[: max(1, keep.keep_best)])
+        checkpoint.prune(self.run, kept)
+        self.state.scores = {name: score for name, score in scores.items() if name in kept}
+
+    # --- the loop ---------------------------------------------------------------------------
+
+    def train(self) -> Outcome:
+        """Train until the steps are done, patience is out, or a signal comes."""
+        config, state = self.config.train, self.state
+        with Feed(self.plan, state.epoch, state.update) as feed, self._signals():
+            window, updates = _Window(feed), iter(feed)
+            while state.step < config.max_steps and not self._impatient():
+                update = next(updates)
+                nll, norm = self.learn(update)
+                state.step += 1
+                state.epoch, state.update = update.epoch, update.number + 1
+                if update.last:
+                    state.epoch, state.update = update.epoch + 1, 0
+                state.tokens += update.n_tgt
+                window.add(update, nll, norm)
+                if state.step % config.log_every == 0:
+                    self._report(window)
+                if self.stop_signal is not None:
+                    self.save()
+                    return self._stopped()
+                if state.step % config.valid_every == 0 or state.step == config.max_steps:
+                    self.save(self.validate())
+                    window.restart()
+        return self._finished()
+
+    def _impatient(self) -> bool:
+        patience = self.config.train.patience
+        return patience is not None and self.state.bad_validations >= patience
+
+    def _report(self, window: _Window) -> None:
+        state, config = self.state, self.config
+        figures = window.figures()
+        if int(self.skipped) >= MOST_SKIPPED:
+            raise self._diverged()
+        self._tick()
+        rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
+        figures |= {"lr": rate, "epoch": state.epoch, "seconds": state.seconds}
+        self.log.record("train", state.step, **figures, memory_mb=peak_memory_mb(self.device.device))
+        left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
+        self.log.progress(
+            state.step,
+            {"nll": f"{figures['nll']:.3f}", "lr": f"{rate:.1e}", "tok/s": f"{figures['tokens_per_second']:,.0f}"},
+        )
+        self.log.say(
+            f"step {state.step:,} | epoch {state.epoch} | nll {figures['nll']:.3f} | lr {rate:.2e} "
+            f"| {figures['tokens_per_second']:,.0f} tok/s | grad {figures['grad_norm']:.2f} "
+            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {_clock(left)} left"
+        )
+        window.restart()
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run after the update in progress; a second Ctrl-C at once."""
+
+        def note(number: int, _: FrameType | None) -> None:
+            if self.stop_signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.stop_signal = number
+
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _stopped(self) -> Outcome:
+        number = self.stop_signal or signal.SIGINT
+        name = signal.Signals(number).name
+        reason = f"stopped by {name} after update {self.state.step:,}; run the same command again to go on"
+        return Outcome(reason, 128 + number, self._best())
+
+    def _finished(self) -> Outcome:
+        state, config = self.state, self.config.train
+        if self._impatient():
+            reason = f"no better validation in the last {state.bad_validations}, at update {state.step:,}"
+        else:
+            reason = f"all {config.max_steps:,} updates are done"
+        best = self._best()
+        if best is not None and state.best_score is not None:
+            reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
+        elif best is not None:
+            reason += f"; model: {best}"
+        return Outcome(reason, 0, best)
+
+    def _best(self) -> Path | None:
+        for name in (checkpoint.BEST, checkpoint.LAST):
+            link = self.run / checkpoint.CHECKPOINTS / name
+            if link.exists():
+                return link
+        return None
+
+    def _diverged(self) -> TrainingDivergedError:
+        return TrainingDivergedError(
+            f"training gave up at update {self.state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
+            f"gradient that is no number (precision {self.device.precision}, peak_lr "
+            f"{self.config.optim.peak_lr}). Lower optim.peak_lr, raise optim.warmup_steps, or set "
+            f"train.precision=fp32; the last checkpoint is whole: {self._best()}"
+        )
+
+
+class _Window:
+    """Figures since the last log line. Sums stay on the device until they are asked for."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.restart()
+
+    def restart(self) -> None:
+        self.start = time.perf_counter()
+        self.waited = self.feed.waited
+        self.updates = self.n_tgt = self.n_real = self.n_padded = 0
+        self.nll: Tensor | float = 0.0
+        self.norm: Tensor | float = 0.0
+
+    def add(self, update: Update, nll: Tensor, norm: Tensor) -> None:
+        self.updates += 1
+        self.n_tgt += update.n_tgt
+        self.n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
+        self.n_padded += sum(batch.n_padded for batch in update.batches)
+        self.nll = self.nll + nll * update.n_tgt
+        self.norm = self.norm + norm
+
+    def figures(self) -> dict[str, float]:
+        nll, norm = float(self.nll) / self.n_tgt, float(self.norm) / self.updates  # the device is waited for
+        seconds = time.perf_counter() - self.start
+        return {
+            "nll": nll,
+            "perplexity": _perplexity(nll),
+            "grad_norm": norm,
+            "tokens_per_second": self.n_tgt / seconds,
+            "padding": 1 - self.n_real / self.n_padded,
+            "waiting": (self.feed.waited - self.waited) / seconds,
+        }
+
+
+def _perplexity(nll: float) -> float:
+    return math.exp(min(nll, 700.0))
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def train(config: Config, run: Path, device_name: str = "auto") -> Outcome:
+    """Train `config` in the directory `run`, or go on there. Raises MtError for what the user must mend."""
+    require_training_data(config)
+    if faults := check_sources(config.data):
+        raise DataError("\n".join(faults))
+    device = choose_device(device_name, config.train.precision)
+    lock = claim(run)
+    try:
+        changed = check_same_run(run, config)
+        with RunLog(run, config.train.max_steps) as log:
+            for line in changed:
+                log.say(f"config changed since this run was started: {line}")
+            log.say(f"run directory {run} on {device}")
+            trainer = Trainer(config, run, device, log)
+            write_start(run, config, _facts(trainer))
+            trainer.resume()
+            outcome = trainer.train()
+            log.say(outcome.reason)
+            return outcome
+    finally:
+        lock.close()
+
+
+def _facts(trainer: Trainer) -> Mapping[str, Any]:
+    """What the manifest says about data and model."""
+    from mt.data.store import known_facts
+
+    files = {}
+    for split in ("train", "valid"):
+        files |= known_facts(trainer.run / "store" / split)
+    return {
+        "seed": trainer.config.run.seed,
+        "device": str(trainer.device),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
+        "pairs": len(trainer.store),
+        "tokenizer": trainer.tokenizer.fingerprint,
+    }

@@ -1,0 +1,294 @@
+"""What a config that cannot work is told: one line for each fault, all of them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mt.config import load_config
+from mt.errors import ConfigError, MtError
+
+SECTIONS = "run, data, tokenizer, batch, model, optim, train, decode"
+
+
+def faults(folder: Path, text: str, *sets: str) -> list[str]:
+    """The lines of the message, with x.yaml for the file's path."""
+    path = folder / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path), sets)
+    return str(caught.value).replace(str(path), "x.yaml").split("\n")
+
+
+def test_all_faults_come_in_one_message(tmp_path: Path) -> None:
+    text = """
+modell: {}
+model:
+  d_modell: 4
+  n_heads: eight
+  peak_lr: 1.0e-3
+optim:
+  eps: 0
+"""
+    assert faults(tmp_path, text) == [
+        "x.yaml: modell: unknown key; did you mean model?",
+        "x.yaml: model.n_heads: must be a whole number, found 'eight'",
+        "x.yaml: model.d_modell: unknown key; did you mean d_model?",
+        "x.yaml: model.peak_lr: unknown key; peak_lr belongs in section optim",
+        "x.yaml: optim.eps: must be above 0, found 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        # unknown keys
+        ("model: {D-Model: 4}", "model.D-Model: unknown key; did you mean d_model?"),
+        ("d_model: 4", "d_model: unknown key; d_model belongs in section model"),
+        ("data: {src: a}", "data.src: unknown key; src belongs in section data.train"),
+        ("train: {peak_lrr: 1}", "train.peak_lrr: unknown key; did you mean optim.peak_lr?"),
+        (
+            "data: {train: {src: a, tgt: b, wieght: 2}}",
+            "data.train[0].wieght: unknown key; did you mean weight?",
+        ),
+        ("run: {xyz: 1}", "run.xyz: unknown key; known here: dir, seed"),
+        ("run: {no: 1}", "run.no: unknown key; known here: dir, seed"),
+        # wrong kinds
+        ("train: {max_steps: true}", "train.max_steps: must be a whole number, found true"),
+        ("train: {max_steps: 2.5}", "train.max_steps: must be a whole number, found 2.5"),
+        (
+            "train: {max_steps: '90'}",
+            "train.max_steps: must be a whole number, found '90'; write 90 without quotes",
+        ),
+        (
+            "train: {max_steps: }",
+            "train.max_steps: must be a whole number, found nothing (null); "
+            "leave the key out for its default",
+        ),
+        ("optim: {eps: true}", "optim.eps: must be a number, found true"),
+        ("optim: {eps: [1]}", "optim.eps: must be a number, found a list"),
+        ("optim: {eps: {a: 1}}", "optim.eps: must be a number, found keys below it"),
+        (
+            "optim: {eps: '1e-9'}",
+            "optim.eps: must be a number, found '1e-9'; write 1e-09 without quotes",
+        ),
+        ("optim: {eps: .nan}", "optim.eps: must be a finite number, found nan"),
+        ("optim: {eps: 1e999}", "optim.eps: must be a finite number, found inf"),
+        ("optim: {betas: 0.9}", "optim.betas: must be a list of two numbers, found 0.9"),
+        ("optim: {betas: [0, 0, 0]}", "optim.betas: must be a list of two numbers, found a list"),
+        ("optim: {betas: [0.9]}", "optim.betas[1]: is missing and has no default; write it"),
+        ("tokenizer: {joint: 1}", "tokenizer.joint: must be true or false, found 1"),
+        ("train: {compile: 1}", "train.compile: must be auto, true or false, found 1"),
+        ("model: {norm: per}", "model.norm: must be pre or post, found 'per'; did you mean pre?"),
+        ("model: {norm: x}", "model.norm: must be pre or post, found 'x'"),
+        (
+            "data: {train: a.de}",
+            "data.train[0]: must hold keys (src, tgt, weight, path, name, split), found 'a.de'",
+        ),
+        (
+            "data: {valid: []}",
+            "data.valid: must hold keys (src, tgt, weight, path, name, split), found a list",
+        ),
+        ("run: 5", "run: must hold keys (dir, seed), found 5"),
+        ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; write it"),
+        # limits
+        ("model: {n_heads: 0}", "model.n_heads: must be at least 1, found 0"),
+        ("model: {dropout: 1}", "model.dropout: must be below 1, found 1"),
+        ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
+        ("data: {max_length_ratio: 0.5}", "data.max_length_ratio: must be at least 1, found 0.5"),
+        ("run: {dir: ''}", "run.dir: must not be empty, found ''"),
+        # traps of YAML
+        (
+            "data: {tgt_lang: no}",
+            "data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on or off "
+            "as that: put the text in quotes",
+        ),
+        ("run: {dir: 2024}", "run.dir: must be text, found 2024; put the text in quotes"),
+        ("run: {dir: 1.10}", "run.dir: must be text, found 1.1; put the text in quotes"),
+        (
+            "optim: {warmup_steps: 010}",
+            "optim.warmup_steps: must be a whole number, found '010'; write 10 without quotes",
+        ),
+        ("train: {max_steps: 1:30}", "train.max_steps: must be a whole number, found '1:30'"),
+        # what each key allows but not all together
+        (
+            "model: {d_model: 50, n_heads: 4}",
+            "model.d_model: must be even and a multiple of model.n_heads (4), found 50",
+        ),
+        (
+            "model: {d_model: 9, n_heads: 3}",
+            "model.d_model: must be even and a multiple of model.n_heads (3), found 9",
+        ),
+        (
+            "model: {max_positions: 257}",
+            "model.max_positions: must be at least data.max_tokens + 2 (258), found 257",
+        ),
+        (
+            "batch: {tokens_per_batch: 256}",
+            "batch.tokens_per_batch: must be at least data.max_tokens + 1 (257), found 256",
+        ),
+        (
+            "tokenizer: {vocab_size: 260}",
+            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with "
+            "byte_fallback, found 260",
+        ),
+        (
+            "optim: {schedule: noam}",
+            "optim.peak_lr: must be null with schedule noam, found 0.0007",
+        ),
+        (
+            "optim: {peak_lr: null}",
+            "optim.peak_lr: must be a number with schedule inverse_sqrt, found nothing (null)",
+        ),
+        (
+            "optim: {schedule: cosine}\ntrain: {max_steps: 4000}",
+            "optim.warmup_steps: must be below train.max_steps (4000) with schedule cosine, "
+            "found 4000",
+        ),
+        (
+            "data: {valid: {src: a, tgt: b, name: de-en}}",
+            "data.valid.name: must stand beside path, found 'de-en' without one; add path",
+        ),
+        # not YAML, or not a config
+        ("", f"must hold sections ({SECTIONS}), found an empty file"),
+        ("# nothing", f"must hold sections ({SECTIONS}), found an empty file"),
+        ("- a", f"must hold sections ({SECTIONS}), found a list"),
+        ("base", f"must hold sections ({SECTIONS}), found 'base'"),
+        (
+            "model:\n  d_ff: 8\n  norm: pre\n  d_ff: 9",
+            "line 4: d_ff must stand once, found it in line 2 too; take one away",
+        ),
+        (
+            "model:\n\td_ff: 8",
+            "line 2, column 1: not valid YAML: found character '\\t' that cannot start any token; "
+            "indent with spaces, not tabs",
+        ),
+        (
+            "run:\n  dir: a: b",
+            "line 2, column 9: not valid YAML: mapping values are not allowed here; check the "
+            "indentation, and quote a text that holds a colon",
+        ),
+        (
+            "run: [",
+            "line 1, column 7: not valid YAML: expected the node content, but found "
+            "'<stream end>'; check this line and the one above it",
+        ),
+        (
+            "? [a]\n: 1",
+            "line 1, column 3: not valid YAML: a key must be a word; check this line and the one "
+            "above it",
+        ),
+        ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
+        (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long or keys too deep"),
+        ("a: &a [*a]", "not valid YAML: a number too long or keys too deep"),
+    ],
+)
+def test_message(tmp_path: Path, text: str, fault: str) -> None:
+    assert faults(tmp_path, text) == [f"x.yaml: {fault}"]
+
+
+def test_combinations_are_checked_beside_faulty_sections(tmp_path: Path) -> None:
+    text = "run: {sed: 1}\nmodel: {d_model: 50, n_heads: 4}\nbatch: {tokens_per_batch: 8}"
+    assert faults(tmp_path, text) == [
+        "x.yaml: run.sed: unknown key; did you mean seed?",
+        "x.yaml: model.d_model: must be even and a multiple of model.n_heads (4), found 50",
+        "x.yaml: batch.tokens_per_batch: must be at least data.max_tokens + 1 (257), found 8",
+    ]
+
+
+def test_long_values_are_cut_in_messages(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, f"model: {{n_heads: {'x' * 900}}}")
+    assert len(fault) < 130
+    assert fault.endswith("xxx...")
+
+
+def test_code_in_yaml_is_not_run(tmp_path: Path) -> None:
+    (fault,) = faults(tmp_path, "a: !!python/object/apply:os.getcwd []")
+    assert fault.startswith("x.yaml: line 1, column 4: not valid YAML: could not determine")
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "latin1.yaml"
+    path.write_bytes("run:\n  seed: 2\n  dir: Läufe\n".encode("latin-1"))
+    with pytest.raises(ConfigError) as caught:
+        load_config(str(path))
+    assert str(caught.value) == (
+        f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8"
+    )
+
+
+def test_faults_are_errors_of_the_user() -> None:
+    with pytest.raises(MtError) as caught:
+        load_config("no-such")
+    assert caught.value.exit_code == 2
+
+
+# --- settings from the command line -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "fault"),
+    [
+        ("model.d_modell=3", "--set: model.d_modell: unknown key; did you mean d_model?"),
+        ("d_model=3", "--set: d_model: unknown key; d_model belongs in section model"),
+        ("optim.d_ff=3", "--set: optim.d_ff: unknown key; d_ff belongs in section model"),
+        (
+            "model.d_model=big",
+            "--set: model.d_model: must be a whole number, found 'big'",
+        ),
+        (
+            "model.n_heads=7",
+            "--set: model.d_model: must be even and a multiple of model.n_heads (7), found 512",
+        ),
+        (
+            "data.tgt_lang=no",
+            "--set: data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on "
+            "or off as that: put the text in quotes, as in --set \"data.tgt_lang='...'\"",
+        ),
+        *(
+            (wrong, f"--set {wrong}: must be section.key=value, such as optim.peak_lr=1e-3")
+            for wrong in ("model.d_ff", "=3", "model..d_ff=3", "model.=3", "data.train[x].src=3")
+        ),
+        (
+            "model={d_ff: 3}",
+            "--set model={d_ff: 3}: must name one key, found a whole section; "
+            "write model.KEY=value",
+        ),
+        (
+            "data.train.src=c",
+            "--set data.train.src=c: data.train is a list; say which entry, such as "
+            "data.train[0].src",
+        ),
+        (
+            "data.train[2].src=c",
+            "--set data.train[2].src=c: data.train has 1 entries here; set data.train[1] or "
+            "data.train=[...]",
+        ),
+        (
+            "model.d_ff.x=3",
+            "--set model.d_ff.x=3: there is nothing below model.d_ff; set model.d_ff itself",
+        ),
+        (
+            "model.d_ff=[1",
+            "--set model.d_ff=[1: line 1, column 3: not valid YAML: expected ',' or ']', but got "
+            "'<stream end>'; check this line and the one above it",
+        ),
+        (
+            "data.valid={src: a, src: b, tgt: c}",
+            "--set data.valid={src: a, src: b, tgt: c}: line 1: src must stand once, found it in "
+            "line 1 too; take one away",
+        ),
+    ],
+)
+def test_message_about_a_setting(tmp_path: Path, setting: str, fault: str) -> None:
+    text = "data: {train: {src: a, tgt: b}}\nmodel: {d_ff: 64}"
+    assert faults(tmp_path, text, setting) == [fault]
+
+
+def test_faults_of_file_and_settings_come_together(tmp_path: Path) -> None:
+    assert faults(tmp_path, "model: {d_fff: 1}", "nonsense", "run.seed=-1") == [
+        "--set nonsense: must be section.key=value, such as optim.peak_lr=1e-3",
+        "--set: run.seed: must be at least 0, found -1",
+        "x.yaml: model.d_fff: unknown key; did you mean d_ff?",
+    ]

@@ -1,0 +1,205 @@
+"""Scores worked out by hand, the signatures that go with them, and every message."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+from mt.errors import DataError
+from mt.evaluation.metrics import Score, format_scores, score_corpus, to_json
+
+REF = "the cat sat on the mat"
+
+
+def value(metric: str, hyps: list[str], *refs: list[str]) -> float:
+    (score,) = score_corpus(hyps, list(refs), metrics=(metric,))
+    return score.value
+
+
+# --------------------------------------------------------------------------------------------- BLEU
+
+
+def test_bleu_from_precisions_and_brevity_penalty() -> None:
+    # Five words, all right; of the bigrams "on mat" is wrong: 3/4; trigrams 2/3; four-grams 1/2.
+    # The reference has six words: brevity penalty exp(1 - 6/5).
+    (score,) = score_corpus(["the cat sat on mat"], [[REF]], metrics=["bleu"])
+    expected = 100 * math.exp(-0.2) * (1 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
+    assert score.value == pytest.approx(expected)
+    assert f"{score.value:.2f}" == "57.89"
+    assert score.detail == (
+        "precisions 100.0/75.0/66.7/50.0, brevity penalty 0.819, length 5 against 6"
+    )
+    assert score.note == ""
+
+
+def test_bleu_has_no_bonus_for_length_and_counts_a_word_no_more_often_than_the_reference() -> None:
+    # Seven words against six: "the" three times, two of them count. 6/7, 5/6, 4/5, 3/4.
+    expected = 100 * (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25
+    assert value("bleu", [REF + " the"], [REF]) == pytest.approx(expected)
+
+
+def test_bleu_smooths_an_order_without_matches() -> None:
+    # 4/5 words, 2/4 bigrams (a b, b c), 1/3 trigrams, 0/2 four-grams: half a match, 1/4.
+    expected = 100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25
+    assert value("bleu", ["a b c x e"], ["a b c d e"]) == pytest.approx(expected)
+
+
+def test_bleu_adds_counts_over_the_corpus() -> None:
+    # 4/5, 3/3, 2/2, 1/1; the mean over sentences would be 50.
+    assert value("bleu", ["a b c d", "x"], ["a b c d", "y"]) == pytest.approx(100 * 0.8**0.25)
+
+
+def test_bleu_is_cased_and_splits_punctuation() -> None:
+    # 13a makes four tokens of it: Hello , world !
+    assert value("bleu", ["Hello, world!"], ["Hello, world!"]) == pytest.approx(100)
+    # One of them differs in case: 3/4, 2/3, 1/2, and 0/1 smoothed to 1/2.
+    expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
+    assert value("bleu", ["hello, world!"], ["Hello, world!"]) == pytest.approx(expected)
+
+
+def test_bleu_takes_matches_from_any_reference() -> None:
+    # Against both: 4/4, 3/3 (a b, b c, c d), 2/2, and 0/1 smoothed to 1/2.
+    assert value("bleu", ["a b c d"], ["a b c x"], ["x b c d"]) == pytest.approx(100 * 0.5**0.25)
+    # Against the first alone: 3/4, 2/3, 1/2, 1/2.
+    assert value("bleu", ["a b c d"], ["a b c x"]) == pytest.approx(100 * 0.125**0.25)
+
+
+# ------------------------------------------------------------------------------------- chrF and TER
+
+
+def test_chrf_from_character_n_grams() -> None:
+    # "ab" against "abc": characters P 2/2, R 2/3; pairs P 1/1, R 1/2; "ab" has no triple.
+    # Means P = 1, R = 7/12; F2 = 5 P R / (4 P + R).
+    assert value("chrf", ["ab"], ["abc"]) == pytest.approx(100 * 5 * (7 / 12) / (4 + 7 / 12))
+    # The other way round: P = 7/12, R = 1; recall weighs four times as much.
+    assert value("chrf", ["abc"], ["ab"]) == pytest.approx(100 * 5 * (7 / 12) / (4 * 7 / 12 + 1))
+    assert value("chrf", ["a b"], ["ab"]) == pytest.approx(100)  # blanks are no characters
+    assert value("chrf", ["AB"], ["ab"]) == 0
+
+
+def test_ter_counts_edits_per_reference_word() -> None:
+    assert value("ter", ["the cat sat on mat"], [REF]) == pytest.approx(100 / 6)  # one insertion
+    assert value("ter", ["on the mat the cat sat"], [REF]) == pytest.approx(100 / 6)  # one shift
+    assert value("ter", ["dog dog dog dog"], ["cat"]) == pytest.approx(400)  # can exceed 100
+    assert value("ter", ["THE cat sat on the mat"], [REF]) == 0  # case:lc
+    # Fewest edits of any reference (1), over their mean length (4 + 6) / 2.
+    (score,) = score_corpus(["a b c x"], [["a b c d"], ["a b c d e f"]], metrics=["ter"])
+    assert score.value == pytest.approx(100 / 5)
+    assert score.detail == "1 edits, 5.0 reference words"
+
+
+def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:
+    refs = [[REF, "Zwei junge weiße Männer."]]
+    assert [score.value for score in score_corpus(refs[0], refs)] == pytest.approx([100, 100, 0])
+    assert [score.value for score in score_corpus(["", ""], refs)] == pytest.approx([0, 0, 100])
+    with_gap = [score.value for score in score_corpus([REF, ""], refs)]
+    assert 0 < with_gap[0] < 100
+    assert 0 < with_gap[1] < 100
+    assert with_gap[2] == pytest.approx(100 * 4 / 10)  # tercom leaves "Männer." one word: 4 of 10
+
+
+# ------------------------------------------------------------------------- signatures, text, JSON
+
+
+def test_signatures_say_how_the_scores_came_about() -> None:
+    release = version("sacrebleu")
+    scores = score_corpus([REF], [[REF], [REF]])
+    assert [(score.name, score.signature) for score in scores] == [
+        ("BLEU", f"nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:{release}"),
+        ("chrF2", f"nrefs:2|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{release}"),
+        ("TER", f"nrefs:2|case:lc|tok:tercom|norm:no|punct:yes|asian:no|version:{release}"),
+    ]
+
+
+def test_metrics_come_in_the_order_asked_for() -> None:
+    assert [score.name for score in score_corpus([REF], [[REF]], ["ter", "bleu"])] == [
+        "TER",
+        "BLEU",
+    ]
+
+
+def test_text_and_json() -> None:
+    bleu = Score("BLEU", 41.6249, "nrefs:1|case:mixed", "precisions 1/2/3/4", "looks odd")
+    chrf = Score("chrF2", 8.2, "nrefs:1")
+    assert format_scores([Score("BLEU", 41.6249, "nrefs:1|case:mixed")]) == (
+        "BLEU 41.62  nrefs:1|case:mixed"
+    )
+    assert format_scores([bleu, chrf]) == (
+        "BLEU  41.62  nrefs:1|case:mixed\nBLEU  note: looks odd\nchrF2  8.20  nrefs:1"
+    )
+    assert json.loads(to_json([bleu, chrf])) == [
+        {
+            "name": "BLEU",
+            "value": 41.6249,
+            "signature": "nrefs:1|case:mixed",
+            "detail": "precisions 1/2/3/4",
+            "note": "looks odd",
+        },
+        {"name": "chrF2", "value": 8.2, "signature": "nrefs:1", "detail": "", "note": ""},
+    ]
+
+
+def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenised = ["a cat sits here ."] * 120 + ["a cat sits here."] * 30
+    bleu, *others = score_corpus(tokenised, [tokenised])
+    assert bleu.note == (
+        '120 of 150 hypotheses end in " .": they look tokenised; '
+        "only scores over detokenised text can be compared"
+    )
+    assert [score.note for score in others] == ["", ""]
+    assert score_corpus(tokenised[21:], [tokenised[21:]], ["bleu"])[0].note == ""  # 99 of them
+    assert caplog.records == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_corpus_without_four_words_in_a_line_is_noted() -> None:
+    (score,) = score_corpus(["good morning"], [["good morning"]], ["bleu"])
+    assert score.value == pytest.approx(0)
+    assert score.note == "no hypothesis has four words, so that BLEU is 0 whatever they are"
+
+
+def test_importing_loads_neither_torch_nor_sacrebleu() -> None:
+    code = "import sys, mt.evaluation.metrics; print({'torch', 'sacrebleu'} & set(sys.modules))"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "set()\n"
+
+
+# ----------------------------------------------------------------------------------------- messages
+
+
+def test_unequal_line_counts_name_the_reference_and_both_counts() -> None:
+    with pytest.raises(DataError) as error:
+        score_corpus(["a"] * 1200, [["a"] * 1200, ["a"] * 1199])
+    assert str(error.value) == (
+        "reference 2 has 1,199 lines, the hypotheses have 1,200; each hypothesis needs the "
+        "reference of the same line: check that both belong together and that no line was added, "
+        "dropped or split"
+    )
+
+
+def test_nothing_to_score() -> None:
+    with pytest.raises(DataError, match=r"^hypotheses: nothing to score, found 0 lines; give at l"):
+        score_corpus([], [[]])
+    with pytest.raises(DataError, match=r"^references: at least one is needed .* found none; give"):
+        score_corpus(["a"], [])
+
+
+def test_unknown_metrics_are_listed_with_the_known_ones() -> None:
+    with pytest.raises(DataError) as error:
+        score_corpus([REF], [[REF]], metrics=["bleu", "comet", "BLUE"])
+    assert str(error.value) == (
+        "metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list"
+    )
+    with pytest.raises(DataError, match="found none"):
+        score_corpus([REF], [[REF]], metrics=[])
