@@ -27,14 +27,27 @@ inspect_app = typer.Typer(no_args_is_help=True, help="Look inside a model.", ric
 app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
 
-ConfigName = Annotated[str, typer.Option("--config", "-c", metavar="NAME", help="config file, or the name of a shipped one")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="A.B=VALUE", help="override one value; can be given again")]
+ConfigName = Annotated[
+    str,
+    typer.Option("--config", "-c", metavar="NAME", help="config file, or the name of a shipped one"),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=VALUE", help="override one value; can be given again"),
+]
 Model = Annotated[Path, typer.Option("--model", "-m", help="run directory, checkpoint or exported folder")]
 DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N")]
 Precision = Annotated[str, typer.Option("--precision", help="auto, fp32, bf16 or fp16")]
-BeamSize = Annotated[int | None, typer.Option("--beam-size", min=1, help="hypotheses per sentence; 1 is greedy search")]
-LengthPenalty = Annotated[float | None, typer.Option("--length-penalty", min=0.0, help="a in log-probability / length^a")]
-BatchTokens = Annotated[int | None, typer.Option("--batch-tokens", min=1, help="padded source tokens x beam of a batch")]
+BeamSize = Annotated[
+    int | None,
+    typer.Option("--beam-size", min=1, help="hypotheses per sentence; 1 is greedy search"),
+]
+LengthPenalty = Annotated[
+    float | None, typer.Option("--length-penalty", min=0.0, help="a in log-probability / length^a")
+]
+BatchTokens = Annotated[
+    int | None, typer.Option("--batch-tokens", min=1, help="padded source tokens x beam of a batch")
+]
 
 
 def main() -> NoReturn:
@@ -186,7 +199,10 @@ def average(
     kept = {key: meta[key] for key in ("config", "tokenizer", "step")}
     steps = [checkpoint.read_meta(folder, [])["step"] for folder in folders]
     checkpoint.save_model_folder(output, weights, {**kept, "averaged": steps}, tokenizer=Tokenizer.load(run))
-    print(f"mt: the mean of {len(folders)} checkpoints (updates {steps}) is in {output}", file=sys.stderr)
+    print(
+        f"mt: the mean of {len(folders)} checkpoints (updates {steps}) is in {output}",
+        file=sys.stderr,
+    )
 
 
 @config_app.command("check")
@@ -222,7 +238,11 @@ def config_show(config: ConfigName, sets: Sets = None) -> None:
         for key, value in values.items():
             shown = dump({key: value}).rstrip("\n")
             path = f"{section}.{key}"
-            origins = {origin for leaf, origin in loaded.origins.items() if leaf == path or leaf.startswith((f"{path}.", f"{path}["))}
+            origins = {
+                origin
+                for leaf, origin in loaded.origins.items()
+                if leaf == path or leaf.startswith((f"{path}.", f"{path}["))
+            }
             first, *rest = shown.split("\n")
             print(f"  {first:<40}  # {', '.join(sorted(origins))}")
             for line in rest:

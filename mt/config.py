@@ -128,9 +128,7 @@ class ModelConfig(_Strict):
     dropout: Share = _key(0.1, "share of activations dropped in training")
     norm: Literal["pre", "post"] = _key("pre", "layer norm before a block or after its sum (2017)")
     positions: Literal["sinusoidal", "learned"] = _key("sinusoidal", "kind of position embeddings")
-    tie_embeddings: Flag = _key(
-        True, "one matrix for target embedding and output, and for source embedding if joint"
-    )
+    tie_embeddings: Flag = _key(True, "one matrix for target embedding and output, and for source embedding if joint")
     activation: Literal["relu", "gelu"] = _key("relu", "non-linearity of the feed-forward blocks")
     attention_bias: Flag = _key(True, "biases in the four projections of attention")
     output_bias: Flag = _key(False, "a bias per token in the output layer")
@@ -145,9 +143,7 @@ class OptimConfig(_Strict):
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = _key(
         "inverse_sqrt", "course of the learning rate after warm-up"
     )
-    betas: tuple[Share, Share] = _key(
-        (0.9, 0.98), "decay of Adam's running means of the gradient and of its square"
-    )
+    betas: tuple[Share, Share] = _key((0.9, 0.98), "decay of Adam's running means of the gradient and of its square")
     eps: Positive = _key(1e-9, "added to Adam's denominator")
     weight_decay: NonNegative = _key(0.0, "decoupled weight decay, per unit of learning rate")
     label_smoothing: Share = _key(0.1, "probability spread evenly over the whole vocabulary")
@@ -269,8 +265,7 @@ def _find(name: str) -> Path:
     found = f"found {'a folder' if path.is_dir() else 'neither'}"
     hint = f"; did you mean {near[0]}?" if near else ""
     raise ConfigError(
-        f"--config {name}: must be a file or the name of a shipped config "
-        f"({', '.join(shipped)}), {found}{hint}"
+        f"--config {name}: must be a file or the name of a shipped config ({', '.join(shipped)}), {found}{hint}"
     )
 
 
@@ -293,9 +288,7 @@ def _sections() -> dict[str, type[BaseModel]]:
     return {name: cast("type[BaseModel]", field.annotation) for name, field in fields}
 
 
-def _validate(
-    tree: Mapping[str, Any], where: str, in_sets: Sequence[str], faults: Sequence[str]
-) -> Config:
+def _validate(tree: Mapping[str, Any], where: str, in_sets: Sequence[str], faults: Sequence[str]) -> Config:
     """Tree → Config, or all of its faults in one error, below those that were found before."""
     found: list[tuple[Sequence[str], str]] = []
     for key in tree:
@@ -346,9 +339,7 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         yield paths, f"{required}, found {tokenizer.vocab_size}"
     if optim and (optim.schedule == "noam") != (optim.peak_lr is None):
         paths = ["optim.peak_lr", "optim.schedule"]
-        required = (
-            f"must be {'null' if optim.peak_lr else 'a number'} with schedule {optim.schedule}"
-        )
+        required = f"must be {'null' if optim.peak_lr else 'a number'} with schedule {optim.schedule}"
         yield paths, f"{required}, found {optim.peak_lr or _shown(None)}"
     if optim and train and optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
         paths = ["optim.warmup_steps", "optim.schedule", "train.max_steps"]

@@ -59,9 +59,7 @@ def _find_device(name: str) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         here = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
-        raise ConfigError(
-            f"--device: {name} is not there: torch {torch.__version__} sees {here}; use cpu"
-        )
+        raise ConfigError(f"--device: {name} is not there: torch {torch.__version__} sees {here}; use cpu")
     return device
 
 
@@ -76,13 +74,9 @@ def _find_precision(name: str, device: torch.device) -> str:
             raise ConfigError("precision: this GPU has no bf16 arithmetic; use fp16 or fp32")
         return name
     if name == "fp16":
-        raise ConfigError(
-            "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
-        )
+        raise ConfigError("precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32")
     if name == "auto":
-        capabilities = (
-            torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        )
+        capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
         fast = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
         return "bf16" if fast else "fp32"
     return name
@@ -92,11 +86,7 @@ def _prepare_cpu() -> None:
     """Threads, denormals, and the faster of torch's two ways to multiply float32 matrices."""
     torch.set_flush_denormal(True)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        torch.set_num_threads(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     if matmul is None or not hasattr(matmul, "fp32_precision"):
         return

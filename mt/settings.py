@@ -14,9 +14,7 @@ from mt.errors import ConfigError
 
 _INT, _FLOAT, _TIME = (f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 _INT_TEXT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)$")
-_FLOAT_TEXT = re.compile(
-    r"[-+]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"
-)
+_FLOAT_TEXT = re.compile(r"[-+]?(?:(?:\d[\d_]*\.[\d_]*|\.\d[\d_]*)(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$")
 
 
 class _Loader(yaml.SafeLoader):
@@ -43,8 +41,7 @@ class _Loader(yaml.SafeLoader):
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in lines:
                 self.repeated.append(
-                    f"line {line}: {key} must stand once, found it in line {lines[key]} too; "
-                    "take one away"
+                    f"line {line}: {key} must stand once, found it in line {lines[key]} too; take one away"
                 )
             lines[key] = line
             mapping[key] = self.construct_object(value_node, deep=deep)

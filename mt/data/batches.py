@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,12 +57,11 @@ class Batch:
             tensor.pin_memory().to(device, non_blocking=True)
             for tensor in (self.src, self.src_mask, self.tgt_in, self.tgt_out, self.real)
         ]
-        return Batch(*moved, self.n_src, self.n_tgt)
+        src, src_mask, tgt_in, tgt_out, real = moved
+        return Batch(src, src_mask, tgt_in, tgt_out, real, self.n_src, self.n_tgt)
 
 
-def pad_rows(
-    rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None
-) -> npt.NDArray[np.int64]:
+def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None) -> npt.NDArray[np.int64]:
     """Rows of ids, each between `first` and `last` where given, padded to the longest. (B, T)"""
     extra = (first is not None) + (last is not None)
     lengths = np.array([len(row) for row in rows], np.int64) + extra  # (B,)
@@ -101,9 +101,7 @@ def cut(longest: npt.NDArray[np.int64], budget: int) -> list[int]:
     return ends
 
 
-def bucket(
-    src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: int
-) -> list[Indices]:
+def bucket(src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: int) -> list[Indices]:
     """Batches of `order`'s sentences with like lengths: rows x longest side (eos counted) within `budget`.
 
     Sorted by target length, and inside one target length by source length, up and down in turn, so that
@@ -119,9 +117,7 @@ def bucket(
 class Plan:
     """Which sentences each update of each epoch learns from."""
 
-    def __init__(
-        self, store: Store, weights: Sequence[float], batch: BatchConfig, seed: int
-    ) -> None:
+    def __init__(self, store: Store, weights: Sequence[float], batch: BatchConfig, seed: int) -> None:
         """`weights`: how often each corpus of the store is seen in an epoch, relative to the others."""
         self.store, self.seed, self.batch = store, seed, batch
         self.weights = [weight / min(weights) for weight in weights]
@@ -137,7 +133,7 @@ class Plan:
         n_tokens = int((self.store.tgt_lengths[order] + 1).sum())
         n_updates = min(len(batches), max(1, round(n_tokens / self.batch.tokens_per_update)))
         ends = np.linspace(0, len(batches), n_updates + 1).round().astype(int)
-        return [batches[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)]
+        return [batches[a:b] for a, b in pairwise(ends)]
 
     def _sentences(self, random: np.random.Generator) -> Indices:
         """All sentences of the least weighted corpus once, of the others as often as they weigh."""
@@ -205,14 +201,12 @@ class Feed:
             while not self._stop.is_set():
                 updates = self.plan.updates(epoch)
                 for here in range(number, len(updates)):
-                    batches = [
-                        collate([self.plan.store.pair(i) for i in batch]) for batch in updates[here]
-                    ]
+                    batches = [collate([self.plan.store.pair(i) for i in batch]) for batch in updates[here]]
                     self._put(Update(epoch, here, here == len(updates) - 1, batches))
                     if self._stop.is_set():
                         return
                 epoch, number = epoch + 1, 0
-        except BaseException as error:  # noqa: BLE001 - carried to the training thread
+        except BaseException as error:
             self._put(error)
 
     def _put(self, item: Update | BaseException) -> None:

@@ -40,9 +40,7 @@ class Counts:
         return f"{kept}; dropped: {said}" if said else kept
 
 
-def clean_text(
-    pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts
-) -> Iterator[tuple[str, str]]:
+def clean_text(pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts) -> Iterator[tuple[str, str]]:
     """Pass on the pairs that hold text on both sides and, with `dedupe`, did not come before.
 
     A duplicate equals an earlier pair on both sides, character for character. Each pair passed on

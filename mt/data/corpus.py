@@ -192,8 +192,7 @@ def _existing(name: str, root: Path, where: str) -> Path:
         if not path.exists():
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
-                f"{str(root)!r}).{_near(path)} Correct the name, or set data.root to where paths "
-                "start."
+                f"{str(root)!r}).{_near(path)} Correct the name, or data.root where paths start."
             )
     return path
 
@@ -258,8 +257,7 @@ def _text_faults(source: Source, root: Path, where: str) -> list[str]:
 def _count_faults(where: str, *counted: tuple[Path, int]) -> list[str]:
     """What is wrong with the line counts of the source and of the target file."""
     faults = [
-        f"{where}.{side}: {path} is empty, at least one line is required. Name the file that "
-        "holds the text."
+        f"{where}.{side}: {path} is empty, at least one line is required. Name the file that holds the text."
         for side, (path, lines) in zip(("src", "tgt"), counted, strict=True)
         if not lines
     ]
@@ -281,8 +279,8 @@ def first_shift(src: Path, tgt: Path, surplus: int) -> int | None:
     `surplus` is how many lines `src` has more than `tgt`. Each line is compared, by length,
     numbers and question or exclamation mark, with its partner n and with the one that it would
     have if all surplus lines came before it. The sum of what the latter fits better is least where
-    the files part; from there on it must rise by five standard deviations. Inside a gap of several
-    lines nothing fits, so the line named may lie as many too late.
+    the files part; from there on it must rise by five standard deviations. Inside a gap nothing
+    fits, so the line named may lie as many lines too late as are missing.
     """
     import numpy as np
 
@@ -317,9 +315,7 @@ def _features(path: Path) -> list[Any]:
     return [np.log(np.array(lengths)), np.array(numbers), np.array(ends)]
 
 
-def _row_pairs(
-    source: Source, root: Path, where: str, taste: bool = False
-) -> Iterator[tuple[str, str]]:
+def _row_pairs(source: Source, root: Path, where: str, taste: bool = False) -> Iterator[tuple[str, str]]:
     """Pairs of two columns; with `taste` a hub data set is not fetched whole."""
     for number, row in enumerate(_rows(source, root, where, taste), start=1):
         if number == 1 and (faults := _column_faults(source, row, where)):
@@ -335,8 +331,7 @@ def _rows(source: Source, root: Path, where: str, taste: bool) -> Iterator[dict[
     path = _under(root, cast(str, source.path))
     n = 0
     try:
-        # The loaders of the library stumble over a file without a byte.
-        if not (path.is_file() and path.stat().st_size == 0):
+        if not path.is_file() or path.stat().st_size:  # the loaders stumble over an empty file
             for batch in _open_dataset(source, path, root, where, taste).iter(batch_size=1000):
                 for cells in zip(*batch.values(), strict=True):
                     n += 1
@@ -349,19 +344,19 @@ def _rows(source: Source, root: Path, where: str, taste: bool) -> Iterator[dict[
         raise DataError(_unreadable(source, path, where, error)) from error
     if n == 0:
         raise DataError(
-            f"{where}.path: {path} holds no row, at least one is required. Name a data set or "
-            "split that holds text."
+            f"{where}.path: {path} holds no row, at least one is required. Name a data set or split that holds text."
         )
 
 
 def _open_dataset(source: Source, path: Path, root: Path, where: str, taste: bool) -> Any:
     """A `Dataset` or `IterableDataset`: local folder, local file or hub name, in this order."""
     import datasets
+    import huggingface_hub
 
     # One message is all that a user shall see of what goes wrong in there.
-    datasets.disable_progress_bars()
-    for library in ("datasets", "huggingface_hub"):
-        logging.getLogger(library).setLevel(logging.CRITICAL)
+    for library in (datasets, huggingface_hub):
+        library.utils.disable_progress_bars()
+        logging.getLogger(library.__name__).setLevel(logging.CRITICAL)
     name = cast(str, source.path)
     if path.is_dir():
         return _saved_dataset(source, path, where)

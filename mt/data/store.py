@@ -22,6 +22,7 @@ import numpy.typing as npt
 from mt.data.clean import Counts, clean_text, length_faults
 from mt.data.corpus import data_root, file_facts, local_files, read_pairs
 from mt.errors import DataError
+from mt.files import sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from mt.config import DataConfig, Source
@@ -57,14 +58,21 @@ class Store:
         return self.src[s : s + self.src_lengths[index]], self.tgt[t : t + self.tgt_lengths[index]]
 
 
-def fingerprint_of(
-    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]
-) -> str:
-    """SHA-256 over all that decides what is in the store: texts, tokenizer and limits."""
+def fingerprint_of(sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
+    """SHA-256 over all that decides what is in the store: texts, tokenizer and limits.
+
+    Not the names of the texts: a corpus that has moved is still the same.
+    """
+    root = data_root(data)
+
+    def text(source: Source) -> list[Any]:
+        columns = source.path and [source.src, source.tgt, source.name, source.split]
+        files = [facts[str(path)]["sha256"] for path in local_files(source, root)]
+        return [columns, files or source.path]
+
     content = {
         "format": FORMAT,
-        "sources": [source.model_dump(exclude={"weight"}) for source in sources],
-        "files": {name: fact["sha256"] for name, fact in facts.items()},
+        "sources": [text(source) for source in sources],
         "tokenizer": tokenizer.fingerprint,
         "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
     }
@@ -111,15 +119,22 @@ def open_or_build(
 
     Raises DataError where a text cannot be read, or no pair is left.
     """
-    facts = corpus_facts(sources, data, known_facts(folder))
+    known = known_facts(folder)
+    facts = corpus_facts(sources, data, known)
     fingerprint = fingerprint_of(sources, data, tokenizer, facts)
     store = _open(folder, fingerprint)
-    if store is None:
-        _build(
-            folder, sources, where, data, tokenizer, {"fingerprint": fingerprint, "facts": facts}
-        )
-        store = _open(folder, fingerprint)
-        assert store is not None
+    try:
+        if store is None:
+            _build(folder, sources, where, data, tokenizer, {"fingerprint": fingerprint, "facts": facts})
+            store = _open(folder, fingerprint)
+            assert store is not None
+        elif facts != known:  # the same texts elsewhere
+            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            write_whole(folder / "meta.json", json.dumps(meta | {"facts": facts}, indent=1))
+    except OSError as error:
+        # numpy reports a full disk without the system's reason.
+        reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
+        raise DataError(f"{reason}; make room there or choose another --run-dir") from error
     log(f"{where}: {store.counts}")
     return store
 
@@ -131,17 +146,16 @@ def _open(folder: Path, fingerprint: str) -> Store | None:
             return None
         lengths = np.load(folder / "lengths.npy").astype(np.int64)  # (2, n)
         dtype = np.dtype(meta["dtype"])
-        src, tgt = (
-            np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt")
-        )
-    except (OSError, ValueError, KeyError):
+        src, tgt = (np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt"))
+        kept, counts = tuple(meta["kept"]), meta["counts"]
+    except (OSError, ValueError, KeyError, EOFError):  # EOFError: numpy's word for an empty file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
         return None
     starts = lengths.cumsum(axis=1) - lengths  # (2, n)
     return Store(
         src, tgt, lengths[0], lengths[1], starts[0], starts[1],
-        tuple(meta["kept"]), meta["counts"], fingerprint,
+        kept, counts, fingerprint,
     )  # fmt: skip
 
 
@@ -154,9 +168,7 @@ def _build(
     meta: dict[str, Any],
 ) -> None:
     counts, kept = Counts(), [0] * len(sources)
-    lengths = array(
-        "I"
-    )  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
+    lengths = array("I")  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
     widest = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     dtype = np.dtype("<u2" if widest <= 2**16 else "<u4")
     partial = folder.with_name(folder.name + ".partial")
@@ -181,11 +193,10 @@ def _build(
         np.save(partial / "lengths.npy", np.asarray(lengths, np.uint32).reshape(-1, 2).T)
         meta |= {"dtype": dtype.str, "kept": kept, "counts": counts.summary(data)}
         (partial / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        sync_files(partial)
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
-    except OSError as error:
-        reason = f"{folder}: the token store cannot be written: {error.strerror}"
-        raise DataError(f"{reason}; make room there or choose another --run-dir") from error
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -184,9 +184,7 @@ def _normalized(lines: list[str]) -> list[str]:
     return [normalize_line(line) for line in lines]
 
 
-def _sample(
-    pairs: Iterable[tuple[str, str]], size: int, seed: int
-) -> tuple[list[str], list[str], int]:
+def _sample(pairs: Iterable[tuple[str, str]], size: int, seed: int) -> tuple[list[str], list[str], int]:
     """`size` pairs drawn evenly from all, normalized, as two lists; and how many there were.
 
     Reservoir sampling (Vitter 1985, algorithm R).

@@ -23,10 +23,7 @@ class Inference:
     """A copy of a model for decoding on one device, in its precision; the model itself is left as it is."""
 
     def __init__(self, model: Transformer, device: Device) -> None:
-        same = (
-            next(model.parameters()).dtype == device.dtype
-            and next(model.parameters()).device == device.device
-        )
+        same = next(model.parameters()).dtype == device.dtype and next(model.parameters()).device == device.device
         prepared = model if same and not model.training else copy.deepcopy(model)
         self.model = prepared.to(device.device, device.dtype).eval()
         self.model.compute_dtype = None
@@ -54,9 +51,7 @@ class Decoding:
     N = 1 every column is, and no mask is needed.
     """
 
-    def __init__(
-        self, model: Transformer, memory: Tensor, src_mask: Tensor, n_hypotheses: int
-    ) -> None:
+    def __init__(self, model: Transformer, memory: Tensor, src_mask: Tensor, n_hypotheses: int) -> None:
         self.model, self.n = model, n_hypotheses
         self.n_steps = 0
         rows, config = len(memory), model.config
@@ -66,12 +61,8 @@ class Decoding:
         self.source = [layer.cross_attention.key_value(memory) for layer in self.layers]
         columns, width = n_hypotheses * FIRST_STEPS, config.d_model // config.n_heads
         empty = memory.new_empty(rows, config.n_heads, columns, width)
-        self.cache = [
-            (empty.clone(), empty.clone()) for _ in self.layers
-        ]  # per layer 2 x (B, H, C, K)
-        self.ancestors = torch.zeros(
-            rows, n_hypotheses, columns, dtype=torch.bool, device=memory.device
-        )
+        self.cache = [(empty.clone(), empty.clone()) for _ in self.layers]  # per layer 2 x (B, H, C, K)
+        self.ancestors = torch.zeros(rows, n_hypotheses, columns, dtype=torch.bool, device=memory.device)
 
     @property
     def layers(self) -> list[DecoderLayer]:
@@ -86,19 +77,13 @@ class Decoding:
         bias = None
         if self.n > 1:
             self._descend(parents, first)
-            bias = attention_bias(
-                self.ancestors[:, None, :, :end], self.model.dtype
-            )  # (B, 1, N, C)
+            bias = attention_bias(self.ancestors[:, None, :, :end], self.model.dtype)  # (B, 1, N, C)
         x = self.model.tgt_embedding(tokens, self.model.dtype, position=self.n_steps)  # (B, N, D)
-        for layer, (keys, values), (src_keys, src_values) in zip(
-            self.layers, self.cache, self.source, strict=True
-        ):
+        for layer, (keys, values), (src_keys, src_values) in zip(self.layers, self.cache, self.source, strict=True):
             around, attention = layer.around_self_attention, layer.self_attention
             q, k, v = attention.query_key_value(around.before(x)).chunk(3, dim=-1)  # 3 x (B, N, D)
             keys[:, :, first:end], values[:, :, first:end] = attention.heads(k), attention.heads(v)
-            own = attend(
-                attention.heads(q), keys[:, :, :end], values[:, :, :end], bias
-            )  # (B, H, N, K)
+            own = attend(attention.heads(q), keys[:, :, :end], values[:, :, :end], bias)  # (B, H, N, K)
             x = around.after(x, attention.merge(own))
             around, attention = layer.around_cross_attention, layer.cross_attention
             query = attention.query(around.before(x))  # (B, H, N, K)

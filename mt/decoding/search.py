@@ -97,9 +97,7 @@ State = TypeVar("State", GreedyState, BeamState)
 
 
 @torch.inference_mode()
-def greedy_search(
-    stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0
-) -> list[Hypothesis]:
+def greedy_search(stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0) -> list[Hypothesis]:
     """The hypothesis whose every token is the most probable one, for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: at most so many tokens, eos not counted.

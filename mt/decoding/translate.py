@@ -68,9 +68,7 @@ class Tally:
         if self.split:
             shown = ", ".join(f"{number:,}" for number in self.split[:5])
             more = ", ..." if len(self.split) > 5 else ""
-            notes.append(
-                f"{len(self.split):,} too long for the model, translated in pieces: line {shown}{more}"
-            )
+            notes.append(f"{len(self.split):,} too long for the model, translated in pieces: line {shown}{more}")
         said = f" ({'; '.join(notes)})" if notes else ""
         speed = f"{self.lines / rate:,.0f} lines/s, {self.tokens / rate:,.0f} tokens/s"
         return f"{self.lines:,} lines{said} in {self.seconds:.1f} s: {speed}"
@@ -163,9 +161,7 @@ class Translator:
         if len(sources) == 0:
             return found
         for batch in np.split(order, cut(lengths[order] + 1, self.batch_tokens)[:-1]):
-            for index, hypotheses in zip(
-                batch, self._batch([sources[i] for i in batch]), strict=True
-            ):
+            for index, hypotheses in zip(batch, self._batch([sources[i] for i in batch]), strict=True):
                 found[index] = hypotheses
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
         return found
@@ -175,18 +171,12 @@ class Translator:
         src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
         longest = self.inference.max_tokens - 1  # bos takes the first position
         limits = torch.tensor(
-            [
-                min(longest, max(1, int(decode.max_len_factor * len(ids) + decode.max_len_extra)))
-                for ids in sources
-            ],
+            [min(longest, max(1, int(decode.max_len_factor * len(ids) + decode.max_len_extra))) for ids in sources],
             device=device,
         )
         stepper = self.inference.start(src, src != PAD, decode.beam_size)
         if decode.beam_size == 1:
-            return [
-                [one]
-                for one in greedy_search(stepper, limits, length_penalty=decode.length_penalty)
-            ]
+            return [[one] for one in greedy_search(stepper, limits, length_penalty=decode.length_penalty)]
         return beam_search(
             stepper,
             limits,
@@ -202,9 +192,7 @@ class Translator:
         count = min(len(hypotheses) for hypotheses in pieces)
         texts = []
         for rank in range(count):
-            parts = self.tokenizer.decode_tgt(
-                [list(hypotheses[rank].tokens) for hypotheses in pieces]
-            )
+            parts = self.tokenizer.decode_tgt([list(hypotheses[rank].tokens) for hypotheses in pieces])
             texts.append(" ".join(part for part in parts if part))
         scores = [sum(hypotheses[rank].score for hypotheses in pieces) for rank in range(count)]
         return Translation(tuple(texts), tuple(scores), len(pieces))

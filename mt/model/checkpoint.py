@@ -7,7 +7,6 @@ checkpoint of a run also `state.pt`, from which training goes on. Nothing in the
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,16 @@ from torch import Tensor, nn
 from mt.config import Config, config_from_mapping
 from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError
-from mt.files import sha256_of, sync_folder
+from mt.files import sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
 
 FORMAT = 1
 WEIGHTS, STATE, META = "model.safetensors", "state.pt", "meta.json"
 CHECKPOINTS, LAST, BEST = "checkpoints", "last", "best"
+
+
+class DamagedError(CheckpointError):
+    """A model folder that is not as it was written."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,10 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
         if own[name].shape != weights[name].shape
     ]
     if faults:
-        raise CheckpointError(f"{where}: the weights do not fit the config: {'; '.join(sorted(faults)[:5])}")
+        raise CheckpointError(
+            f"{where}: the weights do not fit the config: {'; '.join(sorted(faults)[:5])}; weights and config must "
+            "come from one run: copy them again"
+        )
     with torch.no_grad():
         for name, parameter in own.items():
             parameter.copy_(weights[name])
@@ -83,7 +89,7 @@ def save_model_folder(
 
     Raises CheckpointError where it cannot be written (a full disk, a read-only folder).
     """
-    partial = folder.with_name(f".{folder.name}.partial")
+    partial, before = _beside(folder, "partial"), _beside(folder, "before")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -96,22 +102,28 @@ def save_model_folder(
         checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
         content = {"format": FORMAT, **meta, "sha256": checksums}
         (partial / META).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-        for path in partial.iterdir():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        if folder.exists():
-            shutil.rmtree(folder)
+        sync_files(partial)
+        if folder.exists():  # a process killed here leaves it to `tidy`
+            shutil.rmtree(before, ignore_errors=True)
+            folder.rename(before)
         partial.rename(folder)
         sync_folder(folder.parent)
+        shutil.rmtree(before, ignore_errors=True)
     # torch reports a full disk as RuntimeError, safetensors as its own error.
     except (OSError, RuntimeError, SafetensorError) as error:
+        shutil.rmtree(partial, ignore_errors=True)  # it takes room too
         free = shutil.disk_usage(_existing_parent(folder)).free / 1e6
+        need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
         raise CheckpointError(
-            f"{folder}: cannot be saved ({error}); {free:,.0f} MB are free there. What was saved before is "
-            "whole: make room or give another place, then run the same command again"
+            f"{folder}: cannot be saved ({error}); it needs {need:,.1f} MB or more, {free:,.1f} MB are free there. "
+            "What was saved before is whole: make room or give another place, then run the same command again"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _beside(folder: Path, kind: str) -> Path:
+    return folder.with_name(f".{folder.name}.{kind}")
 
 
 def _existing_parent(path: Path) -> Path:
@@ -131,7 +143,24 @@ def prune(run: Path, keep: set[str]) -> None:
     """Delete the checkpoints of a run whose names are not in `keep`."""
     for folder in checkpoints(run):
         if folder.name not in keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            # Renamed first: half deleted it must not pass for a damaged checkpoint.
+            shutil.rmtree(_beside(folder, "partial"), ignore_errors=True)
+            folder.rename(_beside(folder, "partial"))
+            shutil.rmtree(_beside(folder, "partial"), ignore_errors=True)
+
+
+def tidy(run: Path) -> None:
+    """Clear away what a process left that was killed while it saved; only for who holds the run directory."""
+    for path in (run / CHECKPOINTS).glob(".*.before"):
+        folder = path.with_name(path.name[1:].removesuffix(".before"))
+        if not folder.exists():
+            path.rename(folder)
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (run / CHECKPOINTS).glob(".*.partial"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -148,7 +177,11 @@ def checkpoints(run: Path) -> list[Path]:
 
 
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """`meta.json` of a model folder whose files `names` are all there with their right checksums."""
+    """`meta.json` of a model folder whose files `names` are all there with their right checksums.
+
+    Raises DamagedError where they are not, CheckpointError where a newer mt wrote them.
+    """
+    remedy = "use another checkpoint, or copy this one again"
     try:
         meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
         if meta["format"] > FORMAT:
@@ -158,10 +191,10 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             )
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
-                raise CheckpointError(f"{folder / name}: damaged, its checksum differs from the one in {META}")
+                raise DamagedError(f"{folder / name}: damaged, its checksum differs from the one in {META}; {remedy}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"{META}: {error!r}"
-        raise CheckpointError(f"{folder}: is no whole model folder ({reason})") from error
+        raise DamagedError(f"{folder}: is no whole model folder ({reason}); {remedy}") from error
     return meta
 
 
@@ -170,8 +203,8 @@ def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict
     for folder in reversed(checkpoints(run)):
         try:
             return folder, read_meta(folder, [WEIGHTS, STATE])
-        except CheckpointError as error:
-            log(f"{error}; passed over, going on from the checkpoint before it")
+        except DamagedError as error:
+            log(f"{error}. Passed over for the checkpoint before it")
     return None
 
 

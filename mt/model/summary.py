@@ -91,9 +91,7 @@ class Summary:
         return config.n_encoder_layers * encoder + config.n_decoder_layers * decoder + 3
 
 
-def summarise(
-    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
-) -> Summary:
+def summarise(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool) -> Summary:
     """Build the model without memory for its weights and list what it has.
 
     Vocabulary sizes are a tokenizer's; before there is one, `tokenizer.vocab_size` is both.
@@ -141,9 +139,7 @@ def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int)
     return [Matrix(name, shape, int(counted), tied_to)]
 
 
-def _closed_form(
-    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
-) -> tuple[Term, ...]:
+def _closed_form(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool) -> tuple[Term, ...]:
     """The parameter total from the sizes alone (d model width, f inner width, V vocabulary)."""
     d, f = config.d_model, config.d_ff
     n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers

@@ -1,1 +1,4 @@
-"""One config becomes a trained run: the loss, the optimiser, the run directory and the loop that conducts all stages."""
+"""Conducts all stages: one config becomes a trained run.
+
+Takes: a config, a run directory, a device. Gives: checkpoints, figures and samples in that directory.
+"""

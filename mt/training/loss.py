@@ -83,7 +83,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         return nll + smoothing * smooth, nll
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         # In place: nobody else holds these buffers, and the graph is walked once.
@@ -100,7 +100,8 @@ def smoothed_cross_entropy(
     smoothing mass is spread over all V words (Szegedy et al., 2016, as in torch).
     """
     if torch.is_grad_enabled():
-        return Loss(*_SmoothedCrossEntropy.apply(hidden, weight, bias, target, smoothing))
+        apply: Any = _SmoothedCrossEntropy.apply
+        return Loss(*apply(hidden, weight, bias, target, smoothing))
     smoothed, nll = weight.new_zeros(()), weight.new_zeros(())
     chunk = max(64, CHUNK_ELEMENTS.get(hidden.device.type, 1 << 22) // len(weight))
     low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)

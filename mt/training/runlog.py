@@ -78,6 +78,14 @@ class RunLog:
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
+    def has(self, kind: str, step: int) -> bool:
+        """Whether such a line is there already."""
+        path = self.folder / METRICS
+        if not path.exists():
+            return False
+        start = json.dumps({"kind": kind, "step": step})[:-1]
+        return any(line.startswith(start) for line in path.read_text(encoding="utf-8").split("\n"))
+
     def forget_after(self, step: int) -> None:
         """Drop figures of updates after `step`: a resumed run will make them again."""
         path = self.folder / METRICS
@@ -201,7 +209,16 @@ def _processor() -> str:
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    names = ("mt", "torch", "sentencepiece", "datasets", "sacrebleu", "safetensors", "numpy", "pydantic")
+    names = (
+        "mt",
+        "torch",
+        "sentencepiece",
+        "datasets",
+        "sacrebleu",
+        "safetensors",
+        "numpy",
+        "pydantic",
+    )
     found = {}
     for name in names:
         try:

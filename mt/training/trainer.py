@@ -22,23 +22,19 @@ import torch
 from torch import Tensor, nn
 
 from mt.config import Config, require_training_data
-from mt.data.batches import Batch, Feed, Plan, Update, bucket, collate
+from mt.data.batches import Batch, Feed, Plan, Update
 from mt.data.corpus import check_sources, data_root, read_pairs
-from mt.data.store import Store, open_or_build
+from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.decoding.translate import Translator
 from mt.devices import Device, choose_device, peak_memory_mb, seed_everything
 from mt.errors import CheckpointError, DataError, TrainingDivergedError
-from mt.evaluation.metrics import score_corpus
-from mt.files import write_whole
 from mt.model import checkpoint
 from mt.model.transformer import Transformer
 from mt.training.loss import smoothed_cross_entropy
 from mt.training.optim import build_optimizer, learning_rate
 from mt.training.runlog import RunLog, check_same_run, claim, write_start
+from mt.training.validation import Validation, score_tests
 
-# Sentences shown after each validation.
-SAMPLES = 8
 # Updates without a finite gradient, one after the other, before training gives up.
 MOST_SKIPPED = 20
 
@@ -75,11 +71,14 @@ class Trainer:
         self.config, self.run, self.device, self.log = config, run, device, log
         self.ticked = time.perf_counter()
         self.tokenizer = self._tokenizer()
-        self.store = self._store("train")
-        self.valid_store = self._store("valid") if config.data.valid else None
-        self.valid_text = self._valid_text()
+        data, folder = config.data, run / "store" / "train"
+        self.store = open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
+        self.validation = Validation(config, data.valid, run, self.tokenizer, log) if data.valid else None
         self.plan = Plan(
-            self.store, [source.weight for source in config.data.train], config.batch, config.run.seed
+            self.store,
+            [source.weight for source in config.data.train],
+            config.batch,
+            config.run.seed,
         )
         seed_everything(config.run.seed)
         self.model = checkpoint.build_model(config, self.tokenizer).to(device.device)
@@ -109,23 +108,6 @@ class Trainer:
         tokenizer.save(self.run)
         return tokenizer
 
-    def _store(self, split: str) -> Store:
-        data = self.config.data
-        sources = data.train if split == "train" else [data.valid] if data.valid else []
-        if split == "valid":  # every validation pair counts, whatever its length
-            data = data.model_copy(
-                update={"dedupe": False, "max_length_ratio": 1e9, "max_tokens": self.config.model.max_positions - 1}
-            )
-        folder = self.run / "store" / split
-        return open_or_build(folder, sources, f"data.{split}", data, self.tokenizer, self.log.say)
-
-    def _valid_text(self) -> tuple[list[str], list[str]]:
-        valid = self.config.data.valid
-        if valid is None:
-            return [], []
-        pairs = list(read_pairs(valid, data_root(self.config.data), "data.valid"))
-        return [src for src, _ in pairs], [tgt for _, tgt in pairs]
-
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
         return f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
@@ -152,7 +134,7 @@ class Trainer:
             raise CheckpointError(f"{folder}: was trained with another tokenizer than the one in {self.run}")
         state = checkpoint.load_state(folder)
         weights = checkpoint.load_weights(folder)
-        checkpoint.put_weights(self.model, state["weights"] if "weights" in state else weights, str(folder))
+        checkpoint.put_weights(self.model, state.get("weights", weights), str(folder))
         if self.ema is not None:
             checkpoint.put_weights(self.ema, weights, str(folder))
         self.optimizer.load_state_dict(state["optimizer"])
@@ -162,7 +144,11 @@ class Trainer:
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes or seed have changed: going on with a new epoch of the new plan")
-            self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
+            self.state.plan, self.state.epoch, self.state.update = (
+                self._plan_id(),
+                self.state.epoch + 1,
+                0,
+            )
 
     # --- one update -------------------------------------------------------------------------
 
@@ -220,55 +206,29 @@ class Trainer:
         return self.ema if self.ema is not None else self.model
 
     def validate(self) -> float | None:
-        """Loss and BLEU on the validation set; the score is BLEU, by the code of translate and evaluate."""
-        if self.valid_store is None:
+        """Judge the model on the validation set; the score is its BLEU there."""
+        if self.validation is None:
             return None
         start = time.perf_counter()
-        nll = self.valid_loss()
-        translator = Translator(
-            self.judged, self.tokenizer, self.config.decode, self.device, max_source=self.config.data.max_tokens
-        )
-        src, ref = self.valid_text
-        hyps = [one.texts[0] for one in translator.translate(src)]
-        (bleu,) = score_corpus(hyps, [ref], ["bleu"])
-        seconds = time.perf_counter() - start
+        verdict = self.validation.judge(self.judged, self.device)
+        seconds, step = time.perf_counter() - start, self.state.step
         self._tick()
         self.log.record(
-            "valid", self.state.step, nll=nll, perplexity=_perplexity(nll), bleu=bleu.value,
-            signature=bleu.signature, seconds=self.state.seconds, valid_seconds=seconds,
-        )  # fmt: skip
-        self.log.say(
-            f"valid | step {self.state.step:,} | nll {nll:.3f} | ppl {_perplexity(nll):.2f} "
-            f"| BLEU {bleu.value:.2f} | {seconds:.1f} s"
+            "valid",
+            step,
+            nll=verdict.nll,
+            perplexity=verdict.perplexity,
+            bleu=verdict.bleu.value,
+            signature=verdict.bleu.signature,
+            seconds=self.state.seconds,
+            valid_seconds=seconds,
         )
-        self._write_samples(src, ref, hyps)
-        return bleu.value
-
-    @torch.no_grad()
-    def valid_loss(self) -> float:
-        """Nats per target token on the validation set, without smoothing or dropout."""
-        store = self.valid_store
-        assert store is not None
-        model, output = self.judged.eval(), self.judged.output
-        model.compute_dtype = self.device.dtype
-        order = torch.arange(len(store)).numpy()
-        total, tokens = torch.zeros((), device=self.device.device), 0
-        for indices in bucket(store.src_lengths, store.tgt_lengths, order, self.config.batch.tokens_per_batch):
-            batch = collate([store.pair(i) for i in indices]).to(self.device.device)
-            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]
-            total += smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, 0.0).nll
-            tokens += batch.n_tgt
-        return float(total) / tokens
-
-    def _write_samples(self, src: list[str], ref: list[str], hyps: list[str]) -> None:
-        folder = self.run / "samples"
-        folder.mkdir(exist_ok=True)
-        every = max(1, len(src) // SAMPLES)
-        lines = [
-            f"source     {src[i]}\nreference  {ref[i]}\noutput     {hyps[i]}\n"
-            for i in range(0, len(src), every)[:SAMPLES]
-        ]
-        write_whole(folder / f"{checkpoint.step_name(self.state.step)}.txt", "\n".join(lines))
+        self.log.say(
+            f"valid | step {step:,} | nll {verdict.nll:.3f} | ppl {verdict.perplexity:.2f} "
+            f"| BLEU {verdict.bleu.value:.2f} | {seconds:.1f} s"
+        )
+        self.validation.write_samples(checkpoint.step_name(step), verdict.outputs)
+        return verdict.bleu.value
 
     def save(self, score: float | None = None) -> None:
         """Write a checkpoint of this moment; with a `score`, see whether it is the best."""
@@ -358,7 +318,11 @@ class Trainer:
         left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
         self.log.progress(
             state.step,
-            {"nll": f"{figures['nll']:.3f}", "lr": f"{rate:.1e}", "tok/s": f"{figures['tokens_per_second']:,.0f}"},
+            {
+                "nll": f"{figures['nll']:.3f}",
+                "lr": f"{rate:.1e}",
+                "tok/s": f"{figures['tokens_per_second']:,.0f}",
+            },
         )
         self.log.say(
             f"step {state.step:,} | epoch {state.epoch} | nll {figures['nll']:.3f} | lr {rate:.2e} "
@@ -400,7 +364,18 @@ class Trainer:
             reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
         elif best is not None:
             reason += f"; model: {best}"
+        self._score_tests(best)
         return Outcome(reason, 0, best)
+
+    def _score_tests(self, best: Path | None) -> None:
+        """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
+        if best is None or not self.config.data.test or self.log.has("test", self.state.step):
+            return
+        model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
+        checkpoint.put_weights(model, checkpoint.load_weights(best), str(best))
+        for name, score in score_tests(self.config, model, self.tokenizer, self.device).items():
+            self.log.record("test", self.state.step, name=name, bleu=score.value, signature=score.signature)
+            self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
 
     def _best(self) -> Path | None:
         for name in (checkpoint.BEST, checkpoint.LAST):
@@ -441,7 +416,10 @@ class _Window:
         self.norm = self.norm + norm
 
     def figures(self) -> dict[str, float]:
-        nll, norm = float(self.nll) / self.n_tgt, float(self.norm) / self.updates  # the device is waited for
+        nll, norm = (
+            float(self.nll) / self.n_tgt,
+            float(self.norm) / self.updates,
+        )  # the device is waited for
         seconds = time.perf_counter() - self.start
         return {
             "nll": nll,
@@ -490,7 +468,7 @@ def _facts(trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     from mt.data.store import known_facts
 
-    files = {}
+    files: dict[str, Any] = {}
     for split in ("train", "valid"):
         files |= known_facts(trainer.run / "store" / split)
     return {

@@ -1,0 +1,133 @@
+"""What many tests share: a corpus so small that a model learns it in seconds, its config, and `mt` as a process."""
+
+from __future__ import annotations
+
+import os
+
+# Before torch is imported: sums over threads differ in their last bit, and tests compare bits.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+DIGITS = {
+    "null": "zero", "eins": "one", "zwei": "two", "drei": "three", "vier": "four",
+    "fünf": "five", "sechs": "six", "sieben": "seven", "acht": "eight", "neun": "nine",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """{train,valid,test}.{src,tgt}: German digits, 1 to 8 a line, and the same in English; no line twice."""
+    folder = tmp_path_factory.mktemp("corpus")
+    draw, seen = random.Random(7), set[tuple[str, ...]]()
+    for split, size in (("train", 2000), ("valid", 40), ("test", 40)):
+        lines: list[tuple[str, ...]] = []
+        while len(lines) < size:
+            line = tuple(draw.choices(list(DIGITS), k=draw.randint(1, 8)))
+            if line not in seen:
+                seen.add(line)
+                lines.append(line)
+        write_lines(folder / f"{split}.src", [" ".join(line) for line in lines])
+        write_lines(folder / f"{split}.tgt", [" ".join(DIGITS[w] for w in line) for line in lines])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_mapping(tiny_corpus: Path) -> dict[str, dict[str, Any]]:
+    """The config of the tiny model, to be read and not written; `merged` makes another of it."""
+
+    def pair(split: str) -> dict[str, str]:
+        return {"src": f"{split}.src", "tgt": f"{split}.tgt"}
+
+    return {
+        "run": {"seed": 1},
+        "data": {
+            "root": str(tiny_corpus), "src_lang": "de", "tgt_lang": "en", "max_tokens": 32,
+            "train": [pair("train")], "valid": pair("valid"), "test": [pair("test")],
+        },
+        "tokenizer": {"vocab_size": 320},
+        "batch": {"tokens_per_update": 500, "tokens_per_batch": 500},
+        "model": {
+            "d_model": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 64,
+            "dropout": 0.1, "max_positions": 64,
+        },
+        "optim": {"peak_lr": 1e-2, "warmup_steps": 30},
+        "train": {
+            "max_steps": 8, "precision": "fp32", "compile": False, "log_every": 4, "valid_every": 4,
+        },
+        "decode": {"beam_size": 2},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def tiny_config(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A config file: the tiny corpus and model, 8 updates, two validations."""
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(tiny_mapping), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a tiny model that gets most digits right (BLEU about 50); copy it before you write to it."""
+    from mt.config import config_from_mapping
+    from mt.training.trainer import train
+
+    mapping = merged(
+        tiny_mapping,
+        {
+            "model": {"dropout": 0.0},
+            "train": {"max_steps": 200, "valid_every": 100, "log_every": 50},
+        },
+    )
+    run = tmp_path_factory.mktemp("tiny") / "run"
+    train(config_from_mapping(mapping, "tiny"), run, "cpu")
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`run_mt("translate", "--model", run, input="eins\n")`: mt as a process of its own, output as text."""
+
+    def run(
+        *arguments: object, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        command, environment = mt_command(*arguments)
+        if isinstance(options.get("input"), bytes):
+            options |= {"text": False, "encoding": None}
+        options = {"capture_output": True, "encoding": "utf-8", "timeout": 120} | options
+        return subprocess.run(command, env=environment | dict(env or {}), check=False, **options)
+
+    return run
+
+
+def mt_command(*arguments: object) -> tuple[list[str], dict[str, str]]:
+    """Command line and environment that run this checkout's mt from any folder."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return (
+        [sys.executable, "-m", "mt", *map(str, arguments)],
+        os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+    )
+
+
+def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of `mapping` with the values of `changes`, section by section."""
+    result = dict(mapping)
+    for key, value in changes.items():
+        below = mapping.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = merged(below, value) if both else value  # type: ignore[arg-type]
+    return result
+
+
+def write_lines(path: Path, lines: list[str]) -> None:
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
