@@ -2,24 +2,49 @@
 
 from __future__ import annotations
 
+import io
 import os
+import signal
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from mt.errors import MtError
 
 if TYPE_CHECKING:
     from mt.decoding.translate import Translator
 
+
+class Commands(TyperGroup):
+    """All commands; here, before Typer sees it, what ends one early becomes a line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MtError as error:
+            print(f"mt: {error}", file=sys.stderr)
+            code = error.exit_code
+        except BrokenPipeError:  # the reader has read enough, as `head` does
+            code = 0
+        except KeyboardInterrupt:
+            print("mt: interrupted", file=sys.stderr)
+            code = 128 + signal.SIGINT
+        _drop_unwritable()
+        sys.exit(code)
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train encoder-decoder Transformers for translation, translate with them, and score the result.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
 )
 config_app = typer.Typer(no_args_is_help=True, help="Validate, show and describe configs.", rich_markup_mode=None)
@@ -28,54 +53,86 @@ app.add_typer(config_app, name="config")
 app.add_typer(inspect_app, name="inspect")
 
 ConfigName = Annotated[
-    str,
-    typer.Option("--config", "-c", metavar="NAME", help="config file, or the name of a shipped one"),
+    str, typer.Option("--config", "-c", metavar="NAME", help="config file, or the name of a shipped one")
 ]
 Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="A.B=VALUE", help="override one value; can be given again"),
 ]
-Model = Annotated[Path, typer.Option("--model", "-m", help="run directory, checkpoint or exported folder")]
-DeviceName = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N")]
-Precision = Annotated[str, typer.Option("--precision", help="auto, fp32, bf16 or fp16")]
+Model = Annotated[
+    Path,
+    typer.Option("--model", "-m", metavar="FOLDER", help="run directory, checkpoint or exported folder"),
+]
+DeviceName = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")]
+Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16 or fp16")]
 BeamSize = Annotated[
     int | None,
-    typer.Option("--beam-size", min=1, help="hypotheses per sentence; 1 is greedy search"),
+    typer.Option(
+        "--beam-size", min=1, metavar="N", help="hypotheses per sentence, 1 is greedy search; default: the model's own"
+    ),
 ]
 LengthPenalty = Annotated[
-    float | None, typer.Option("--length-penalty", min=0.0, help="a in log-probability / length^a")
+    float | None,
+    typer.Option(
+        "--length-penalty", metavar="A", help="scores are log-probability / length^A; default: the model's own"
+    ),
 ]
 BatchTokens = Annotated[
-    int | None, typer.Option("--batch-tokens", min=1, help="padded source tokens x beam of a batch")
+    int | None,
+    typer.Option(
+        "--batch-tokens",
+        min=1,
+        metavar="N",
+        help="padded source tokens x beam of a batch; default: what suits the device",
+    ),
 ]
 
 
 def main() -> NoReturn:
-    """Run the command; a user's fault ends in one message and its exit code, without a traceback."""
-    try:
-        app(standalone_mode=True)
-    except MtError as error:
-        print(f"mt: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except BrokenPipeError:
-        # The reader has gone (`| head`). Python would complain again when it flushes stdout at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    except KeyboardInterrupt:
-        print("mt: interrupted", file=sys.stderr)
-        sys.exit(130)
+    """The console script `mt`."""
+    signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the terminal's encoding lacks must not end in a traceback.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    app(prog_name="mt")
     sys.exit(0)
+
+
+def _terminate(number: int, _: FrameType | None) -> NoReturn:
+    """End as an error does, so that half-written files are removed; `mt train` has its own way."""
+    sys.exit(128 + number)
+
+
+def _print(text: str) -> None:
+    """A result, to stdout. Raises MtError where that cannot be written, such as on a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MtError(f"stdout: cannot be written: {error.strerror}; send it to a place that has room") from error
+
+
+def _drop_unwritable() -> None:
+    """Python flushes stdout once more at exit, and would complain again about what cannot be written."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
 def train(
     config: ConfigName,
     sets: Sets = None,
-    run_dir: Annotated[Path | None, typer.Option("--run-dir", help="default: runs/NAME of the config")] = None,
+    run_dir: Annotated[
+        Path | None, typer.Option("--run-dir", metavar="FOLDER", help="default: runs/NAME of the config")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="set a used run directory aside and start over")] = False,
     device: DeviceName = "auto",
 ) -> None:
-    """Train a model, or go on with a run that was stopped: the same command does both.
+    """Train a model, or go on with a run that was stopped. The same command does both.
 
     \b
     mt train --config base.yaml
@@ -99,38 +156,54 @@ def train(
 @app.command()
 def translate(
     model: Model,
-    source: Annotated[str, typer.Argument(metavar="[IN]", help="text file, plain or .gz; - is stdin")] = "-",
-    output: Annotated[str, typer.Option("--output", "-o", help="output file; - is stdout")] = "-",
+    source: Annotated[str, typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin")] = "-",
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="appears whole or not at all; - is stdout")
+    ] = "-",
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    n_best: Annotated[int, typer.Option("--n-best", min=1, help="outputs per line, as `n ||| text ||| score`")] = 1,
+    n_best: Annotated[
+        int, typer.Option("--n-best", min=1, metavar="N", help="outputs per line, as `n ||| text ||| score`")
+    ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="score and tab before each output")] = False,
-    errors: Annotated[str, typer.Option("--errors", help="bytes that are not UTF-8: strict or replace")] = "strict",
+    errors: Annotated[
+        str, typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace")
+    ] = "strict",
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Translate a file line by line: as many lines come out as go in, in the same order.
+    """Translate a text line by line. As many lines come out as go in, in the same order.
 
     \b
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     """
-    from mt.decoding.translate import format_lines, read_input, write_output
+    from mt.decoding.translate import format_lines, open_output, read_input, write_lines
 
     lines = read_input(source, errors)
-    translator = _translator(model, beam_size, length_penalty, n_best, batch_tokens, precision, device)
-    write_output(output, format_lines(translator.translate(lines), n_best, scores))
+    with open_output(output) as file:
+        translator = _translator(model, beam_size, length_penalty, n_best, batch_tokens, precision, device)
+        write_lines(file, format_lines(translator.translate(lines), n_best, scores))
     print(f"mt: {translator.tally.summary()}", file=sys.stderr)
 
 
 @app.command()
 def evaluate(
-    model: Annotated[Path | None, typer.Option("--model", "-m", help="translate --src with this model first")] = None,
-    src: Annotated[str | None, typer.Option("--src", help="source text, with --model")] = None,
-    hyp: Annotated[list[str] | None, typer.Option("--hyp", help="translation to score; can be given again")] = None,
-    ref: Annotated[list[str] | None, typer.Option("--ref", help="raw reference; again for more references")] = None,
-    metrics: Annotated[str, typer.Option("--metrics", help="some of bleu,chrf,ter")] = "bleu,chrf,ter",
+    model: Annotated[
+        Path | None,
+        typer.Option("--model", "-m", metavar="FOLDER", help="translate --src with this model first"),
+    ] = None,
+    src: Annotated[str | None, typer.Option("--src", metavar="FILE", help="source text, with --model")] = None,
+    hyp: Annotated[
+        list[str] | None,
+        typer.Option("--hyp", metavar="FILE", help="translation to score; can be given again"),
+    ] = None,
+    ref: Annotated[
+        list[str] | None,
+        typer.Option("--ref", metavar="FILE", help="raw reference; again for more references"),
+    ] = None,
+    metrics: Annotated[str, typer.Option("--metrics", metavar="NAMES", help="some of bleu,chrf,ter")] = "bleu,chrf,ter",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
@@ -138,45 +211,95 @@ def evaluate(
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Score translations, or a model's translations of a source text, with sacreBLEU.
+    """Score translations, given ones or a model's, with sacreBLEU. Each FILE may be - for stdin.
 
     \b
     mt evaluate --hyp output.en --ref reference.en
     mt evaluate --model runs/base --src test.de --ref test.en --metrics bleu,chrf --json
     """
-    from mt.data.corpus import read_lines
-    from mt.errors import DataError
     from mt.evaluation.metrics import check_metrics, format_scores, score_corpus, to_json
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
     check_metrics(names)
-    if not ref or (model is None) != (src is None) or (model is None) == (not hyp):
-        raise DataError("evaluate: needs --ref with either --hyp, or --model and --src; see mt evaluate --help")
-    refs = [list(read_lines(Path(path), "--ref")) for path in ref]
-    if model is not None and src is not None:
-        lines = list(read_lines(Path(src), "--src"))
+    decoding = {
+        "--beam-size": beam_size is not None, "--length-penalty": length_penalty is not None,
+        "--batch-tokens": batch_tokens is not None, "--precision": precision != "auto", "--device": device != "auto",
+    }  # fmt: skip
+    _check_evaluate(model, src, hyp, ref, [option for option, given in decoding.items() if given])
+    refs = {f"--ref {path}": _read(path, "--ref") for path in ref or []}
+    systems = {path: _read(path, "--hyp") for path in hyp or []}
+    if model is None or src is None:
+        _check_counts({**{f"--hyp {path}": lines for path, lines in systems.items()}, **refs})
+    else:
+        lines = _read(src, "--src")
+        _check_counts({f"--src {src}": lines, **refs})
         translator = _translator(model, beam_size, length_penalty, 1, batch_tokens, precision, device)
         systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
         print(f"mt: {translator.tally.summary()}", file=sys.stderr)
-    else:
-        systems = {path: list(read_lines(Path(path), "--hyp")) for path in hyp or []}
-    results = {name: score_corpus(lines, refs, names) for name, lines in systems.items()}
+    results = {name: score_corpus(lines, list(refs.values()), names) for name, lines in systems.items()}
     if as_json:
         import json
 
-        print(json.dumps({name: json.loads(to_json(scores)) for name, scores in results.items()}, indent=2))
+        _print(json.dumps({name: json.loads(to_json(scores)) for name, scores in results.items()}, indent=2))
         return
     for name, scores in results.items():
-        print(f"{name}\n{format_scores(scores)}" if len(results) > 1 else format_scores(scores))
+        _print(f"{name}\n{format_scores(scores)}" if len(results) > 1 else format_scores(scores))
+
+
+def _check_evaluate(
+    model: Path | None,
+    src: str | None,
+    hyp: Sequence[str] | None,
+    ref: Sequence[str] | None,
+    decoding: Sequence[str],
+) -> None:
+    """Refuse what is missing and what does not go together."""
+    from mt.errors import DataError
+
+    if not hyp and model is None and src is None:
+        raise DataError("evaluate: nothing to score; give --hyp FILE, or --model FOLDER and --src FILE")
+    if hyp and (model is not None or src is not None):
+        raise DataError(
+            "evaluate: --hyp is a translation that there is, --model and --src make one; give the one or the others"
+        )
+    if not hyp and (model is None or src is None):
+        missing = "--model FOLDER" if model is None else "--src FILE"
+        raise DataError(f"evaluate: to translate before scoring takes --model and --src; give {missing} too")
+    if not ref:
+        raise DataError("evaluate: nothing to score against; give --ref FILE, the raw reference")
+    if hyp and decoding:
+        raise DataError(f"evaluate: {', '.join(decoding)} only with --model: what --hyp names is scored as it is")
+
+
+def _check_counts(texts: Mapping[str, Sequence[str]]) -> None:
+    """Refuse files that do not match line for line, before anything is translated."""
+    from mt.errors import DataError
+
+    (first, lines), *others = texts.items()
+    for name, other in others:
+        if len(other) != len(lines):
+            raise DataError(
+                f"{name} has {len(other):,} lines, {first} has {len(lines):,}; line n of one must belong to line n "
+                "of the other: check that both belong together and that no line was added, dropped or split"
+            )
+
+
+def _read(path: str, where: str) -> list[str]:
+    """All lines of a file or of stdin (`-`)."""
+    from mt.data.corpus import decode_lines, read_lines
+
+    if path == "-":
+        return list(decode_lines(sys.stdin.buffer, f"{where} stdin"))
+    return list(read_lines(Path(path), where))
 
 
 @app.command()
 def average(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run directory")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="model folder to write")],
-    last: Annotated[int, typer.Option("--last", min=1, help="how many of the newest checkpoints")] = 5,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="model folder to write, a new one")],
+    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="how many of the newest checkpoints")] = 5,
 ) -> None:
-    """Make one model of a run's last checkpoints: the mean of their weights (Vaswani et al., 2017, section 6.1).
+    """Average the weights of a run's last checkpoints. Vaswani et al., 2017, section 6.1.
 
     \b
     mt average runs/base --last 5 -o runs/base/averaged
@@ -187,6 +310,9 @@ def average(
     from mt.model import checkpoint
 
     folders = checkpoint.checkpoints(run)[-last:]
+    if not folders:
+        found = "there is no checkpoint in it" if run.exists() else "there is nothing at this path"
+        raise CheckpointError(f"{run}: must be a run directory, {found}")
     if len(folders) < last:
         raise CheckpointError(
             f"{run}: --last {last} checkpoints asked for, the run keeps {len(folders)}; ask for fewer, or "
@@ -212,14 +338,15 @@ def config_check(config: ConfigName, sets: Sets = None) -> None:
     \b
     mt config check --config base.yaml
     """
-    from mt.config import load_config
+    from mt.config import load_config, require_training_data
     from mt.data.corpus import check_sources
     from mt.errors import DataError
 
     loaded = load_config(config, sets or [])
+    require_training_data(loaded.config)
     if faults := check_sources(loaded.config.data):
         raise DataError("\n".join(faults))
-    print(f"{loaded.path}: good")
+    _print(f"{loaded.path}: good")
 
 
 @config_app.command("show")
@@ -233,8 +360,9 @@ def config_show(config: ConfigName, sets: Sets = None) -> None:
     from mt.settings import dump
 
     loaded = load_config(config, sets or [])
+    lines: list[str] = []
     for section, values in loaded.config.model_dump(mode="json").items():
-        print(f"{section}:")
+        lines.append(f"{section}:")
         for key, value in values.items():
             shown = dump({key: value}).rstrip("\n")
             path = f"{section}.{key}"
@@ -244,9 +372,9 @@ def config_show(config: ConfigName, sets: Sets = None) -> None:
                 if leaf == path or leaf.startswith((f"{path}.", f"{path}["))
             }
             first, *rest = shown.split("\n")
-            print(f"  {first:<40}  # {', '.join(sorted(origins))}")
-            for line in rest:
-                print(f"  {line}")
+            lines.append(f"  {first:<40}  # {', '.join(sorted(origins))}")
+            lines += [f"  {line}" for line in rest]
+    _print("\n".join(lines))
 
 
 @config_app.command("schema")
@@ -260,12 +388,12 @@ def config_schema() -> None:
 
     from mt.config import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    _print(json.dumps(json_schema(), indent=2))
 
 
 @inspect_app.command("model")
 def inspect_model(config: ConfigName, sets: Sets = None) -> None:
-    """Print every parameter matrix with its shape, totals per block, and the closed forms.
+    """Print every parameter matrix with its shape. Below are totals per block and the closed forms.
 
     \b
     mt inspect model --config base.yaml
@@ -276,7 +404,7 @@ def inspect_model(config: ConfigName, sets: Sets = None) -> None:
 
     values = load_config(config, sets or []).config
     size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
-    print(format_summary(summarise(values.model, size, size, joint)))
+    _print(format_summary(summarise(values.model, size, size, joint)))
 
 
 def _translator(
@@ -289,6 +417,7 @@ def _translator(
     device: str,
 ) -> Translator:
     """The model at `model` ready to translate, its own decode settings overridden where given."""
+    from mt.config import config_from_mapping
     from mt.decoding.translate import Translator
     from mt.devices import choose_device
     from mt.model.checkpoint import load_model
@@ -296,7 +425,8 @@ def _translator(
     chosen = choose_device(device, precision)
     loaded = load_model(model)
     given = {"beam_size": beam_size, "length_penalty": length_penalty}
-    decode = loaded.config.decode.model_copy(update={k: v for k, v in given.items() if v is not None})
+    values = {**loaded.config.decode.model_dump(), **{k: v for k, v in given.items() if v is not None}}
+    decode = config_from_mapping({"decode": values}, "command line").decode
     return Translator(
         loaded.model,
         loaded.tokenizer,

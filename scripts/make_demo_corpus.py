@@ -14,12 +14,27 @@ iterated: the files are the same, byte for byte, on every supported Python.
 
 from __future__ import annotations
 
+import argparse
+import operator
+import random
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 Pair = tuple[str, str]
 SIZES = {"test": 500, "valid": 500, "train": 20_000}
-UNSEEN_SHARE = 0.3  # of the choices made for valid and test, where there is something held out
+UNSEEN_SHARE = 0.35  # of the choices made for valid and test, where there is something held out
+
+
+def listed(text: str) -> list[str]:
+    """The words of a lexicon line."""
+    return text.split()
 
 
 # --- Lexicon: nouns, by what can be said of them ---------------------------------------------------
@@ -27,43 +42,38 @@ UNSEEN_SHARE = 0.3  # of the choices made for valid and test, where there is som
 # singular, English plural; "-" = no plural; "_" = a space.
 NOUN_TABLE = {
     "person": """
-        m Mann Männer man men; f Frau Frauen woman women; n Kind Kinder child children
-        w Junge Jungen boy boys; n Mädchen Mädchen girl girls; m Gast Gäste guest guests
-        m Lehrer Lehrer teacher teachers; f Lehrerin Lehrerinnen teacher teachers
-        m Arzt Ärzte doctor doctors; f Ärztin Ärztinnen doctor doctors
+        m Mann Männer man men; f Frau Frauen woman women; n Kind Kinder child children; w Junge Jungen boy boys
+        n Mädchen Mädchen girl girls; m Gast Gäste guest guests; m Lehrer Lehrer teacher teachers
+        f Lehrerin Lehrerinnen teacher teachers; m Arzt Ärzte doctor doctors; f Ärztin Ärztinnen doctor doctors
         w Nachbar Nachbarn neighbor neighbors; f Nachbarin Nachbarinnen neighbor neighbors
         w Kollege Kollegen colleague colleagues; f Kollegin Kolleginnen colleague colleagues
         w Student Studenten student students; f Studentin Studentinnen student students
         w Polizist Polizisten police_officer police_officers; m Kellner Kellner waiter waiters
-        m Bäcker Bäcker baker bakers; w Bauer Bauern farmer farmers
-        f Künstlerin Künstlerinnen artist artists; w Tourist Touristen tourist tourists
-        m Freund Freunde friend friends; f Chefin Chefinnen boss bosses""",
+        m Bäcker Bäcker baker bakers; w Bauer Bauern farmer farmers; f Künstlerin Künstlerinnen artist artists
+        w Tourist Touristen tourist tourists; m Freund Freunde friend friends; f Chefin Chefinnen boss bosses""",
     "kin": """
         m Vater - father -; f Mutter - mother -; m Bruder Brüder brother brothers
-        f Schwester Schwestern sister sisters; m Onkel - uncle -; f Tante Tanten aunt aunts
-        m Sohn Söhne son sons; f Tochter Töchter daughter daughters; m Großvater - grandfather -
-        f Großmutter - grandmother -; m Cousin Cousins cousin cousins
-        p Eltern Eltern parents parents; p Großeltern Großeltern grandparents grandparents""",
+        f Schwester Schwestern sister sisters; m Onkel - uncle -; f Tante Tanten aunt aunts; m Sohn Söhne son sons
+        f Tochter Töchter daughter daughters; m Großvater - grandfather -; f Großmutter - grandmother -
+        m Cousin Cousins cousin cousins; p Eltern Eltern parents parents
+        p Großeltern Großeltern grandparents grandparents""",
     "animal": """
-        m Hund Hunde dog dogs; f Katze Katzen cat cats; m Vogel Vögel bird birds
-        n Pferd Pferde horse horses; f Kuh Kühe cow cows; f Ente Enten duck ducks""",
+        m Hund Hunde dog dogs; f Katze Katzen cat cats; m Vogel Vögel bird birds; n Pferd Pferde horse horses
+        f Kuh Kühe cow cows; f Ente Enten duck ducks""",
     "thing": """
         m Schlüssel Schlüssel key keys; m Koffer Koffer suitcase suitcases; m Ball Bälle ball balls
-        m Regenschirm Regenschirme umbrella umbrellas; m Ring Ringe ring rings
-        f Tasche Taschen bag bags; f Uhr Uhren clock clocks; f Gitarre Gitarren guitar guitars
-        f Flasche Flaschen bottle bottles; f Tasse Tassen cup cups; n Messer Messer knife knives
-        f Taschenlampe Taschenlampen flashlight flashlights; f Kamera Kameras camera cameras
-        n Fahrrad Fahrräder bicycle bicycles; n Bild Bilder picture pictures
-        n Geschenk Geschenke gift gifts; n Paket Pakete package packages
-        n Handtuch Handtücher towel towels""",
+        m Regenschirm Regenschirme umbrella umbrellas; m Ring Ringe ring rings; f Tasche Taschen bag bags
+        f Uhr Uhren clock clocks; f Gitarre Gitarren guitar guitars; f Flasche Flaschen bottle bottles
+        f Tasse Tassen cup cups; n Messer Messer knife knives; f Taschenlampe Taschenlampen flashlight flashlights
+        f Kamera Kameras camera cameras; n Fahrrad Fahrräder bicycle bicycles; n Bild Bilder picture pictures
+        n Geschenk Geschenke gift gifts; n Paket Pakete package packages; n Handtuch Handtücher towel towels""",
     "clothes": """
         m Hut Hüte hat hats; m Mantel Mäntel coat coats; m Pullover Pullover sweater sweaters
         m Handschuh Handschuhe glove gloves; m Schuh Schuhe shoe shoes; f Jacke Jacken jacket jackets
         f Mütze Mützen cap caps; f Bluse Blusen blouse blouses; n Hemd Hemden shirt shirts
         n Kleid Kleider dress dresses; m Regenmantel Regenmäntel raincoat raincoats""",
     "reading": """
-        m Brief Briefe letter letters; f Zeitung Zeitungen newspaper newspapers
-        f Geschichte Geschichten story stories; n Buch Bücher book books
+        m Brief Briefe letter letters; f Zeitung Zeitungen newspaper newspapers; n Buch Bücher book books
         n Wörterbuch Wörterbücher dictionary dictionaries; n Heft Hefte notebook notebooks""",
     "device": """
         m Computer Computer computer computers; m Fernseher Fernseher television televisions
@@ -72,13 +82,11 @@ NOUN_TABLE = {
         m Kühlschrank Kühlschränke refrigerator refrigerators""",
     "furniture": """
         m Tisch Tische table tables; m Stuhl Stühle chair chairs; m Schrank Schränke cabinet cabinets
-        m Schreibtisch Schreibtische desk desks; m Spiegel Spiegel mirror mirrors
-        m Teppich Teppiche carpet carpets; n Bett Betten bed beds; n Sofa Sofas sofa sofas
-        n Regal Regale shelf shelves""",
+        m Schreibtisch Schreibtische desk desks; m Spiegel Spiegel mirror mirrors; m Teppich Teppiche carpet carpets
+        n Bett Betten bed beds; n Sofa Sofas sofa sofas; n Regal Regale shelf shelves""",
     "opening": """
-        f Tür Türen door doors; n Fenster Fenster window windows
-        f Haustür Haustüren front_door front_doors; f Schublade Schubladen drawer drawers
-        m Briefkasten Briefkästen mailbox mailboxes""",
+        f Tür Türen door doors; n Fenster Fenster window windows; f Haustür Haustüren front_door front_doors
+        f Schublade Schubladen drawer drawers; m Briefkasten Briefkästen mailbox mailboxes""",
     "fruit": """
         m Apfel Äpfel apple apples; f Birne Birnen pear pears; f Banane Bananen banana bananas
         f Orange Orangen orange oranges; f Tomate Tomaten tomato tomatoes; n Ei Eier egg eggs
@@ -87,9 +95,8 @@ NOUN_TABLE = {
     "cake": """
         m Kuchen Kuchen cake cakes; m Apfelkuchen Apfelkuchen apple_pie apple_pies
         m Käsekuchen Käsekuchen cheesecake cheesecakes""",
-    "dish": """
-        f Suppe Suppen soup soups; m Salat Salate salad salads; m Eintopf Eintöpfe stew stews
-        m Pfannkuchen Pfannkuchen pancake pancakes""",
+    "dish": "f Suppe Suppen soup soups; m Eintopf Eintöpfe stew stews",
+    "salad": "m Salat Salate salad salads; m Pfannkuchen Pfannkuchen pancake pancakes",
     "food": """
         n Brot - bread -; m Käse - cheese -; m Reis - rice -; m Honig - honey -; n Fleisch - meat -
         n Obst - fruit -; f Butter - butter -; f Marmelade - jam -; n Eis - ice_cream -""",
@@ -115,56 +122,52 @@ NOUN_TABLE = {
         f Stadt Städte city cities; n Dorf Dörfer village villages; f Insel Inseln island islands
         m Strand Strände beach beaches; m See Seen lake lakes; m Fluss Flüsse river rivers
         m Markt Märkte market markets; m Spielplatz Spielplätze playground playgrounds""",
-    "tree": "m Baum Bäume tree trees",
     "vehicle": """
         n Auto Autos car cars; m Zug Züge train trains; m Bus Busse bus buses; n Taxi Taxis taxi taxis
         n Schiff Schiffe ship ships; n Flugzeug Flugzeuge airplane airplanes
         f Straßenbahn Straßenbahnen streetcar streetcars""",
     "talk": """
         f Frage Fragen question questions; n Wort Wörter word words; f Antwort Antworten answer answers
-        f Sprache Sprachen language languages; n Problem Probleme problem problems
-        m Plan Pläne plan plans""",
-    "song": "n Lied Lieder song songs",
+        f Sprache Sprachen language languages; n Problem Probleme problem problems; m Plan Pläne plan plans""",
+    "tale": "n Lied Lieder song songs; f Geschichte Geschichten story stories",
     "event": """
         m Film Filme movie movies; n Konzert Konzerte concert concerts; n Spiel Spiele game games
         f Reise Reisen trip trips; f Prüfung Prüfungen exam exams; m Kurs Kurse course courses
         f Besprechung Besprechungen meeting meetings; n Fest Feste festival festivals""",
 }
-# First part of a compound as it stands in the word, its English, and the heads it goes with.
+# First part of a compound as it stands in the word, its English, and the heads it goes with; "*" keeps
+# the compound out of the training set, which has its two parts in others.
 COMPOUND_TABLE = """
-    Küchen kitchen: Tür Fenster Lampe Tisch Stuhl Schrank Regal Uhr Messer
-    Keller basement: Tür Fenster Lampe Schlüssel Regal
-    Garten garden: Tür Lampe Tisch Stuhl
-    Büro office: Tür Fenster Lampe Schlüssel Tisch Stuhl Schrank Regal
-    Schul school: Tür Fenster Uhr Tasche Buch Heft Bibliothek Garten Bus
-    Hotel hotel: Tür Zimmer Garten Restaurant Bett Schlüssel
+    Küchen kitchen: Tür Fenster *Lampe Tisch Stuhl Schrank Regal Uhr Messer
+    Keller basement: *Tür Fenster Lampe Schlüssel Regal
+    Garten garden: Tür Lampe *Tisch Stuhl
+    Büro office: Tür *Fenster Lampe *Schlüssel Tisch Stuhl Schrank Regal
+    Schul school: Tür Fenster *Uhr *Tasche Buch Heft Bibliothek Garten Bus
+    Hotel hotel: Tür Zimmer Garten Restaurant Bett *Schlüssel
     Garagen garage: Tür Fenster Lampe Schlüssel
     Auto car: Tür Fenster Schlüssel Radio
-    Kirchen church: Tür Fenster Uhr Schlüssel
-    Holz wooden: Tür Tisch Stuhl Regal Schrank Bett Haus Brücke Ring Turm
-    Glas glass: Tür Tisch Regal Schrank Lampe Flasche
-    Leder leather: Jacke Tasche Mantel Koffer Sofa Handschuh Schuh Mütze
-    Woll woolen: Mütze Pullover Jacke Mantel Handschuh Teppich Kleid
-    Winter winter: Mantel Jacke Mütze Schuh Handschuh Reise
-    Sommer summer: Kleid Jacke Hut Schuh Hemd Haus Fest Reise
-    Kinder children's: Buch Zimmer Bett Fahrrad Stuhl Schuh Lied Film Fest
-    Stadt city: Park Bibliothek Museum Theater Fest Bus
-    Dorf village: Kirche Schule Bäckerei Fest
+    Kirchen church: Tür Fenster Uhr *Schlüssel
+    Holz wooden: *Tür Tisch Stuhl *Regal Schrank Bett Haus Brücke Ring Turm
+    Glas glass: Tür Tisch Regal Schrank *Lampe Flasche
+    Leder leather: Jacke Tasche *Mantel Koffer Sofa Handschuh Schuh *Mütze
+    Woll woolen: *Mütze Pullover Jacke Mantel Handschuh Teppich Kleid
+    Winter winter: Mantel *Jacke Mütze Schuh Handschuh Reise Lied
+    Sommer summer: Kleid Jacke Hut *Schuh Hemd Haus Fest Reise Lied
+    Kinder children's: Buch Zimmer Bett Fahrrad *Stuhl Schuh *Lied Film Fest
+    Stadt city: Park Bibliothek *Museum Theater *Fest Bus
+    Dorf village: Kirche Schule Bäckerei *Fest
     Bahnhofs station: Uhr Restaurant Hotel Bäckerei Apotheke
-    Hafen harbor: Restaurant Hotel Museum Fest
-    Apfel apple: Saft Baum
-    Kirsch cherry: Kuchen Saft Baum Marmelade Eis
-    Pflaumen plum: Kuchen Marmelade Baum Saft
-    Zitronen lemon: Kuchen Saft Eis Tee Baum
+    Hafen harbor: Restaurant Hotel *Museum Fest
+    Apfel apple: Saft Marmelade
+    Kirsch cherry: *Kuchen Saft Marmelade Eis
+    Pflaumen plum: Kuchen Marmelade *Saft
+    Zitronen lemon: Kuchen Saft *Eis Tee
     Schokoladen chocolate: Kuchen Eis
-    Birnen pear: Kuchen Saft Baum Marmelade
-    Tomaten tomato: Suppe Salat Saft
+    Birnen pear: Kuchen Saft *Marmelade
+    Tomaten tomato: *Suppe Salat Saft
     Kartoffel potato: Suppe Salat
-    Zwiebel onion: Suppe Kuchen
-    Bohnen bean: Suppe Salat
     Nudel noodle: Suppe Salat
     Fisch fish: Suppe Salat Markt
-    Pilz mushroom: Suppe Salat
     Käse cheese: Suppe Brötchen Salat
 """
 # German, English, comparatives of both ("-": none used).
@@ -172,47 +175,47 @@ ADJECTIVE_TABLE = """
     groß big größer bigger; klein small kleiner smaller; neu new neuer newer; alt old älter older
     jung young jünger younger; schön beautiful schöner more_beautiful; billig cheap billiger cheaper
     teuer expensive teurer more_expensive; schwer heavy schwerer heavier; leicht light leichter lighter
-    lang long länger longer; kurz short kürzer shorter; schnell fast schneller faster
-    langsam slow langsamer slower; klug smart klüger smarter; reich rich reicher richer
-    arm poor ärmer poorer; freundlich friendly freundlicher friendlier; fleißig hard-working - -
-    berühmt famous berühmter more_famous; interessant interesting interessanter more_interesting
-    langweilig boring langweiliger more_boring; wichtig important wichtiger more_important
-    schwierig difficult schwieriger more_difficult; einfach simple einfacher simpler
-    lustig funny lustiger funnier; traurig sad - -; ruhig quiet ruhiger quieter
+    lang long länger longer; kurz short kürzer shorter; schnell fast schneller faster; langsam slow langsamer slower
+    klug smart klüger smarter; reich rich reicher richer; arm poor ärmer poorer
+    freundlich friendly freundlicher friendlier; fleißig hard-working - -; berühmt famous berühmter more_famous
+    interessant interesting interessanter more_interesting; langweilig boring langweiliger more_boring
+    wichtig important wichtiger more_important; schwierig difficult schwieriger more_difficult
+    einfach simple einfacher simpler; lustig funny lustiger funnier; traurig sad - -; ruhig quiet ruhiger quieter
     laut noisy lauter noisier; dunkel dark dunkler darker; hell bright heller brighter
-    modern modern moderner more_modern; warm warm wärmer warmer; kalt cold kälter colder
-    heiß hot - -; frisch fresh - -; süß sweet süßer sweeter; lecker delicious - -
-    gut good besser better; kaputt broken - -; sauber clean - -; schmutzig dirty - -; nass wet - -
-    müde tired - -; krank sick - -; glücklich happy - -; hungrig hungry - -; nett nice netter nicer
-    rot red - -; blau blue - -; grün green - -; gelb yellow - -; schwarz black - -; weiß white - -
-    braun brown - -; grau gray - -
+    modern modern moderner more_modern; warm warm wärmer warmer; kalt cold kälter colder; heiß hot - -
+    frisch fresh - -; süß sweet süßer sweeter; lecker delicious - -; gut good besser better; kaputt broken - -
+    sauber clean - -; schmutzig dirty - -; nass wet - -; müde tired - -; krank sick - -; glücklich happy - -
+    hungrig hungry - -; nett nice netter nicer; rot red - -; blau blue - -; grün green - -; gelb yellow - -
+    schwarz black - -; weiß white - -; braun brown - -; grau gray - -
 """
 COLORS = ["rot", "blau", "grün", "gelb", "schwarz", "weiß", "braun", "grau"]
+TOO_MUCH = listed("""groß klein alt teuer schwer lang kurz langsam schnell laut dunkel warm kalt heiß süß müde
+    krank schwierig schmutzig nass jung langweilig""")
 SIZES_AND_AGES = ("groß", "klein", "neu", "alt", "schön", "teuer", "billig")
 ADJECTIVES_OF = {  # what a group of nouns can be called
-    "person": "jung alt nett freundlich müde krank glücklich klug reich arm fleißig berühmt traurig",
+    "person": "jung alt nett freundlich müde krank glücklich klug reich arm fleißig berühmt traurig hungrig",
     "kin": "nett freundlich krank müde klug fleißig glücklich berühmt lustig traurig reich",
     "animal": "klein groß alt jung schwarz weiß braun grau müde schön hungrig schnell langsam",
     "thing": "groß klein neu alt schön teuer billig schwer leicht rot blau grün gelb schwarz weiß",
     "clothes": "neu alt schön teuer billig warm nass schmutzig sauber leicht " + " ".join(COLORS),
-    "reading": "neu alt interessant langweilig lang kurz lustig traurig wichtig",
+    "reading": "neu alt interessant langweilig schön wichtig gut",
     "device": "neu alt teuer billig modern kaputt groß klein schwer laut",
     "furniture": "groß klein neu alt schön teuer billig schwer braun weiß schwarz grau modern",
     "opening": "alt neu groß klein schmutzig sauber kaputt rot blau grün weiß braun",
     "fruit": "frisch groß klein lecker gut billig teuer",
     "cake": "süß lecker frisch groß klein warm gut",
     "dish": "heiß warm kalt lecker frisch gut",
+    "salad": "lecker frisch gut groß klein",
     "food": "frisch lecker gut billig teuer",
     "hot": "heiß kalt warm frisch gut",
     "drink": "kalt süß gut billig teuer",
     "room": "groß klein hell dunkel sauber schmutzig schön modern ruhig warm kalt neu",
-    "building": "groß klein alt neu schön modern berühmt ruhig laut",
+    "building": "groß klein alt neu schön modern berühmt ruhig laut hell dunkel",
     "sight": "groß klein alt neu schön berühmt",
     "place": "groß klein schön ruhig berühmt",
-    "tree": "groß klein alt schön jung",
     "vehicle": "groß klein neu alt schnell langsam teuer billig modern laut rot blau gelb schwarz weiß",
     "talk": "wichtig schwierig einfach interessant neu alt",
-    "song": "schön alt neu traurig lustig kurz lang einfach",
+    "tale": "schön alt neu traurig lustig kurz lang einfach",
     "event": "interessant langweilig lang kurz schön wichtig gut",
 }
 STEMS = {"teuer": "teur", "dunkel": "dunkl", "müde": "müd"}  # before an ending
@@ -224,70 +227,42 @@ TRANSITIVE = """
     kaufen - gekauft | buy | thing clothes reading device furniture fruit cake food hot drink car
     verkaufen - verkauft | sell | thing clothes reading device furniture vehicle animal
     suchen - gesucht | look for | thing clothes reading animal building
-    finden - gefunden | find | thing clothes reading animal
-    verlieren - verloren | lose | thing clothes reading
+    finden - gefunden | find | thing clothes reading animal; verlieren - verloren | lose | thing clothes reading
     vergessen vergiss vergessen | forget | thing clothes reading noted
-    sehen sieh gesehen | see | person kin animal building sight tree show
-    hören - gehört | hear | person kin animal song vehicle
-    lesen lies gelesen | read | reading
-    schreiben - geschrieben | write | written song
-    essen iss gegessen | eat | fruit cake dish food
-    trinken - getrunken | drink | hot drink
-    kochen - gekocht | cook | dish
-    backen - gebacken | bake | cake
-    besuchen - besucht | visit | person kin building sight
-    treffen triff getroffen | meet | person kin
-    fragen - gefragt | ask | person kin
-    malen - gemalt | paint | building sight tree animal
-    putzen - geputzt | clean | room opening
-    waschen wäsch gewaschen | wash | clothes car
-    reparieren - repariert | repair | device furniture vehicle opening
-    bauen - gebaut | build | built
-    tragen träg getragen | wear | clothes
-    tragen träg getragen | carry | furniture
-    fotografieren - fotografiert | photograph | person animal building sight tree
-    füttern - gefüttert | feed | animal
-    beantworten - beantwortet | answer | question
-    singen - gesungen | sing | song
-    mieten - gemietet | rent | rented car
-    bezahlen - bezahlt | pay for | thing clothes hot drink cake
-    bestellen - bestellt | order | dish cake hot drink book
-    probieren - probiert | try | cake dish food drink
-    lernen - gelernt | learn | language song
-    an_rufen - angerufen | call | person kin
-    auf_machen - aufgemacht | open | opening opened
-    zu_machen - zugemacht | close | opening
-    ein_laden läd eingeladen | invite | person kin
-    mit_bringen - mitgebracht | bring along | fruit cake dish drink reading
-    an_ziehen - angezogen | put on | clothes
-    an_probieren - anprobiert | try on | clothes
-    auf_räumen - aufgeräumt | tidy up | room
-    ab_holen - abgeholt | pick up | person kin package
-    an_machen - angemacht | turn on | switched
-    aus_machen - ausgemacht | turn off | switched
-    ein_packen - eingepackt | pack | reading clothes
-    weg_werfen wirf weggeworfen | throw away | thing clothes
-    auf_schreiben - aufgeschrieben | write down | noted
-    aus_leihen - ausgeliehen | borrow | book
+    sehen sieh gesehen | see | person kin animal building sight show
+    hören - gehört | hear | person kin animal tale vehicle; lesen lies gelesen | read | reading
+    schreiben - geschrieben | write | written tale; essen iss gegessen | eat | fruit cake dish salad food
+    trinken - getrunken | drink | hot drink; kochen - gekocht | cook | dish; backen - gebacken | bake | cake
+    besuchen - besucht | visit | person kin building sight; treffen triff getroffen | meet | person kin
+    fragen - gefragt | ask | person kin; malen - gemalt | paint | building sight animal
+    putzen - geputzt | clean | room opening; waschen wäsch gewaschen | wash | clothes car
+    reparieren - repariert | repair | device furniture vehicle opening; bauen - gebaut | build | built
+    tragen träg getragen | wear | clothes; tragen träg getragen | carry | furniture
+    fotografieren - fotografiert | photograph | person animal building sight; füttern - gefüttert | feed | animal
+    beantworten - beantwortet | answer | question; singen - gesungen | sing | sung
+    mieten - gemietet | rent | rented car; bezahlen - bezahlt | pay for | thing clothes hot drink cake
+    bestellen - bestellt | order | dish salad cake hot drink book
+    probieren - probiert | try | cake dish salad food drink; lernen - gelernt | learn | language sung
+    an_rufen - angerufen | call | person kin; auf_machen - aufgemacht | open | opening opened
+    zu_machen - zugemacht | close | opening; ein_laden läd eingeladen | invite | person kin
+    mit_bringen - mitgebracht | bring along | fruit cake dish salad drink reading
+    an_ziehen - angezogen | put on | clothes; an_probieren - anprobiert | try on | clothes
+    auf_räumen - aufgeräumt | tidy up | room; ab_holen - abgeholt | pick up | person kin package
+    an_machen - angemacht | turn on | switched; aus_machen - ausgemacht | turn off | switched
+    ein_packen - eingepackt | pack | reading clothes; weg_werfen wirf weggeworfen | throw away | thing clothes
+    auf_schreiben - aufgeschrieben | write down | noted; aus_leihen - ausgeliehen | borrow | book
 """
 DITRANSITIVE = """
-    geben gib gegeben | give | thing reading fruit hot
-    zeigen - gezeigt | show | thing reading building room
-    schicken - geschickt | send | reading package
-    leihen - geliehen | lend | thing book car
-    bringen - gebracht | bring | thing fruit cake dish hot drink
-    kaufen - gekauft | buy | thing clothes cake
-    erklären - erklärt | explain to | noted
-    vor_lesen lies vorgelesen | read to | told
+    geben gib gegeben | give | thing reading fruit hot; zeigen - gezeigt | show | thing reading building room
+    schicken - geschickt | send | reading package; leihen - geliehen | lend | thing book car
+    bringen - gebracht | bring | thing fruit cake dish salad hot drink; kaufen - gekauft | buy | thing clothes cake
+    erklären - erklärt | explain to | noted; vor_lesen lies vorgelesen | read to | told
     zurück_geben gib zurückgegeben | return to | thing reading
 """
 DATIVE = """
-    helfen hilf geholfen | help | person kin
-    danken - gedankt | thank | person kin
-    folgen - +gefolgt | follow | person animal
-    gratulieren - gratuliert | congratulate | person kin
-    antworten - geantwortet | answer | person kin
-    zu_hören - zugehört | listen to | person kin
+    helfen hilf geholfen | help | person kin; danken - gedankt | thank | person kin
+    folgen - +gefolgt | follow | person animal; gratulieren - gratuliert | congratulate | person kin
+    antworten - geantwortet | answer | person kin; zu_hören - zugehört | listen to | person kin
     vertrauen - vertraut | trust | person kin
 """
 # with the preposition and its case; "sich" marks a reflexive verb
@@ -296,67 +271,48 @@ PREPOSITIONAL = """
     denken - gedacht | think of | person kin event | an acc
     sprechen sprich gesprochen | speak with | person kin | mit dat
     telefonieren - telefoniert | talk on the phone with | person kin | mit dat
-    spielen - gespielt | play with | animal | mit dat
-    träumen - geträumt | dream of | awaited car | von dat
-    lachen - gelacht | laugh about | told show | über acc
-    freuen - gefreut | look forward to | awaited | sich auf acc
+    spielen - gespielt | play with | animal | mit dat; träumen - geträumt | dream of | awaited car | von dat
+    lachen - gelacht | laugh about | told show | über acc; freuen - gefreut | look forward to | awaited | sich auf acc
     erinnern - erinnert | remember | person kin event | sich an acc
     interessieren - interessiert | be interested in | talk sight vehicle | sich für acc
     kümmern - gekümmert | take care of | person kin animal | sich um acc
 """
 INTRANSITIVE = """
-    arbeiten - gearbeitet | work
-    schlafen schläf geschlafen | sleep
-    tanzen - getanzt | dance
-    lachen - gelacht | laugh
-    weinen - geweint | cry
-    singen - gesungen | sing
-    schwimmen - +geschwommen | swim
-    frühstücken - gefrühstückt | have breakfast
-    ein_kaufen - eingekauft | shop
-    fern_sehen sieh ferngesehen | watch television
-    auf_stehen - +aufgestanden | get up
-    ein_schlafen schläf +eingeschlafen | fall asleep
-    auf_wachen - +aufgewacht | wake up
-    zurück_kommen - +zurückgekommen | come back
-    an_kommen - +angekommen | arrive
-    um_ziehen - +umgezogen | move
+    arbeiten - gearbeitet | work; schlafen schläf geschlafen | sleep; tanzen - getanzt | dance
+    lachen - gelacht | laugh; weinen - geweint | cry; singen - gesungen | sing; schwimmen - +geschwommen | swim
+    frühstücken - gefrühstückt | have breakfast; ein_kaufen - eingekauft | shop
+    fern_sehen sieh ferngesehen | watch television; auf_stehen - +aufgestanden | get up
+    ein_schlafen schläf +eingeschlafen | fall asleep; auf_wachen - +aufgewacht | wake up
+    zurück_kommen - +zurückgekommen | come back; an_kommen - +angekommen | arrive; um_ziehen - +umgezogen | move
 """
 IDIOMS = """
-    spielen - gespielt | play | soccer | Fußball
-    spielen - gespielt | play | the piano | Klavier
-    spielen - gespielt | play | cards | Karten
-    lernen - gelernt | learn | German | Deutsch
-    gehen - +gegangen | go | home | nach Hause
-    kommen - +gekommen | come | home | nach Hause
-    gehen - +gegangen | go | to bed | ins Bett
-    gehen - +gegangen | go | for a walk | spazieren
-    bleiben - +geblieben | stay | at home | zu Hause
-    fahren fähr +gefahren | ride | a bicycle | Fahrrad
+    spielen - gespielt | play | soccer | Fußball; spielen - gespielt | play | the piano | Klavier
+    spielen - gespielt | play | cards | Karten; lernen - gelernt | learn | German | Deutsch
+    gehen - +gegangen | go | home | nach Hause; kommen - +gekommen | come | home | nach Hause
+    gehen - +gegangen | go | to bed | ins Bett; gehen - +gegangen | go | for a walk | spazieren
+    bleiben - +geblieben | stay | at home | zu Hause; fahren fähr +gefahren | ride | a bicycle | Fahrrad
 """
+MOTION = """
+    gehen - +gegangen | go; laufen läuf +gelaufen | run; fliegen - +geflogen | fly; fahren fähr +gefahren | travel
+"""
+MATRIX = """
+    vergessen vergiss vergessen | forget; versuchen - versucht | try; beschließen - beschlossen | decide
+    an_fangen fäng angefangen | begin
+"""
+COMPANY = "sprechen sprich gesprochen | speak; tanzen - getanzt | dance; arbeiten - gearbeitet | work"
 IRREGULAR = """
-    buy bought bought; sell sold sold; find found found; lose lost lost; forget forgot forgotten
-    see saw seen; hear heard heard; read read read; write wrote written; eat ate eaten
-    drink drank drunk; meet met met; build built built; wear wore worn; feed fed fed
-    sing sang sung; pay paid paid; bring brought brought; put put put; throw threw thrown
-    give gave given; show showed shown; send sent sent; lend lent lent; think thought thought
+    buy bought bought; sell sold sold; find found found; lose lost lost; forget forgot forgotten; see saw seen
+    hear heard heard; read read read; write wrote written; eat ate eaten; drink drank drunk; meet met met
+    build built built; wear wore worn; feed fed fed; sing sang sung; pay paid paid; bring brought brought; put put put
+    throw threw thrown; give gave given; show showed shown; send sent sent; lend lent lent; think thought thought
     speak spoke spoken; take took taken; sleep slept slept; swim swam swum; have had had; get got gotten
-    fall fell fallen; wake woke woken; come came come; go went gone; ride rode ridden; run ran run
-    fly flew flown; sit sat sat; stand stood stood; lie lay lain; hang hung hung; know knew known
-    understand understood understood; cost cost cost; be was been; begin began begun; leave left left
+    fall fell fallen; wake woke woken; come came come; go went gone; ride rode ridden; run ran run; fly flew flown
+    begin began begun; know knew known; understand understood understood
 """
-DOUBLING = ("get", "put", "shop", "swim", "run", "sit", "forget", "begin")
-UNPLANNED = ("verlieren", "vergessen", "weinen", "ein_schlafen", "auf_wachen", "erinnern", "denken")
-MOMENTARY = (
-    *UNPLANNED,
-    "finden",
-    "sehen",
-    "hören",
-    "treffen",
-    "vertrauen",
-    "interessieren",
-    "freuen",
-)
+DOUBLING = ("get", "put", "shop", "swim", "run", "forget", "begin")
+UNPLANNED = listed("""verlieren vergessen weinen ein_schlafen auf_wachen erinnern denken interessieren freuen
+    träumen vertrauen""")
+MOMENTARY = [*UNPLANNED, "finden", "sehen", "hören", "treffen"]
 NAMED_GROUPS = {  # objects of a few verbs, each noun by name (and the compounds with it)
     "question": "Frage",
     "language": "Sprache",
@@ -367,8 +323,17 @@ NAMED_GROUPS = {  # objects of a few verbs, each noun by name (and the compounds
         Bibliothek Restaurant""",
     "opened": "Paket Koffer Flasche Brief Geschenk",
     "book": "Buch Wörterbuch Heft Zeitung",
-    "written": "Brief Buch Geschichte",
+    "written": "Brief Buch",
+    "sung": "Lied",
     "told": "Brief Buch Geschichte",
+    "lying": "Schlüssel Brief Buch Ball Ring Messer Handtuch Zeitung Heft Hemd Hut Jacke Wörterbuch",
+    "standing": "Flasche Tasse Koffer Lampe Radio Fernseher Computer",
+    "hanging": "Bild Mantel Jacke Spiegel Regenschirm Hut Uhr",
+    "sold": "Haus Wohnung Hotel Supermarkt Restaurant",
+    "bridge": "Brücke",
+    "tower": "Turm",
+    "held": "Konzert Spiel Prüfung Besprechung Fest Kurs",
+    "public": "Museum Bibliothek Restaurant Supermarkt Bäckerei Apotheke Rathaus Kino",
     "noted": "Wort Frage Antwort Plan Problem",
     "show": "Film Konzert Spiel",
     "awaited": "Film Konzert Spiel Reise Fest",
@@ -377,10 +342,10 @@ NAMED_GROUPS = {  # objects of a few verbs, each noun by name (and the compounds
 }
 
 # --- Lexicon: adverbs, places, names ---------------------------------------------------------------
-WEEKDAYS = """Montag Monday Dienstag Tuesday Mittwoch Wednesday Donnerstag Thursday Freitag Friday
-    Samstag Saturday Sonntag Sunday""".split()
-MONTHS = """Januar January Februar February März March April April Mai May Juni June Juli July
-    August August September September Oktober October November November Dezember December""".split()
+WEEKDAYS = listed("""Montag Monday Dienstag Tuesday Mittwoch Wednesday Donnerstag Thursday Freitag Friday
+    Samstag Saturday Sonntag Sunday""")
+MONTHS = listed("""Januar January Februar February März March April April Mai May Juni June Juli July
+    August August September September Oktober October November November Dezember December""")
 PAST_TIMES = """gestern yesterday; vorgestern the_day_before_yesterday; letzte_Woche last_week
     letzten_Monat last_month; letztes_Jahr last_year; gestern_Abend yesterday_evening
     heute_Morgen this_morning; letzten_Sommer last_summer; im_Winter in_the_winter"""
@@ -398,12 +363,17 @@ WHERE = {  # in which place, to which place, and the English of the first; else 
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans",
                 "zu dem": "zum", "zu der": "zur", "von dem": "vom"}  # fmt: skip
 VEHICLES = "dem_Zug train; dem_Bus bus; dem_Auto car; dem_Schiff ship; dem_Fahrrad bicycle; dem_Taxi taxi"
-FIRST_NAMES = "Anna Paul Maria Peter Julia Thomas Laura Felix Clara Emil Nina Jonas".split()
-CITIES = """Berlin Berlin Hamburg Hamburg Leipzig Leipzig Dresden Dresden Bremen Bremen
-    München Munich Köln Cologne Wien Vienna Nürnberg Nuremberg Zürich Zurich""".split()
+FIRST_NAMES = {
+    "f": listed("Anna Maria Julia Laura Clara Nina"),
+    "m": listed("Paul Peter Thomas Felix Emil Jonas"),
+}
+CITIES = listed("""Berlin Berlin Hamburg Hamburg Leipzig Leipzig Dresden Dresden Bremen Bremen
+    München Munich Köln Cologne Wien Vienna Nürnberg Nuremberg Zürich Zurich""")
 NAME_PARTS = {  # every beginning goes with every ending
-    "first": ("Mar Lin Tor Bel Kal Ro Sel Da Ben Fel Ja Ka Le Mi Na Ol Pa Ri Sa Ta Va Wil Ed Hel Ger",
-              "ika ana ino ella rik mund bert linde dora nia vin lia tilo rena mon nik gard win"),
+    "f": ("Mar Lin Tor Bel Kal Ro Sel Da Ben Fel Ja Ka Le Mi Na Ol Pa Ri Sa Ta Va Wil Ed Hel Ger",
+          "ika ana ella linde dora nia lia rena trud mira"),
+    "m": ("Mar Lin Tor Bel Kal Ro Sel Da Ben Fel Ja Ka Le Mi Na Ol Pa Ri Sa Ta Va Wil Ed Hel Ger",
+          "ino rik mund bert vin tilo dan nik win ko"),
     "last": ("Stein Berg Wald Feld Hof Neu Hart Kirch Brunn Linden Rott Eich Dorn Gold Lang Reich",
              "mann meier inger huber hauer bauer müller städter hofer egger"),
     "town": ("Alten Neuen Ober Unter Stein Linden Birken Eschen Rosen Wald Sonnen Mühl Hirsch Falken "
@@ -426,40 +396,18 @@ WEATHER = """es_regnet it_rains; es_zu_kalt_ist it_is_too_cold; es_schneit it_sn
 PROFESSIONS = """m Arzt doctor; m Lehrer teacher; m Polizist police_officer; m Bäcker baker
     m Kellner waiter; m Bauer farmer; m Student student; f Ärztin doctor; f Lehrerin teacher
     f Künstlerin artist; f Studentin student"""
-OWNED_PERSONS = "Lehrer Lehrerin Arzt Ärztin Nachbar Nachbarin Kollege Kollegin Freund Chefin".split()
-LYING = "Schlüssel Brief Buch Ball Ring Messer Handtuch Zeitung Heft Hemd Hut Jacke Wörterbuch"
-STANDING = "Flasche Tasse Koffer Lampe Radio Fernseher Computer"
-HANGING = "Bild Mantel Jacke Spiegel Regenschirm Hut Uhr"
+OWNED_PERSONS = listed("Lehrer Lehrerin Arzt Ärztin Nachbar Nachbarin Kollege Kollegin Freund Chefin")
 FURNITURE_ON = "Tisch Stuhl Schrank Schreibtisch Bett Sofa Regal"
 SURFACES = "auf on; unter under; neben next_to; hinter behind; vor in_front_of"
-PLACED = """finden verlieren vergessen lesen schreiben essen trinken treffen arbeiten schlafen
-    tanzen lachen weinen singen frühstücken""".split()
-HURRIED = {
-    "gehen": "schnell quickly; langsam slowly; allein alone",
-    "laufen": "schnell quickly; langsam slowly; allein alone",
-    "schwimmen": "schnell quickly; langsam slowly; allein alone",
-    "arbeiten": "schnell quickly; langsam slowly; leise quietly; allein alone",
-    "singen": "leise quietly; allein alone",
-    "tanzen": "langsam slowly; allein alone",
-    "weinen": "leise quietly",
-    "lachen": "leise quietly",
-    "frühstücken": "schnell quickly; langsam slowly; allein alone",
-}
-FOND = """
-    lesen lies gelesen | read | reading
-    essen iss gegessen | eat | fruit cake dish food
-    trinken - getrunken | drink | hot drink
-    backen - gebacken | bake | cake
-    tragen träg getragen | wear | clothes
-    malen - gemalt | paint | tree animal
-    fotografieren - fotografiert | photograph | animal building tree
-    singen - gesungen | sing | song
-"""
+PLACED = listed("""finden verlieren vergessen lesen schreiben essen trinken treffen arbeiten schlafen
+    tanzen lachen weinen singen frühstücken""")
+MANNERS = "schnell quickly; langsam slowly; allein alone"
+HURRIED = listed("gehen laufen schwimmen arbeiten frühstücken tanzen")
+FOND = listed("lesen essen trinken backen tragen malen fotografieren singen")
 STATIVE = """
     brauchen - gebraucht | need | thing clothes reading device furniture
-    haben - gehabt | have | thing clothes device animal car
-    kennen - gekannt | know | person kin sight
-    mögen - gemocht | like | fruit cake dish food hot drink person kin
+    haben - gehabt | have | thing clothes device animal car; kennen - gekannt | know | person kin sight
+    mögen - gemocht | like | fruit cake dish salad food hot drink person kin
     verstehen - verstanden | understand | noted language
 """
 
@@ -499,29 +447,31 @@ def read_nouns() -> dict[str, Noun]:
     return nouns
 
 
-def read_compounds() -> dict[str, Noun]:
-    """The compounds built from two parts, by lemma."""
-    compounds = {}
+def read_compounds() -> tuple[dict[str, Noun], list[str]]:
+    """The compounds built from two parts, by lemma, and the lemmas of those that are held out."""
+    compounds, starred = {}, []
     for line in COMPOUND_TABLE.strip().splitlines():
-        (first, first_en), heads = line.split(":")[0].split(), line.split(":")[1].split()
-        for head in (NOUNS[lemma] for lemma in heads):
-            lemma, plural = first + head.lemma.lower(), first + head.plural.lower()
-            compounds[lemma] = replace(
+        first, heads = line.split(":")
+        start, start_en = first.split()
+        for mark in heads.split():
+            head = NOUNS[mark.lstrip("*")]
+            compounds[start + head.lemma.lower()] = replace(
                 head,
-                lemma=lemma,
-                plural="-" if head.mass else plural,
-                en=f"{first_en} {head.en}",
-                en_plural=f"{first_en} {head.en_plural}",
+                lemma=start + head.lemma.lower(),
+                plural="-" if head.mass else start + head.plural.lower(),
+                en=f"{start_en} {head.en}",
+                en_plural=f"{start_en} {head.en_plural}",
             )
-    return compounds
+            starred += [start + head.lemma.lower()] * mark.startswith("*")
+    return compounds, starred
 
 
 NOUNS = read_nouns()
-COMPOUNDS = read_compounds()
+COMPOUNDS, HELD_OUT_COMPOUNDS = read_compounds()
 ADJECTIVES = {row[0]: row[1:] for row in table(ADJECTIVE_TABLE)}
 CITY_NAMES = dict(zip(CITIES[::2], CITIES[1::2], strict=True))
 COMPOSED_NAMES = {
-    kind: [a + b for a in starts.split() for b in ends.split() if not a.lower().endswith(b)]
+    kind: [a + b for a in starts.split() for b in ends.split() if a[-1] != b[0] and not b.startswith(a.lower())]
     for kind, (starts, ends) in NAME_PARTS.items()
 }
 
@@ -534,10 +484,12 @@ def members(group: str, table_: dict[str, Noun]) -> list[Noun]:
 
 def held_out(kind: str, key: str) -> bool:
     """Whether a number, name, compound or adjective-noun pair is kept out of the training set."""
-    share = {"number": 12, "name": 15, "compound": 12, "pair": 10}[kind]
+    if kind == "compound":
+        return key in HELD_OUT_COMPOUNDS
     if kind == "number" and int(key) <= 20:
         return False
-    return zlib.crc32(f"{kind} {key}".encode()) % 100 < share
+    percent = {"number": 12, "name": 15, "pair": 13}[kind]
+    return zlib.crc32(f"{kind} {key}".encode()) % 100 < percent
 
 
 # --- German noun phrases ---------------------------------------------------------------------------
@@ -560,7 +512,7 @@ EN_DETERMINERS = {"": "", "der": "the", "ein": "a", "dies": "this", "welch": "wh
 
 def bare(det: str, gender: str, case: str) -> bool:
     """Whether an ein-word has no ending here, so that the adjective has to show the gender."""
-    return det in LIKE_EIN and (gender in "mn" and case == "nom" or (gender, case) == ("n", "acc"))
+    return det in LIKE_EIN and ((gender in "mn" and case == "nom") or (gender, case) == ("n", "acc"))
 
 
 def determiner(det: str, gender: str, case: str) -> str:
@@ -579,7 +531,7 @@ def adjective(word: str, det: str, gender: str, case: str) -> str:
     elif det == "" or bare(det, gender, case):
         ending = STRONG[gender][CASES.index(case)]
     else:
-        ending = "e" if gender != "p" and (case == "nom" or case == "acc" and gender in "fn") else "en"
+        ending = "e" if gender != "p" and (case == "nom" or (case == "acc" and gender in "fn")) else "en"
     return STEMS.get(word, word) + ending
 
 
@@ -613,6 +565,10 @@ class NP:
     def de(self, case: str) -> str:
         return self.forms[CASES.index(case)]
 
+    def with_clause(self, de: str, en: str) -> NP:
+        """The phrase with a relative clause after it."""
+        return replace(self, forms=tuple(f"{form}, {de}" for form in self.forms), en=f"{self.en} {en}")
+
     @property
     def obj(self) -> str:
         return self.en_object or self.en
@@ -635,7 +591,7 @@ def join(*parts: str) -> str:
 
 
 def with_article(words: str) -> str:
-    """"a red apple", "an apple": the article's form follows the next letter."""
+    """ "a red apple", "an apple": the article's form follows the next letter."""
     return re.sub(r"\ba (?=[aeiou])", "an ", words)
 
 
@@ -691,12 +647,12 @@ def prepositional(preposition: str, phrase: str) -> str:
 
 
 # --- Numbers, prices, times, dates -----------------------------------------------------------------
-UNITS_DE = """null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn
-    fünfzehn sechzehn siebzehn achtzehn neunzehn""".split()
-TENS_DE = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-UNITS_EN = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
-    fifteen sixteen seventeen eighteen nineteen""".split()
-TENS_EN = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+UNITS_DE = listed("""null eins zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn
+    fünfzehn sechzehn siebzehn achtzehn neunzehn""")
+TENS_DE = listed("zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig")
+UNITS_EN = listed("""zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen""")
+TENS_EN = listed("twenty thirty forty fifty sixty seventy eighty ninety")
 ORDINALS_DE = {1: "erst", 3: "dritt", 7: "siebt", 8: "acht"}
 ORDINALS_EN = {
     "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
@@ -770,24 +726,23 @@ def clock(hour: int, minute: int) -> Pair:
 
 
 def price_words(euros: int, cents: int) -> Pair:
-    """"drei Euro fünfzig", "three euros fifty"; without cents "drei Euro", "three euros"."""
-    de = f"{number_de(euros, 'ein')} Euro"
+    """What is paid, an accusative: "einen Euro zwanzig", "drei Euro", "three euros fifty"."""
+    de = f"{number_de(euros, 'einen')} Euro"
     en = f"{number_en(euros)} {'euro' if euros == 1 else 'euros'}"
     return (f"{de} {number_de(cents)}", f"{en} {number_en(cents)}") if cents else (de, en)
 
 
 # --- Verbs and clauses -----------------------------------------------------------------------------
-HAVE_DE = "habe hast hat haben habt haben".split()
-BE_DE = "bin bist ist sind seid sind".split()
-HAD_DE = "hatte hattest hatte hatten hattet hatten".split()
-WAS_DE = "war warst war waren wart waren".split()
-BE_EN, WAS_EN = "am are is are are are".split(), "was were was were were were".split()
+HAVE_DE = listed("habe hast hat haben habt haben")
+BE_DE = listed("bin bist ist sind seid sind")
+HAD_DE = listed("hatte hattest hatte hatten hattet hatten")
+WAS_DE = listed("war warst war waren wart waren")
+BE_EN, WAS_EN = listed("am are is are are are"), listed("was were was were were were")
 PRESENT_DE = {
     "haben": HAVE_DE,
-    "sein": BE_DE,
-    "mögen": "mag magst mag mögen mögt mögen".split(),
+    "mögen": listed("mag magst mag mögen mögt mögen"),
 }
-REFLEXIVES = "mich dich sich uns euch sich".split()
+REFLEXIVES = listed("mich dich sich uns euch sich")
 MODALS = {  # German forms; English: an auxiliary, or a phrase in its present (+) or past (-)
     "future": ("werde wirst wird werden werdet werden", "will"),
     "can": ("kann kannst kann können könnt können", "can"),
@@ -846,7 +801,8 @@ class Verb:
 
 def read_verbs(text: str) -> list[tuple[Verb, list[str]]]:
     """A verb table's rows: the verb, and what follows in its later columns."""
-    rows = [[part.strip() for part in line.split("|")] for line in text.strip().splitlines()]
+    lines = re.split(r"[;\n]", text.strip())
+    rows = [[part.strip() for part in line.split("|")] for line in lines]
     return [(Verb(*row[0].split(), row[1]), row[2:]) for row in rows]
 
 
@@ -854,12 +810,11 @@ def inflect(en: str, form: str) -> str:
     """An English verb phrase whose first word is put in the form "s", "past", "pp" or "ing"."""
     verb, _, rest = en.partition(" ")
     if form == "ing":
-        stem = verb + verb[-1] if verb in DOUBLING else re.sub("ie$", "y", verb)
-        stem = stem if stem.endswith("ee") or verb == "be" else re.sub("e$", "", stem)
-        return join(stem + "ing", rest)
+        stem = verb + verb[-1] if verb in DOUBLING else verb
+        return join(re.sub("(?<=[^e])e$", "", stem) + "ing", rest)
     if form == "s":
-        if verb in ("have", "be"):
-            return join({"have": "has", "be": "is"}[verb], rest)
+        if verb == "have":
+            return join("has", rest)
         stem = re.sub("(?<=[^aeiou])y$", "ie", verb)
         return join(stem + ("es" if re.search("(s|x|z|ch|sh|o)$", stem) else "s"), rest)
     if verb in IRREGULAR_FORMS:
@@ -937,53 +892,38 @@ def finite_and_end(c: Clause) -> Pair:
     return verb.present(person), verb.prefix
 
 
-def middle(c: Clause, without: str = "") -> str:
-    """What stands between the two parts of the verb; `without` names a fronted adverbial."""
+def middle(c: Clause, time: bool = True) -> str:
+    """What stands between the two parts of the verb, with or without the time."""
     pronoun = REFLEXIVES[c.subject.person] if c.vp.pronoun == "sich" else c.vp.pronoun
-    time = "" if without == "time" else c.time[0]
-    place = "" if without == "place" else c.place[0]
-    if c.vp.indefinite:  # an indefinite object is the news and comes late, as does "in the park" else
-        return join(pronoun, time, c.often[0], place, c.vp.objects, c.manner[0], c.vp.tail)
-    return join(pronoun, time, c.often[0], c.vp.objects, c.neg, c.manner[0], place, c.vp.tail)
+    start = (pronoun, c.time[0] if time else "", c.often[0])
+    if c.vp.indefinite:  # an indefinite object is the news and comes late
+        return join(*start, c.place[0], c.vp.objects, c.manner[0], c.vp.tail)
+    return join(*start, c.vp.objects, c.neg, c.manner[0], c.place[0], c.vp.tail)
 
 
-def german(c: Clause, order: str = "main", front: str = "") -> str:
-    """Order "main" (verb second, `front` before it), "first" (questions) or "last" (subordinate)."""
-    finite, end = finite_and_end(c)
-    subject, inner = c.subject.de("nom"), middle(c, front)
+def german(c: Clause, order: str = "main") -> str:
+    """Order "main" and "time" (verb second, after subject or time), "first" (question), "last"."""
+    (finite, end), subject = finite_and_end(c), c.subject.de("nom")
     if order == "last":
-        joined = f"{end}{finite}" if end == c.vp.verb.prefix else f"{end} {finite}"
-        return join(subject, inner, joined)
-    if order == "first":
-        return join(finite, subject, inner, end)
-    if front:
-        return join({"time": c.time, "place": c.place}[front][0], finite, subject, inner, end)
-    return join(subject, finite, inner, end)
+        return join(subject, middle(c), f"{end}{finite}" if end == c.vp.verb.prefix else f"{end} {finite}")
+    if order == "time":
+        return join(c.time[0], finite, subject, middle(c, time=False), end)
+    return join(*((finite, subject) if order == "first" else (subject, finite)), middle(c), end)
 
 
-def english(c: Clause, order: str = "main", front: str = "") -> str:
-    """Order "main" or "question" (auxiliary first)."""
-    support = c.negated or order == "question"
-    auxiliary, rest = predicate_en(c.vp.verb.en, c.tense, c.subject.person, support)
-    negation = "not" if c.negated else ""
+def english(c: Clause, order: str = "main") -> str:
+    """Order "main", "time" (the time first) or "q" (a question: the auxiliary first)."""
+    auxiliary, rest = predicate_en(c.vp.verb.en, c.tense, c.subject.person, c.negated or order == "q")
+    start = (auxiliary, c.subject.en) if order == "q" else (c.subject.en, auxiliary)
     often = "already" if c.neg == "schon" else c.often[1]
-    start = [auxiliary, c.subject.en] if order == "question" else [c.subject.en, auxiliary]
-    fronted = {"time": c.time, "place": c.place}[front][1] if front else ""
-    place, time = ("" if front == kind else pair[1] for kind, pair in (("place", c.place), ("time", c.time)))
+    first, last = (c.time[1], "") if order == "time" else ("", c.time[1])
     yet = "yet" if c.neg == "noch nicht" else ""
-    words = join(fronted, *start, negation, often, rest, c.vp.en, c.manner[1], place, time, yet)
-    return words.replace("can not ", "cannot ")
-
-
-def sentence(de: str, en: str, mark: str = ".") -> Pair:
-    """Both sides with a capital letter and a closing mark."""
-    return de[0].upper() + de[1:] + mark, en[0].upper() + en[1:] + mark
+    after = (rest, c.vp.en, c.manner[1], c.place[1], last, yet)
+    return join(first, *start, "not" if c.negated else "", often, *after).replace("can not ", "cannot ")
 
 
 # --- Composition -----------------------------------------------------------------------------------
-POOLS = {
-    group: (members(group, NOUNS), members(group, COMPOUNDS)) for group in (*NOUN_TABLE, *NAMED_GROUPS)
-}
+POOLS = {group: (members(group, NOUNS), members(group, COMPOUNDS)) for group in (*NOUN_TABLE, *NAMED_GROUPS)}
 VERBS = {
     "transitive": read_verbs(TRANSITIVE),
     "ditransitive": read_verbs(DITRANSITIVE),
@@ -991,21 +931,13 @@ VERBS = {
     "prepositional": read_verbs(PREPOSITIONAL),
     "intransitive": read_verbs(INTRANSITIVE),
     "idiom": read_verbs(IDIOMS),
-    "fond": read_verbs(FOND),
     "stative": read_verbs(STATIVE),
+    "matrix": read_verbs(MATRIX),
+    "company": read_verbs(COMPANY),
 }
-GO, RUN = Verb("gehen", "-", "+gegangen", "go"), Verb("laufen", "läuf", "+gelaufen", "run")
-FLY, TRAVEL = Verb("fliegen", "-", "+geflogen", "fly"), Verb("fahren", "fähr", "+gefahren", "travel")
-SEE_OR_MEET = [
-    verb.inf for verb, (groups,) in VERBS["transitive"] if re.search("person|animal", groups)
-]
-SAY_NOT_INITIALLY = (PRONOUNS["Sie"], PRONOUNS["sie5"])  # alike where a capital starts the sentence
-MATRIX_VERBS = (
-    Verb("vergessen", "vergiss", "vergessen", "forget"),
-    Verb("versuchen", "-", "versucht", "try"),
-    Verb("beschließen", "-", "beschlossen", "decide"),
-    Verb("an_fangen", "fäng", "angefangen", "begin"),
-)
+GO, RUN, FLY, TRAVEL = (verb for verb, _ in read_verbs(MOTION))
+SEE_OR_MEET = [verb.inf for verb, (groups,) in VERBS["transitive"] if re.search("person|animal", groups)]
+LEMMA, VERB = operator.attrgetter("lemma"), lambda row: row[0].inf
 THINGS = "thing clothes reading device furniture"
 NO_NOUN = NP(("",) * 4, "")
 
@@ -1016,6 +948,7 @@ class Composer:
     def __init__(self, seed: int, unseen: bool) -> None:
         self.random = random.Random(seed).random
         self.unseen = unseen
+        self.used: Counter[str] = Counter()
 
     def below(self, n: int) -> int:
         return int(self.random() * n)
@@ -1025,6 +958,12 @@ class Composer:
 
     def pick(self, items: Sequence[T]) -> T:
         return items[self.below(len(items))]
+
+    def rare(self, items: Sequence[T], key: Callable[[T], str]) -> T:
+        """Of six drawn the one used least so far, so that every word of the lexicon is met."""
+        item = min((self.pick(items) for _ in range(6)), key=lambda item: self.used[key(item)])
+        self.used[key(item)] += 1
+        return item
 
     def row(self, text: str) -> Pair:
         de, en = self.pick(table(text))
@@ -1064,8 +1003,8 @@ class Composer:
 
     def price(self) -> Pair:
         """In words with or without cents, or in figures."""
-        euros, cents = 1 + self.below(20), 5 * (2 + self.below(18))
-        draw = self.random()
+        euros, draw = 1 + self.below(20), self.random()
+        cents = self.screened("number", lambda: 5 * (2 + self.below(18)))
         if draw < 0.3:
             figures = f"{2 + self.below(98)}.{10 + self.below(90)}"
             return f"{figures.replace('.', ',')} Euro", f"{figures} euros"
@@ -1127,8 +1066,10 @@ class Composer:
     def name(self, kind: str) -> str:
         return self.screened("name", lambda: self.pick(COMPOSED_NAMES[kind]))
 
-    def first_name(self) -> str:
-        return self.pick(FIRST_NAMES) if self.chance(0.3) else self.name("first")
+    def first_name(self, gender: str = "") -> str:
+        """A first name of the gender, else of any."""
+        gender = gender or self.pick("fm")
+        return self.pick(FIRST_NAMES[gender]) if self.chance(0.3) else self.name(gender)
 
     def town(self) -> Pair:
         if self.chance(0.4):
@@ -1145,24 +1086,25 @@ class Composer:
 
     def noun(self, groups: str) -> Noun:
         """A noun of one of the groups, a compound in every third case where there are any."""
-        simple, compounds = POOLS[self.pick(groups.split())]
-        if compounds and self.chance(0.35):
-            return self.screened("compound", lambda: self.pick(compounds), lambda noun: noun.lemma)
-        return self.pick(simple)
+        simple, compounds = POOLS[self.pick([g for g in groups.split() for _ in range(len(POOLS[g][0]))])]
+        if self.chance(min(0.35, len(compounds) / (len(compounds) + 2 * len(simple)))):
+            return self.screened("compound", partial(self.rare, compounds, LEMMA), LEMMA)
+        return self.rare(simple, LEMMA)
 
     def adjectives(self, noun: Noun, share: float) -> list[str]:
         """None, one or two adjectives that suit the noun; of two, the second is a colour."""
 
-        def draw(words: Sequence[str]) -> str:
-            return self.screened("pair", lambda: self.pick(words), lambda word: f"{word} {noun.lemma}")
+        def suitable(words: Sequence[str]) -> str:
+            draw = partial(self.rare, words, str)
+            return self.screened("pair", draw, lambda word: f"{word} {noun.lemma}")
 
         if not self.chance(share):
             return []
         words = ADJECTIVES_OF[noun.group].split()
         colors = [word for word in words if word in COLORS]
         if len(colors) > 2 and self.chance(0.2):
-            return [draw([word for word in words if word in SIZES_AND_AGES]), draw(colors)]
-        return [draw(words)]
+            return [suitable([w for w in words if w in SIZES_AND_AGES]), suitable(colors)]
+        return [suitable(words)]
 
     def possessive(self, owner: NP) -> Pair:
         """Mostly the subject's own; "dein" only where nobody is addressed as Sie or ihr."""
@@ -1215,10 +1157,17 @@ class Composer:
         if draw < 0.52:
             return self.titled()
         if draw < 0.7 and not again:
-            name = self.first_name()
-            return NP((name,) * 4, name, own=self.pick((("sein", "his"), ("ihr", "her"))))
+            gender, own = self.pick((("m", ("sein", "his")), ("f", ("ihr", "her"))))
+            name = self.first_name(gender)
+            return NP((name,) * 4, name, own=own)
         subject = self.definite("kin" if draw < 0.85 else "person", share=0.2)
         return subject if subject.again or not again else self.subject(initial, again)
+
+    def other(self) -> NP:
+        """Somebody else than ich, to be asked about."""
+        while (subject := self.subject(initial=False)).person == 0:
+            pass
+        return subject
 
     # Verb phrases
 
@@ -1230,14 +1179,14 @@ class Composer:
         return VP(verb, thing.obj, "", thing.de(case), "", thing.kein, thing.indefinite, place)
 
     def transitive(self, subject: NP) -> VP:
-        verb, (groups,) = self.pick(VERBS["transitive"])
+        verb, (groups,) = self.rare(VERBS["transitive"], VERB)
         if groups == "person kin" and " " not in verb.en and self.chance(0.35):
             return self.with_pronoun(verb, subject, "acc", "ich du er wir ihr Sie")
         place = verb.inf in PLACED and "vehicle" not in groups
         return self.with_object(verb, self.object(groups, subject), place=place)
 
     def ditransitive(self, subject: NP) -> VP:
-        verb, (groups,) = self.pick(VERBS["ditransitive"])
+        verb, (groups,) = self.rare(VERBS["ditransitive"], VERB)
         given = self.object(groups, subject)
         if self.chance(0.5):
             to = self.with_pronoun(verb, subject, "dat", "ich du er sie wir ihr sie5 Sie")
@@ -1250,26 +1199,28 @@ class Composer:
         return replace(to, verb=verb, en=en, objects=objects, kein=given.kein, indefinite=given.indefinite)
 
     def dative(self, subject: NP) -> VP:
-        verb, (groups,) = self.pick(VERBS["dative"])
+        verb, (groups,) = self.rare(VERBS["dative"], VERB)
         if self.chance(0.4):
             return self.with_pronoun(verb, subject, "dat", "ich du er sie wir ihr sie5 Sie")
         return self.with_object(verb, self.definite(groups, subject), "dat")
 
     def prepositional(self, subject: NP) -> VP:
-        verb, (groups, how) = self.pick(VERBS["prepositional"])
+        verb, (groups, how) = self.rare(VERBS["prepositional"], VERB)
         *reflexive, preposition, case = how.split()
         thing = self.definite(groups, subject)
         return VP(verb, thing.obj, "".join(reflexive), tail=prepositional(preposition, thing.de(case)))
 
     def intransitive(self, subject: NP) -> VP:
-        verb, _ = self.pick(VERBS["intransitive"])
+        verb, _ = self.rare(VERBS["intransitive"], VERB)
+        town = self.town()
         if verb.inf == "um_ziehen":
-            town = self.town()
             return VP(verb, f"to {town[1]}", tail=f"nach {town[0]}")
+        if verb.inf == "an_kommen":
+            return VP(verb, f"in {town[1]}", tail=f"in {town[0]}")
         return VP(verb, place=verb.inf in PLACED)
 
     def idiom(self, subject: NP) -> VP:
-        verb, (en, de) = self.pick(VERBS["idiom"])
+        verb, (en, de) = self.rare(VERBS["idiom"], VERB)
         return VP(verb, en, tail=de)
 
     def motion(self, subject: NP) -> VP:
@@ -1289,16 +1240,23 @@ class Composer:
         if self.chance(0.15):
             thing = self.definite("animal event", subject)
             afraid = Verb("haben", "-", "gehabt", "be afraid of")
-            return VP(afraid, thing.obj, tail=f"Angst vor {thing.de('dat')}")
-        verb, (groups,) = self.pick(VERBS["stative"])
-        return self.with_object(verb, self.object(groups, subject, kein=verb.inf != "mögen"))
+            no = self.chance(0.3)
+            tail = f"{'keine ' if no else ''}Angst vor {thing.de('dat')}"
+            return VP(afraid, thing.obj, tail=tail, kein=no, indefinite=True)
+        verb, (groups,) = self.rare(VERBS["stative"], VERB)
+        if verb.inf == "haben":
+            return self.with_object(verb, self.phrase(self.noun(groups), "ein ein kein kein 2"))
+        if verb.inf == "mögen":
+            return self.with_object(verb, self.definite(groups, subject))
+        return self.with_object(verb, self.object(groups, subject))
 
     def fond(self, subject: NP) -> VP:
         """What goes with gern: things in general."""
         draw = self.random()
         if draw < 0.5:
-            verb, (groups,) = self.pick(VERBS["fond"])
-            return self.with_object(verb, self.phrase(self.noun(groups), "-", share=0.5))
+            verb, (groups,) = self.pick([row for row in VERBS["transitive"] if row[0].inf in FOND])
+            thing = self.phrase(self.noun(groups.replace("kin", "")), "-", share=0.5)
+            return self.with_object(verb, thing)
         if draw < 0.65:
             return VP(self.pick(VERBS["intransitive"][:4] + VERBS["intransitive"][5:7])[0])
         return self.idiom(subject) if draw < 0.8 else self.motion(subject)
@@ -1309,8 +1267,8 @@ class Composer:
             return self.fond(subject)
         if tense == "state":
             return self.stative(subject)
-        kinds = [self.transitive] * 8 + [self.ditransitive, self.dative, self.prepositional] * 2
-        kinds += [self.intransitive, self.motion] * 2 + [self.idiom]
+        kinds = [self.transitive] * 8 + [self.ditransitive, self.dative] * 2
+        kinds += [self.prepositional] * 4 + [self.motion] * 3 + [self.intransitive] * 4 + [self.idiom]
         barred = UNPLANNED if tense in MODALS else MOMENTARY if tense == "now" else ()
         while True:
             phrase = self.pick(kinds)(subject)
@@ -1327,19 +1285,23 @@ class Composer:
         return prepositional(where, there.de("dat")), f"{en} {there.en}"
 
     def anywhere(self) -> Pair:
+        """At a place, in a town or at home."""
+        draw = self.random()
+        if draw < 0.5:
+            return self.place()
         town = self.town()
-        return self.pick((self.place(), self.place(), ("zu Hause", "at home"), (f"in {town[0]}", f"in {town[1]}")))
+        return (f"in {town[0]}", f"in {town[1]}") if draw < 0.75 else ("zu Hause", "at home")
 
     # Clauses
 
-    def clause(self, tense: str, subject: NP, time: float = 0.5, neg: float = 0.12, place: float = 0.25) -> Clause:
+    def clause(self, tense: str, subject: NP, time: float = 0.5, neg: float = 0.12, place: float = 0.4) -> Clause:
         """A clause; the shares say how many have a time, a "nicht", a place."""
         if tense == "gone":
             tense = self.pick(("past", "past", "past", "past", *PAST_MODALS))
         if tense == "planned":
             tense = self.pick(("future", "future", "would", "must", "want", "can", "should", "may"))
         phrase = self.verb_phrase(subject, tense)
-        manner = HURRIED.get(phrase.verb.inf, "") if not phrase.objects and self.chance(0.2) else ""
+        hurried = phrase.verb.inf in HURRIED and tense != "perfect" and self.chance(0.2)
         return Clause(
             subject,
             phrase,
@@ -1348,22 +1310,19 @@ class Composer:
             self.time(tense) if self.chance(time) else NONE,
             NONE,
             self.anywhere() if phrase.place and self.chance(place) else NONE,
-            self.row(manner) if manner else NONE,
+            self.row(MANNERS) if hurried else NONE,
         )
 
     def any_clause(self, initial: bool = False, time: float = 0.5, neg: float = 0.12) -> Clause:
         return self.clause("gone" if self.chance(0.6) else "planned", self.subject(initial), time, neg)
 
-    def fronted(self) -> Clause:
-        """A clause that has a time, to be put before the verb."""
-        return self.any_clause(time=1, neg=0.1)
-
-    def habit(self) -> Clause:
-        """The German present that is a simple present in English."""
-        c = self.clause("present", self.subject(), time=0, neg=0)
-        if self.chance(0.5) or c.vp.kein:
-            return replace(c, time=self.row(HABITS))
-        return replace(c, often=self.row(FREQUENCIES))
+    def habit(self, often: bool) -> Clause:
+        """The German present that is a simple present in English, with an adverb or a time."""
+        c = replace(self.clause("present", self.subject(), time=0, neg=0), manner=NONE)
+        if often and not c.vp.kein:
+            return replace(c, often=self.row(FREQUENCIES))
+        day = self.weekday()
+        return replace(c, time=(f"am {day[0]}", f"on {day[1]}") if self.chance(0.3) else self.row(HABITS))
 
     def where_question(self) -> Clause:
         while True:
@@ -1380,7 +1339,7 @@ class Composer:
     def without_object(self, kind: str, subject: NP, groups: str = "") -> tuple[Clause, list[str]]:
         """A clause whose object is asked for, or taken up by a relative pronoun; and its groups."""
         while True:
-            verb, (found, *_) = self.pick(VERBS[kind])
+            verb, (found, *_) = self.rare(VERBS[kind], VERB)
             wanted = found.split() if not groups else [g for g in found.split() if g in groups.split()]
             if wanted and verb.inf != "folgen":
                 tense = "past" if verb.inf in UNPLANNED or self.chance(0.7) else self.pick(PAST_MODALS)
@@ -1396,11 +1355,14 @@ class Composer:
         is_, has = (WAS_EN[p], "had") if past else (BE_EN[p], "has" if p == 2 else "have")
         options = (
             (f"{de} {ist}", f"{is_} {en}"),
-            (f"zu {de} {ist}", f"{is_} too {en}"),
+            (f"sehr {de} {ist}", f"{is_} very {en}"),
             (f"Hunger {hat}", f"{is_} hungry"),
             (f"Durst {hat}", f"{is_} thirsty"),
             (f"keine Zeit {hat}", f"{has} no time"),
             (f"viel Arbeit {hat}", f"{has} a lot of work"),
+            (f"{'genug' if past else 'kein'} Geld {hat}", f"{has} {'enough' if past else 'no'} money"),
+            (f"zu Hause {ist}", f"{is_} at home"),
+            (f"allein {ist}", f"{is_} alone"),
         )
         de, en = self.pick(options)
         return f"{subject} {de}", f"{who.en} {en}"
@@ -1410,10 +1372,16 @@ class Composer:
         draw, again = self.random(), PRONOUNS[who.again]
         if draw < 0.15:
             return self.row(PAST_WEATHER if past else WEATHER)
-        if draw < 0.5:
+        if draw < 0.7:
             return self.state_of(again, past)
         c = self.clause("gone" if past else "present", again, 0.2 if past else 0, 0.2, 0)
         return german(c, "last"), english(c)
+
+    def name_of(self, seen: dict[str, Slot]) -> Pair:
+        """A name for the first person in the sentence."""
+        who = next(slot for slot in seen.values() if isinstance(slot, NP))
+        name = self.first_name("m" if who.again == "er" else "f")
+        return name, name
 
     def aim(self, subject: NP) -> Clause:
         """What somebody wants to do, for an infinitive with zu."""
@@ -1433,13 +1401,13 @@ class Composer:
         year = 1810 + self.below(220)
         if self.chance(0.3):
             return str(year), str(year)
-        if year % 100 < 10 and year < 2000 or not self.unseen and held_out("number", str(year)):
+        if (year % 100 < 10 and year < 2000) or (not self.unseen and held_out("number", str(year))):
             return self.year()
         return year_words(year)
 
     def request(self) -> Clause:
         c = self.aim(PRONOUNS["Sie"])
-        while c.vp.pronoun == "sich":
+        while (not c.vp.objects and not c.vp.pronoun) or c.vp.pronoun == "sich":
             c = self.aim(PRONOUNS["Sie"])
         return replace(c, tense="present", often=("bitte", ""))
 
@@ -1451,16 +1419,14 @@ class Composer:
         marked = ("den ", "einen ", "meinen ", "deinen ", "unseren ")
         if c.vp.verb.inf in SEE_OR_MEET and c.vp.objects and not c.vp.objects.startswith(marked):
             return self.who()
-        clause = german(c, "last")
-        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} {english(c)}")
+        return head.with_clause(german(c, "last"), english(c))
 
     def which(self) -> NP:
         """The book that somebody ...: with a pronoun as subject, so that it has one reading."""
         c, groups = self.without_object("transitive", self.speaker(), THINGS)
         noun = self.noun(self.pick(groups))
         head = noun_phrase(noun, "der", self.adjectives(noun, 0.35))
-        clause = f"{determiner('der', noun.gender, 'acc')} {german(c, 'last')}"
-        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} that {english(c)}")
+        return head.with_clause(f"{determiner('der', noun.gender, 'acc')} {german(c, 'last')}", f"that {english(c)}")
 
     def whom(self) -> NP:
         """The man with whom somebody ..., the woman that somebody helped."""
@@ -1469,40 +1435,33 @@ class Composer:
         relative = determiner("der", noun.gender, "dat")
         if self.chance(0.5):
             c, _ = self.without_object("dative", self.speaker())
-            clause, en = f"{relative} {german(c, 'last')}", f"that {english(c)}"
-        else:
-            verb = self.pick((Verb("sprechen", "sprich", "gesprochen", "speak"), Verb("tanzen", "-", "getanzt", "dance"), Verb("arbeiten", "-", "gearbeitet", "work")))
-            c = Clause(self.speaker(), VP(verb), "past", time=self.time("past") if self.chance(0.4) else NONE)
-            clause, en = f"mit {relative} {german(c, 'last')}", f"with whom {english(c)}"
-        return NP(tuple(f"{form}, {clause}" for form in head.forms), f"{head.en} {en}")
+            return head.with_clause(f"{relative} {german(c, 'last')}", f"that {english(c)}")
+        verb, _ = self.rare(VERBS["company"], VERB)
+        c = Clause(self.speaker(), VP(verb), "past", time=self.time("past") if self.chance(0.4) else NONE)
+        return head.with_clause(f"mit {relative} {german(c, 'last')}", f"with whom {english(c)}")
 
     def speaker(self) -> NP:
-        return PRONOUNS[self.pick("ich ich du er wir ihr".split())]
+        return PRONOUNS[self.pick(listed("ich ich du er wir ihr"))]
 
     def owned(self) -> NP:
         """The key of somebody: a genitive after the noun, before it in English."""
         noun, owner = self.noun(THINGS), self.phrase(self.noun("kin"), "mein", share=0, many=0)
-        words = self.adjectives(noun, 0.25)
-        thing = noun_phrase(noun, "der", words)
+        thing = noun_phrase(noun, "der")
         forms = tuple(f"{form} {owner.de('gen')}" for form in thing.forms)
         return NP(forms, f"{owner.en_genitive} {thing.en.removeprefix('the ')}")
 
     def where(self) -> NP:
         """A place among the furniture, accusative for whither and dative for where."""
-        (preposition, en), noun = self.row(SURFACES), NOUNS[self.pick(FURNITURE_ON)]
-        spot = self.phrase(noun, "der der dies mein", share=0.3, many=0)
+        (preposition, en), noun = self.row(SURFACES), NOUNS[self.pick(FURNITURE_ON.split())]
+        spot = self.phrase(noun, "der der dies", share=0.3, many=0)
         return NP(tuple(prepositional(preposition, form) for form in spot.forms), f"{en} {spot.en}")
-
-    def one_of(self, lemmas: str) -> NP:
-        noun = NOUNS[self.pick(lemmas.split())]
-        return self.phrase(noun, "der der dies mein", share=0.3, many=0)
 
     def two_objects(self) -> Clause:
         """nicht A, sondern B; weder A noch B; A und B."""
-        c, groups = self.without_object("transitive", self.subject(), THINGS + " fruit cake dish")
+        c, groups = self.without_object("transitive", self.subject(), THINGS + " fruit cake dish salad")
         group, draw = self.pick(groups), self.random()
         one, two = self.definite(group, c.subject), self.definite(group, c.subject)
-        if one.en == two.en:
+        if one.en.split()[-1] == two.en.split()[-1]:
             return self.two_objects()
         before, between, en, en_between = (
             ("nicht ", ", sondern", "", "but") if draw < 0.4
@@ -1533,7 +1492,7 @@ class Composer:
             c, _ = self.without_object("transitive", subject, "kin")
             de, en = "wen", "who"
         else:
-            c, groups = self.without_object("transitive", subject, THINGS + " fruit cake dish")
+            c, groups = self.without_object("transitive", subject, THINGS + " fruit cake dish salad")
             noun = self.noun(self.pick(groups))
             which = noun_phrase(noun, "welch", self.adjectives(noun, 0.2))
             many = noun_phrase(noun, plural=True)
@@ -1542,50 +1501,45 @@ class Composer:
             ))  # fmt: skip
         if c.vp.verb.inf in SEE_OR_MEET and de == "was":
             return self.object_question()
-        return f"{de} {german(c, 'first')}", f"{en} {english(c, 'question')}"
+        return f"{de} {german(c, 'first')}", f"{en} {english(c, 'q')}"
 
-    def predicate(self) -> tuple[NP, Pair, Pair]:
-        """A subject, ist or war in its number, and an adjective: heiß, zu heiß, nicht heiß."""
-        group = self.pick(list(ADJECTIVES_OF))
-        thing, word = self.definite(group, share=0), self.pick(ADJECTIVES_OF[group].split())
+    def predicate(self, question: bool = False) -> Pair:
+        """ist or war with an adjective: heiß, zu heiß, nicht heiß."""
+        group = self.pick([group for group in ADJECTIVES_OF for _ in POOLS[group][0]])
+        thing, word = self.definite(group, share=0), self.rare(ADJECTIVES_OF[group].split(), str)
         grades = [NONE, ("nicht", "not")]
         if word not in COLORS and word != "kaputt":
-            grades += [("sehr", "very"), ("zu", "too"), ("nicht sehr", "not very")]
+            grades += [("sehr", "very"), ("nicht sehr", "not very")]
+        if word in TOO_MUCH:
+            grades += [("zu", "too")]
         how, how_en = self.pick(grades)
         p, past = thing.person, self.chance(0.4)
-        verb = (WAS_DE[p], WAS_EN[p]) if past else (BE_DE[p], BE_EN[p])
-        return thing, verb, (join(how, word), join(how_en, ADJECTIVES[word][0]))
-
-    def predicate_statement(self) -> Pair:
-        thing, verb, word = self.predicate()
-        return f"{thing.de('nom')} {verb[0]} {word[0]}", f"{thing.en} {verb[1]} {word[1]}"
-
-    def predicate_question(self) -> Pair:
-        thing, verb, word = self.predicate()
-        return f"{verb[0]} {thing.de('nom')} {word[0]}", f"{verb[1]} {thing.en} {word[1]}"
+        ist, is_ = (WAS_DE[p], WAS_EN[p]) if past else (BE_DE[p], BE_EN[p])
+        order, order_en = [thing.de("nom"), ist], [thing.en, is_]
+        if question:
+            order, order_en = order[::-1], order_en[::-1]
+        return join(*order, how, word), join(*order_en, how_en, ADJECTIVES[word][0])
 
     def comparison(self) -> Pair:
         """größer als, so groß wie."""
-        group = self.pick([group for group in ADJECTIVES_OF if group not in ("hot", "drink", "food", "tree")])
+        group = self.pick([group for group in ADJECTIVES_OF if group not in listed("hot drink food thing talk cake")])
         a, b = (self.definite(group, share=0, many=0) for _ in "ab")
-        word = self.pick([word for word in ADJECTIVES_OF[group].split() if ADJECTIVES[word][1] != "-"])
+        words = [word for word in ADJECTIVES_OF[group].split() if ADJECTIVES[word][1] != "-"]
+        word = self.rare(words, str)
         en, more, more_en = ADJECTIVES[word]
-        if a.en == b.en or 5 in (a.person, b.person):
+        if a.en.split()[-1] == b.en.split()[-1] or 5 in (a.person, b.person):
             return self.comparison()
         how, how_en = self.pick(((f"{more} als", f"{more_en} than"), (f"so {word} wie", f"as {en} as"),
                                  (f"nicht so {word} wie", f"not as {en} as")))  # fmt: skip
         return f"{a.de('nom')} ist {how} {b.de('nom')}", f"{a.en} is {how_en} {b.en}"
 
     def profession(self) -> Pair:
+        """Who is, was or would like to become what: no article in German."""
         gender, de, en = self.pick(table(PROFESSIONS))
-        kin = self.pick([noun for noun in NOUNS.values() if noun.group == "kin" and noun.gender == gender])
-        who = self.phrase(kin, "mein", share=0.2, many=0)
-        en = with_article(f"a {en}")
-        is_, is_en = self.pick((("ist", "is"), ("war", "was"), ("ist kein", "is not")))
-        if self.chance(0.3):
-            return f"{who.de('nom')} möchte {de} werden", f"{who.en} would like to become {en}"
-        is_ += "e" if is_.endswith("kein") and gender == "f" else ""
-        return f"{who.de('nom')} {is_} {de}", f"{who.en} {is_en} {en}"
+        kin = [noun for noun in NOUNS.values() if noun.group == "kin" and noun.gender == gender]
+        who, en = self.phrase(self.pick(kin), "mein", share=0.2, many=0), with_article(f"a {en}")
+        ist, is_ = self.pick((("ist", "is"), ("war", "was"), ("möchte", "would like to become")))
+        return join(who.de("nom"), ist, de, "werden" if ist == "möchte" else ""), f"{who.en} {is_} {en}"
 
     # Templates
 
@@ -1595,16 +1549,28 @@ class Composer:
             return SLOTS[kind](self, seen)
         det, _, group = kind.rpartition("_")
         if det == "n":
-            return self.phrase(self.noun(group), "2", share=0.3)
+            noun = self.noun(group)
+            return noun_phrase(noun, "", self.adjectives(noun, 0.3), count=2 + self.below(11))
+        if det in ("der", "just", "one"):
+            dets, share = ("ein" if det == "one" else "der der dies"), 0.4 if det == "der" else 0
+            return self.phrase(self.noun(group), dets, share=share, many=0)
         if det in ("a", "no", "many", "mass"):
             dets = {"a": "ein", "no": "kein", "many": "-", "mass": "-"}[det]
             thing = self.phrase(self.noun(group), dets, many=0)
-            return replace(thing, en=re.sub("^an? ", "no ", thing.en)) if det == "no" else thing
+            return replace(thing, en=re.sub("^(an?|any) ", "no ", thing.en)) if det == "no" else thing
         if det == "the":  # in the plural
-            return self.phrase(self.noun(group), "der dies mein", many=1)
+            return self.phrase(self.noun(group), "der der dies", many=1)
         while (thing := self.definite(group, many=0)).person == 5:
             pass  # Eltern
         return thing
+
+    def compose(self) -> Pair:
+        """A sentence from any template; nobody is called both du and Sie in it."""
+        while True:
+            de, en = self.fill(self.pick(WEIGHTED_TEMPLATES))
+            forms = (r"\b[Dd](u|ich|ir|ein\w*)\b", r"(?<= )(Sie|Ihnen|Ihr\w*)\b", r"\b[Ee](uch|uer|ure\w*)\b")
+            if sum(bool(re.search(form, de)) for form in forms) < 2:
+                return de, en
 
     def fill(self, template: str) -> Pair:
         """Both sides of a template, a slot of the same name filled alike on both."""
@@ -1613,12 +1579,13 @@ class Composer:
         def put(match: re.Match[str], side: int) -> str:
             name, _, form = match.group(1).partition(".")
             if name not in seen:
-                seen[name] = self.slot(name.rstrip("0123456789"), seen)
+                while (value := self.slot(name.rstrip("0123456789"), seen)) in seen.values():
+                    pass
+                seen[name] = value
             return written(seen[name], form, side)
 
         de, en = (
-            re.sub(r"{([^}]*)}", partial(put, side=side), text)
-            for side, text in enumerate(template.split(" = "))
+            re.sub(r"{([^}]*)}", partial(put, side=side), text) for side, text in enumerate(template.split(" = "))
         )
         for pair, short in CONTRACTIONS.items():
             de = de.replace(f"~{pair} ", f"{short} ")
@@ -1643,15 +1610,15 @@ def written(value: Slot, form: str, side: int) -> str:
         if form in ("er", "ihn"):
             pronoun = {"er": ("er", "ihn"), "sie": ("sie", "sie"), "sie5": ("sie", "sie")}
             return pronoun.get(value.again, ("es", "es"))[form == "ihn"]
-        return value.de(form or "nom")
+        return value.de(form)
     phrase = value.vp
     if form in ("zu", "bare"):
         if side == 0:
             return join(middle(value), phrase.verb.with_zu)
         return join(phrase.verb.en, phrase.en, value.manner[1], value.time[1])
     if side:
-        return english(value, "question" if form == "q" else "main", form if form == "time" else "")
-    return german(value, "main" if form == "time" else form or "main", form if form == "time" else "")
+        return english(value, form)
+    return german(value, form)
 
 
 def topic(seen: dict[str, Slot]) -> NP:
@@ -1670,25 +1637,26 @@ SLOTS: dict[str, Callable[[Composer, dict[str, Slot]], Slot]] = {
     "inner": lambda me, seen: me.any_clause(),
     "gone": lambda me, seen: me.clause("gone", me.subject(initial=False), 0.4),
     "hoped": lambda me, seen: me.clause("planned", me.subject(initial=False), 0.4),
-    "fronted": lambda me, seen: me.fronted(),
-    "habit": lambda me, seen: me.habit(),
+    "fronted": lambda me, seen: me.any_clause(time=1, neg=0.1),
+    "often": lambda me, seen: me.habit(often=True),
+    "habit": lambda me, seen: me.habit(often=False),
     "now": lambda me, seen: replace(me.clause("now", me.subject(), 0, 0), time=("gerade", "right now")),
     "jetzt": lambda me, seen: replace(me.clause("now", me.subject(), 0, 0), time=("jetzt", "now")),
     "fond": lambda me, seen: replace(me.clause("gern", me.subject(), 0, 0), often=("gern", "")),
     "already": lambda me, seen: replace(me.clause("perfect", me.subject(), 0, 0, 0), neg="schon"),
     "not_yet": lambda me, seen: replace(me.clause("perfect", me.subject(), 0, 0, 0), neg="noch nicht"),
     "state": lambda me, seen: me.clause("state", me.subject(), 0, 0.2, 0),
-    "has": lambda me, seen: me.clause("state", me.subject(initial=False), 0, 0.1, 0),
+    "has": lambda me, seen: me.clause("state", me.other(), 0, 0.1, 0),
     "where": lambda me, seen: me.where_question(),
     "when": lambda me, seen: me.when_question(),
     "wer": lambda me, seen: me.clause("gone", WHO, 0.4, 0.1),
     "main": lambda me, seen: me.clause("gone", me.subject(again=True), 0.4, 0.25),
-    "then": lambda me, seen: me.clause("gone", taken_up(seen), 0.1, 0.25),
+    "then": lambda me, seen: me.clause("gone", taken_up(seen), 0, 0.25),
     "why": lambda me, seen: me.aside(topic(seen), past=True),
     "plan": lambda me, seen: me.clause("planned", PRONOUNS[me.subject(False, True).again], 0.2, 0.2),
     "if": lambda me, seen: me.aside(PRONOUNS[me.subject(False, True).again], past=False),
     "go": lambda me, seen: me.going(),
-    "tried": lambda me, seen: Clause(me.subject(), VP(me.pick(MATRIX_VERBS)), "past"),
+    "tried": lambda me, seen: Clause(me.subject(), VP(me.rare(VERBS["matrix"], VERB)[0]), "past"),
     "aim": lambda me, seen: me.aim(topic(seen)),
     "request": lambda me, seen: me.request(),
     "ich": lambda me, seen: me.clause("gone", PRONOUNS["ich"], 0, 0.2),
@@ -1703,27 +1671,30 @@ SLOTS: dict[str, Callable[[Composer, dict[str, Slot]], Slot]] = {
     "which": lambda me, seen: me.which(),
     "whom": lambda me, seen: me.whom(),
     "owned": lambda me, seen: me.owned(),
-    "pred": lambda me, seen: me.predicate_statement(),
-    "predq": lambda me, seen: me.predicate_question(),
+    "pred": lambda me, seen: me.predicate(),
+    "predq": lambda me, seen: me.predicate(question=True),
     "compared": lambda me, seen: me.comparison(),
     "job": lambda me, seen: me.profession(),
     "titled": lambda me, seen: me.titled(),
     "spot": lambda me, seen: me.where(),
-    "lying": lambda me, seen: me.one_of(LYING),
-    "standing": lambda me, seen: me.one_of(STANDING),
-    "hanging": lambda me, seen: me.one_of(HANGING),
     "old": lambda me, seen: me.row("alt old; neu new; groß big; klein small; teuer expensive; schön beautiful"),
+    "too": lambda me, seen: me.row("groß big; klein small; teuer expensive; dunkel dark; laut noisy"),
     "adj": lambda me, seen: me.row("wichtig important; schwierig difficult; einfach simple"),
-    "to": lambda me, seen: me.place("building place", 1),
+    "to": lambda me, seen: me.place("building place room", 1),
     "in": lambda me, seen: me.anywhere(),
+    "at": lambda me, seen: me.place("building"),
     # names, numbers, times
     "name": lambda me, seen: (me.first_name(),) * 2,
     "town": lambda me, seen: me.town(),
     "few": lambda me, seen: me.counted(2, 12),
+    "adult": lambda me, seen: me.counted(20, 70),
+    "village": lambda me, seen: (me.name("town"),) * 2,
     "age": lambda me, seen: me.counted(3, 99),
     "hundreds": lambda me, seen: me.counted(20, 999),
     "number": lambda me, seen: me.counted(20, 999_999),
     "many": lambda me, seen: me.counted(100, 999_999),
+    "high": lambda me, seen: me.counted(20_000, 999_999),
+    "his": lambda me, seen: me.name_of(seen),
     "sum": lambda me, seen: me.sum(),
     "year": lambda me, seen: me.year(),
     "price": lambda me, seen: me.price(),
@@ -1737,183 +1708,211 @@ SLOTS: dict[str, Callable[[Composer, dict[str, Slot]], Slot]] = {
 }  # fmt: skip
 
 WHO = NP(("wer", "wen", "wem", ""), "who")
-# German = English. "~" marks a preposition that runs together with the article after it.
-TEMPLATES: list[tuple[int, str]] = [
-    (17, "{any}. = {any}."),
-    (12, "{fronted.time}. = {fronted.time}."),
-    (5, "{habit}. = {habit}."),
-    (2, "{now}. = {now}."),
-    (2, "{jetzt.time}. = {jetzt.time}."),
-    (3, "{fond}. = {fond}."),
-    (1, "{fond.first}? = {fond.q}?"),
-    (2, "{already}. = {already}."),
-    (2, "{not_yet}. = {not_yet}."),
-    (1, "{already.first}? = {already.q}?"),
-    (4, "{state}. = {state}."),
-    (2, "{has.first}? = {has.q}?"),
-    (5, "{inner.first}? = {inner.q}?"),
-    (2, "Warum {inner.first}? = Why {inner.q}?"),
-    (1, "Wo {where.first}? = Where {where.q}?"),
-    (2, "Wann {when.first}? = When {when.q}?"),
-    (2, "{wer}? = {wer}?"),
-    (5, "{asked}? = {asked}?"),
-    (5, "{main}, weil {why}. = {main} because {why}."),
-    (3, "{main}, obwohl {why}. = {main} although {why}."),
-    (1, "{main}, denn {gone}. = {main} because {gone}."),
-    (4, "{main}, aber {then}. = {main}, but {then}."),
-    (3, "{main}, und dann {then.first}. = {main}, and then {then}."),
-    (3, "Wenn {if}, {plan.first}. = If {if}, {plan}."),
-    (1, "Als ich in {town} war, {ich.first}. = When I was in {town}, {ich}."),
-    (1, "Als er in {town} war, {er.first}. = When he was in {town}, {er}."),
-    (1, "Als sie {age} Jahre alt war, {sie.first}. = When she was {age} years old, {sie}."),
-    (1, "Als wir {to} gegangen sind, {wir.first}. = When we went {to}, {wir}."),
-    (2, "Ich glaube, dass {gone.last}. = I believe that {gone}."),
-    (2, "Wir hoffen, dass {hoped.last}. = We hope that {hoped}."),
-    (2, "{name} hat gesagt, dass {gone.last}. = {name} said that {gone}."),
-    (1, "Es ist schade, dass {gone.last}. = It is a pity that {gone}."),
-    (1, "Ich habe gehört, dass {hoped.last}. = I heard that {hoped}."),
-    (2, "Ich weiß nicht, ob {inner.last}. = I do not know whether {inner}."),
-    (1, "Weißt du, warum {gone.last}? = Do you know why {gone}?"),
-    (1, "Können Sie mir sagen, wann {when.last}? = Can you tell me when {when}?"),
-    (1, "{name} hat gefragt, ob {gone.last}. = {name} asked whether {gone}."),
-    (4, "{go}, um {aim.zu}. = {go} to {aim.bare}."),
-    (3, "{tried}, {aim.zu}. = {tried} to {aim.bare}."),
-    (1, "Es ist {adj} für mich, {aim.zu}. = It is {adj} for me to {aim.bare}."),
-    (1, "Ich habe keine Zeit, {aim.zu}. = I have no time to {aim.bare}."),
-    (2, "{request.first}! = Please {request.bare}!"),
-    (4, "{two}. = {two}."),
-    (4, "{front}. = {front}."),
-    (2, "{who.nom}, heißt {name}. = {who} is called {name}."),
-    (1, "{who.nom}, kommt aus {town}. = {who} comes from {town}."),
-    (2, "Ich kenne {who.acc}. = I know {who}."),
-    (1, "{which.nom}, ist sehr teuer. = {which} is very expensive."),
-    (2, "{which.nom}, hat {price} gekostet. = {which} cost {price}."),
-    (1, "{which.nom}, gehört {kin.dat}. = {which} belongs to {kin}."),
-    (1, "Das ist {which.nom}. = This is {which}."),
-    (1, "Wo ist {which.nom}? = Where is {which}?"),
-    (2, "{whom.nom}, wohnt in {town}. = {whom} lives in {town}."),
-    (1, "{whom.nom}, heißt {name}. = {whom} is called {name}."),
-    (1, "Das Haus, in dem {titled.nom} wohnt, ist sehr {old}. = The house in which {titled} lives is very {old}."),
-    (1, "Die Wohnung, in der {name} wohnt, ist zu {old}. = The apartment in which {name} lives is too {old}."),
-    (1, "Der Ort, aus dem {name} kommt, heißt {town}. = The place from which {name} comes is called {town}."),
+# weight German = English. "~" marks a preposition that runs together with the article after it.
+TEMPLATES = """
+    30 {any}. = {any}.
+    30 {fronted.time}. = {fronted.time}.
+    12 {often}. = {often}.
+    10 {habit}. = {habit}.
+    12 {habit.time}. = {habit.time}.
+    4 {now}. = {now}.
+    4 {jetzt.time}. = {jetzt.time}.
+    6 {fond}. = {fond}.
+    2 {fond.first}? = {fond.q}?
+    4 {already}. = {already}.
+    4 {not_yet}. = {not_yet}.
+    2 {already.first}? = {already.q}?
+    14 {state}. = {state}.
+    4 {has.first}? = {has.q}?
+    10 {inner.first}? = {inner.q}?
+    4 Warum {inner.first}? = Why {inner.q}?
+    2 Wo {where.first}? = Where {where.q}?
+    4 Wann {when.first}? = When {when.q}?
+    4 {wer}? = {wer}?
+    10 {asked}? = {asked}?
+    10 {main}, weil {why}. = {main} because {why}.
+    6 {main}, obwohl {why}. = {main} although {why}.
+    2 {main}, denn {gone}. = {main} because {gone}.
+    8 {main}, aber {then}. = {main}, but {then}.
+    6 {main}, und dann {then.first}. = {main}, and then {then}.
+    6 Wenn {if}, {plan.first}. = If {if}, {plan}.
+    2 Als ich in {town} war, {ich.first}. = When I was in {town}, {ich}.
+    2 Als er in {town} war, {er.first}. = When he was in {town}, {er}.
+    2 Als sie {age} Jahre alt war, {sie.first}. = When she was {age} years old, {sie}.
+    2 Als wir {to} gegangen sind, {wir.first}. = When we went {to}, {wir}.
+    4 Ich glaube, dass {gone.last}. = I believe that {gone}.
+    4 Ich hoffe, dass {hoped.last}. = I hope that {hoped}.
+    4 {name} hat gesagt, dass {gone.last}. = {name} said that {gone}.
+    2 Es ist schade, dass {gone.last}. = It is a pity that {gone}.
+    2 Ich habe gehört, dass {hoped.last}. = I heard that {hoped}.
+    4 Ich weiß nicht, ob {inner.last}. = I do not know whether {inner}.
+    2 Weißt du, warum {gone.last}? = Do you know why {gone}?
+    2 Können Sie mir sagen, wann {when.last}? = Can you tell me when {when}?
+    2 {name} hat gefragt, ob {gone.last}. = {name} asked whether {gone}.
+    8 {go}, um {aim.zu}. = {go} to {aim.bare}.
+    6 {tried}, {aim.zu}. = {tried} to {aim.bare}.
+    2 Es ist {adj} für mich, {aim.zu}. = It is {adj} for me to {aim.bare}.
+    2 Ich habe keine Zeit, {aim.zu}. = I have no time to {aim.bare}.
+    4 {request.first}! = Please {request.bare}!
+    8 {two}. = {two}.
+    8 {front}. = {front}.
+    4 {who.nom}, heißt {his}. = {who} is called {his}.
+    2 {who.nom}, kommt aus {town}. = {who} comes from {town}.
+    4 Ich kenne {who.acc}. = I know {who}.
+    2 {which.nom}, gefällt mir sehr. = I like {which} very much.
+    4 {which.nom}, hat {price} gekostet. = {which} cost {price}.
+    2 {which.nom}, gehört {kin.dat}. = {which} belongs to {kin}.
+    2 Das ist {which.nom}. = This is {which}.
+    2 Wo ist {which.nom}? = Where is {which}?
+    4 {whom.nom}, wohnt in {town}. = {whom} lives in {town}.
+    2 {whom.nom}, heißt {his}. = {whom} is called {his}.
+    2 Das Haus, in dem {titled.nom} wohnt, ist sehr {old}. = The house in which {titled} lives is very {old}.
+    2 Die Wohnung, in der {name} wohnt, ist zu {too}. = The apartment in which {name} lives is too {too}.
+    2 Der Ort, aus dem {name} kommt, heißt {town}. = The place from which {name} comes is called {town}.
     # what is, what there is, whose it is, who likes it
-    (8, "{pred}. = {pred}."),
-    (2, "{predq}? = {predq}?"),
-    (6, "{compared}. = {compared}."),
-    (3, "{job}. = {job}."),
-    (2, "~In {town} gibt es {a_building.acc}. = There is {a_building} in {town}."),
-    (1, "~In {town} gibt es {no_building.acc}. = There is {no_building} in {town}."),
-    (2, "~In {town} gibt es {n_building.acc}. = There are {n_building} in {town}."),
-    (1, "Gibt es in {town} {a_place.acc}? = Is there {a_place} in {town}?"),
-    (1, "In dieser Stadt gibt es {few} {many_sight}. = There are {few} {many_sight} in this city."),
-    (2, "{thing.nom} gehört {kin.dat}. = {thing} belongs to {kin}."),
-    (1, "{clothes.nom} gehört mir nicht. = {clothes} does not belong to me."),
-    (1, "Wem gehört {thing.nom}? = Who does {thing} belong to?"),
-    (1, "{the_clothes.nom} gehören {person.dat}. = {the_clothes} belong to {person}."),
-    (2, "{thing.nom} gefällt {person.dat}. = {person} likes {thing}."),
-    (2, "{kin.dat} gefällt {furniture.nom}. = {kin} likes {furniture}."),
-    (1, "{the_clothes.nom} gefallen {kin.dat}. = {kin} likes {the_clothes}."),
-    (1, "Mir gefällt {room.nom}. = I like {room}."),
-    (1, "Uns gefallen {the_sight.nom}. = We like {the_sight}."),
-    (1, "{event.nom} hat {titled.dat} nicht gefallen. = {titled} did not like {event}."),
-    (1, "Hat dir {event.nom} gefallen? = Did you like {event}?"),
-    (2, "{owned.nom} ist {old}. = {owned} is {old}."),
-    (2, "Ich habe {owned.acc} gefunden. = I found {owned}."),
-    (1, "Wo ist {owned.nom}? = Where is {owned}?"),
-    (1, "Das ist {owned.nom}. = This is {owned}."),
-    (1, "Hast du {owned.acc} gesehen? = Did you see {owned}?"),
+    8 {pred}. = {pred}.
+    2 {predq}? = {predq}?
+    6 {compared}. = {compared}.
+    3 {job}. = {job}.
+    2 In {town} gibt es {a_building.acc}. = There is {a_building} in {town}.
+    1 In {town} gibt es {no_building.acc}. = There is {no_building} in {town}.
+    2 In {town} gibt es {n_building.acc}. = There are {n_building} in {town}.
+    18 Wie komme ich {to}? = How do I get {to}?
+    2 In {town} gibt es {a_place.acc}. = There is {a_place} in {town}.
+    24 {kin.nom} war {past} {in}. = {kin} was {in} {past}.
+    8 {name} hat {in} auf {person.acc} gewartet. = {name} waited for {person} {in}.
+    17 {titled.nom} arbeitet {at}. = {titled} works {at}.
+    10 Ich freue mich auf {der_awaited.acc}. = I look forward to {der_awaited}.
+    6 Nach {der_held.dat} sind wir {to} gegangen. = After {der_held} we went {to}.
+    3 Vor {der_held.dat} hat {name} {in} geschlafen. = Before {der_held} {name} slept {in}.
+    6 {name} möchte {mass_drink.acc} oder {mass_hot.acc} trinken. =
+        {name} would like to drink {mass_drink} or {mass_hot}.
+    4 Trinken Sie {mass_hot.acc} mit Honig? = Do you drink {mass_hot} with honey?
+    8 {place.nom} gefällt {person.dat}. = {person} likes {place}.
+    15 Können Sie bitte {der_opening.acc} zumachen? = Can you please close {der_opening}?
+    8 {kin.nom} muss {der_opening.acc} reparieren. = {kin} has to repair {der_opening}.
+    16 {der_vehicle.nom} ist heute zu spät gekommen. = {der_vehicle} came late today.
+    3 {name} hat lange auf {der_vehicle.acc} gewartet. = {name} waited for {der_vehicle} for a long time.
+    15 {kin.nom} findet {der_room.acc} schön. = {kin} thinks {der_room} is beautiful.
+    1 Gibt es in {town} {a_place.acc}? = Is there {a_place} in {town}?
+    1 In dieser Stadt gibt es {few} {many_sight.acc}. = There are {few} {many_sight} in this city.
+    2 {der_thing.nom} gehört {kin.dat}. = {der_thing} belongs to {kin}.
+    1 {der_clothes.nom} gehört mir nicht. = {der_clothes} does not belong to me.
+    1 Wem gehört {der_thing.nom}? = Who does {der_thing} belong to?
+    1 {the_clothes.nom} gehören {person.dat}. = {the_clothes} belong to {person}.
+    2 {thing.nom} gefällt {person.dat}. = {person} likes {thing}.
+    13 {kin.dat} gefällt {furniture.nom}. = {kin} likes {furniture}.
+    1 {the_clothes.nom} gefallen {kin.dat}. = {kin} likes {the_clothes}.
+    1 Mir gefällt {room.nom}. = I like {room}.
+    1 Uns gefallen {the_sight.nom}. = We like {the_sight}.
+    1 {event.nom} hat {titled.dat} nicht gefallen. = {titled} did not like {event}.
+    1 Hat dir {event.nom} gefallen? = Did you like {event}?
+    2 {owned.nom} ist {old}. = {owned} is {old}.
+    2 Ich habe {owned.acc} gefunden. = I found {owned}.
+    1 Wo ist {owned.nom}? = Where is {owned}?
+    1 Das ist {owned.nom}. = This is {owned}.
+    1 Hast du {owned.acc} gesehen? = Did you see {owned}?
     # taken up by a pronoun: er, sie or es is it
-    (2, "Ich habe {thing.acc} gesucht, aber ich habe {thing.ihn} nicht gefunden. = "
-        "I looked for {thing}, but I did not find {thing.it}."),
-    (2, "{clothes.nom} ist schön, aber {clothes.er} ist zu teuer. = "
-        "{clothes} is beautiful, but {clothes.it} is too expensive."),
-    (1, "{device.nom} ist neu, aber {device.er} ist schon kaputt. = "
-        "{device} is new, but {device.it} is already broken."),
-    (1, "{name} hat {furniture.acc} gekauft, weil {furniture.er} billig war. = "
-        "{name} bought {furniture} because {furniture.it} was cheap."),
-    (1, "Wo ist {reading.nom}? Ich kann {reading.ihn} nicht finden. = "
-        "Where is {reading}? I cannot find {reading.it}."),
-    (1, "{the_thing.nom} waren billig, aber {the_thing.er} sind schwer. = "
-        "{the_thing} were cheap, but {the_thing.they} are heavy."),
+    2 Ich habe {thing.acc} gesucht, aber ich habe {thing.ihn} nicht gefunden. =
+        I looked for {thing}, but I did not find {thing.it}.
+    2 {just_clothes.nom} ist schön, aber {just_clothes.er} ist zu teuer. =
+        {just_clothes} is beautiful, but {just_clothes.it} is too expensive.
+    1 {just_device.nom} ist neu, aber {just_device.er} ist schon kaputt. =
+        {just_device} is new, but {just_device.it} is already broken.
+    1 {name} hat {one_furniture.acc} gekauft, weil {one_furniture.er} billig war. =
+        {name} bought {one_furniture} because {one_furniture.it} was cheap.
+    1 Wo ist {reading.nom}? Ich kann {reading.ihn} nicht finden. = Where is {reading}? I cannot find {reading.it}.
+    1 {the_thing.nom} waren billig, aber {the_thing.er} sind schwer. =
+        {the_thing} were cheap, but {the_thing.they} are heavy.
     # where things are and where they are put
-    (2, "{lying.nom} liegt {spot.dat}. = {lying} is lying {spot}."),
-    (2, "{standing.nom} steht {spot.dat}. = {standing} is standing {spot}."),
-    (1, "{hanging.nom} hängt neben der Tür. = {hanging} is hanging next to the door."),
-    (1, "{animal.nom} schläft {spot.dat}. = {animal} is sleeping {spot}."),
-    (1, "Liegt {lying.nom} {spot.dat}? = Is {lying} lying {spot}?"),
-    (2, "{kin.nom} hat {lying.acc} {spot.acc} gelegt. = {kin} put {lying} {spot}."),
-    (2, "{name} hat {standing.acc} {spot.acc} gestellt. = {name} put {standing} {spot}."),
-    (1, "Stellen Sie {standing.acc} bitte {spot.acc}! = Please put {standing} {spot}!"),
-    (1, "Ich habe {hanging.acc} neben die Tür gehängt. = I hung {hanging} next to the door."),
+    2 {lying.nom} liegt {spot.dat}. = {lying} is lying {spot}.
+    2 {standing.nom} steht {spot.dat}. = {standing} is standing {spot}.
+    1 {hanging.nom} hängt neben der Tür. = {hanging} is hanging next to the door.
+    1 {animal.nom} schläft {spot.dat}. = {animal} is sleeping {spot}.
+    1 Liegt {lying.nom} {spot.dat}? = Is {lying} lying {spot}?
+    2 {kin.nom} hat {lying.acc} {spot.acc} gelegt. = {kin} put {lying} {spot}.
+    2 {name} hat {standing.acc} {spot.acc} gestellt. = {name} put {standing} {spot}.
+    1 Stellen Sie {der_standing.acc} bitte {spot.acc}! = Please put {der_standing} {spot}!
+    1 Ich habe {hanging.acc} neben die Tür gehängt. = I hung {hanging} next to the door.
     # passive
-    (2, "{device.nom} wurde {past} repariert. = {device} was repaired {past}."),
-    (1, "{the_room.nom} wurden {past} geputzt. = {the_room} were cleaned {past}."),
-    (1, "{thing.nom} wurde von {person.dat} gefunden. = {thing} was found by {person}."),
-    (3, "{building.nom} wurde im Jahr {year} gebaut. = {building} was built in {year}."),
-    (1, "{sight.nom} wird nächstes Jahr repariert. = {sight} will be repaired next year."),
+    2 {device.nom} wurde {past} repariert. = {device} was repaired {past}.
+    1 {the_room.nom} wurden {past} geputzt. = {the_room} were cleaned {past}.
+    1 {thing.nom} wurde ~von {person.dat} gefunden. = {thing} was found by {person}.
+    3 {der_built.nom} wurde im Jahr {year} gebaut. = {der_built} was built in {year}.
+    1 {sight.nom} wird nächstes Jahr repariert. = {sight} will be repaired next year.
     # names
-    (2, "Ich heiße {name} und komme aus {town}. = My name is {name} and I come from {town}."),
-    (2, "{kin.nom} heißt {name}. = {kin.s} name is {name}."),
-    (1, "Wie heißt {kin.nom}? = What is {kin.s} name?"),
-    (1, "Das ist {titled.nom} aus {town}. = This is {titled} from {town}."),
-    (1, "Guten Morgen, {titled.nom}! = Good morning, {titled}!"),
-    (1, "Guten Abend, {titled.nom}! = Good evening, {titled}!"),
-    (1, "Auf Wiedersehen, {titled.nom}! = Goodbye, {titled}!"),
-    (2, "{name} wohnt in {town}. = {name} lives in {town}."),
-    (1, "Woher kommt {name}? = Where does {name} come from?"),
-    (1, "Wo wohnt {titled.nom}? = Where does {titled} live?"),
-    (2, "{name} und {name2} kommen aus {town}. = {name} and {name2} come from {town}."),
-    (1, "{titled.nom} kennt {titled2.acc} nicht. = {titled} does not know {titled2}."),
-    (2, "{name} wohnt seit {span} in {town}. = {name} has lived in {town} for {span}."),
-    (1, "Ich kenne {titled.acc} seit {span}. = I have known {titled} for {span}."),
-    (1, "Seit {span} arbeitet {kin.nom} in {town}. = {kin} has worked in {town} for {span}."),
-    (1, "{name} und {titled.nom} haben sich in {town} getroffen. = {name} and {titled} met in {town}."),
-    (1, "Wer wohnt in {town}, {name} oder {name2}? = Who lives in {town}, {name} or {name2}?"),
+    2 Ich heiße {name} und komme aus {town}. = My name is {name} and I come from {town}.
+    2 {kin.nom} heißt {his}. = {kin.s} name is {his}.
+    1 Wie heißt {kin.nom}? = What is {kin.s} name?
+    1 Das ist {titled.nom} aus {town}. = This is {titled} from {town}.
+    1 Guten Morgen, {titled.nom}! = Good morning, {titled}!
+    1 Guten Abend, {titled.nom}! = Good evening, {titled}!
+    1 Auf Wiedersehen, {titled.nom}! = Goodbye, {titled}!
+    2 {name} wohnt in {town}. = {name} lives in {town}.
+    1 Woher kommt {name}? = Where does {name} come from?
+    1 Wo wohnt {titled.nom}? = Where does {titled} live?
+    2 {name} und {name2} kommen aus {town}. = {name} and {name2} come from {town}.
+    1 {titled.nom} kennt {titled2.acc} nicht. = {titled} does not know {titled2}.
+    2 {name} wohnt seit {span} in {town}. = {name} has lived in {town} for {span}.
+    1 Ich kenne {titled.acc} seit {span}. = I have known {titled} for {span}.
+    1 Seit {span} arbeitet {kin.nom} in {town}. = {kin} has worked in {town} for {span}.
+    1 {name} und {titled.nom} haben sich in {town} getroffen. = {name} and {titled} met in {town}.
+    1 Wer wohnt in {town}, {name} oder {name2}? = Who lives in {town}, {name} or {name2}?
     # numbers
-    (4, "{town} hat {many} Einwohner. = {town} has {many} inhabitants."),
-    (3, "{reading.nom} hat {hundreds} Seiten. = {reading} has {hundreds} pages."),
-    (3, "Die richtige Zahl ist {number}. = The correct number is {number}."),
-    (2, "Die Nummer ist nicht {number}, sondern {number2}. = The number is not {number} but {number2}."),
-    (4, "{sum}. = {sum}."),
-    (3, "~Von {town} nach {town2} sind es {hundreds} Kilometer. = "
-        "It is {hundreds} kilometers from {town} to {town2}."),
-    (2, "{sight.nom} ist {hundreds} Meter lang. = {sight} is {hundreds} meters long."),
-    (2, "{kin.nom} ist {age} Jahre alt. = {kin} is {age} years old."),
-    (1, "{name} wird am {date.dat} {age} Jahre alt. = {name} will be {age} years old on {date}."),
-    (2, "In der Bibliothek gibt es {many} Bücher. = There are {many} books in the library."),
-    (2, "Die Fabrik hat letztes Jahr {many} {many_device} verkauft. = The factory sold {many} {many_device} last year."),
-    (2, "{kin.nom} hat {many} Euro gespart. = {kin} saved {many} euros."),
-    (2, "Das Haus kostet {many} Euro. = The house costs {many} euros."),
-    (1, "{titled.nom} wohnt in Zimmer {hundreds}. = {titled} lives in room {hundreds}."),
-    (1, "{name} wurde im Jahr {year} geboren. = {name} was born in {year}."),
+    8 {village} hat {many} Einwohner. = {village} has {many} inhabitants.
+    6 {reading.nom} hat {hundreds} Seiten. = {reading} has {hundreds} pages.
+    6 Die richtige Zahl ist {number}. = The correct number is {number}.
+    4 Die Nummer ist nicht {number}, sondern {number2}. = The number is not {number} but {number2}.
+    8 {sum}. = {sum}.
+    6 Von {town} nach {town2} sind es {hundreds} Kilometer. = It is {hundreds} kilometers from {town} to {town2}.
+    4 {der_bridge.nom} ist {hundreds} Meter lang. = {der_bridge} is {hundreds} meters long.
+    4 {der_tower.nom} ist {hundreds} Meter hoch. = {der_tower} is {hundreds} meters high.
+    4 {kin.nom} ist {adult} Jahre alt. = {kin} is {adult} years old.
+    2 {name} wird am {date.dat} {age} Jahre alt. = {name} will be {age} years old on {date}.
+    4 In der Bibliothek gibt es {many} Bücher. = There are {many} books in the library.
+    4 Die Fabrik hat letztes Jahr {many} {many_device.acc} verkauft. =
+        The factory sold {many} {many_device} last year.
+    4 {kin.nom} hat {many} Euro gespart. = {kin} saved {many} euros.
+    4 {der_sold.nom} kostet {high} Euro. = {der_sold} costs {high} euros.
+    2 {titled.nom} wohnt in Zimmer {hundreds}. = {titled} lives in room {hundreds}.
+    2 {name} wurde im Jahr {year} geboren. = {name} was born in {year}.
     # prices, quantities
-    (3, "{thing.nom} kostet {price}. = {thing} costs {price}."),
-    (2, "{the_fruit.nom} kosten {price}. = {the_fruit} cost {price}."),
-    (1, "Wie viel kostet {furniture.nom}? = How much does {furniture} cost?"),
-    (2, "Ich habe {price} für {clothes.acc} bezahlt. = I paid {price} for {clothes}."),
-    (1, "Das macht zusammen {price}. = That is {price} altogether."),
-    (2, "{kin.nom} hat {few} Kilo {many_fruit} gekauft. = {kin} bought {few} kilos of {many_fruit}."),
-    (1, "Wir haben {few} Flaschen {mass_drink} bestellt. = We ordered {few} bottles of {mass_drink}."),
-    (1, "Ich möchte eine Tasse {mass_hot}. = I would like a cup of {mass_hot}."),
+    3 {thing.nom} kostet {price}. = {thing} costs {price}.
+    5 {the_fruit.nom} kosten {price}. = {the_fruit} cost {price}.
+    1 Wie viel kostet {furniture.nom}? = How much does {furniture} cost?
+    2 Ich habe {price} für {der_clothes.acc} bezahlt. = I paid {price} for {der_clothes}.
+    1 Das macht zusammen {price}. = That is {price} altogether.
+    2 {kin.nom} hat {few} Kilo {many_fruit.acc} gekauft. = {kin} bought {few} kilos of {many_fruit}.
+    4 Wir haben {few} Flaschen {mass_drink.acc} bestellt. = We ordered {few} bottles of {mass_drink}.
+    8 {kin.nom} macht jeden Sonntag {one_salad.acc}. = {kin} makes {one_salad} every Sunday.
+    6 {kin.nom} kocht jeden Samstag {one_dish.acc}. = {kin} cooks {one_dish} every Saturday.
+    4 {name} und {name2} teilen sich {one_dish.acc}. = {name} and {name2} share {one_dish}.
+    2 Ich möchte eine Tasse {mass_hot.acc}. = I would like a cup of {mass_hot}.
+    2 {kin.nom} trinkt jeden Morgen {mass_hot.acc}. = {kin} drinks {mass_hot} every morning.
+    10 Wir haben {no_food.acc} mehr. = We have {no_food} left.
+    5 Möchten Sie {mass_food.acc} oder {mass_fruit.acc}? = Would you like {mass_food} or {mass_fruit}?
+    6 {name} isst gern {mass_food.acc} mit {mass_food2.dat}. = {name} likes to eat {mass_food} with {mass_food2}.
+    1 Ein Glas {mass_drink.nom} kostet {price}. = A glass of {mass_drink} costs {price}.
     # times and dates
-    (2, "Es ist {clock}. = It is {clock}."),
-    (3, "{event.nom} fängt um {clock} an. = {event} begins at {clock}."),
-    (1, "Ich weiß nicht, wann {event.nom} anfängt. = I do not know when {event} begins."),
-    (2, "Der Zug nach {town} fährt um {digital} Uhr ab. = The train to {town} leaves at {digital}."),
-    (2, "Um {clock} kommt der Bus aus {town} an. = At {clock} the bus from {town} arrives."),
-    (1, "Um wie viel Uhr fährt der Zug nach {town} ab? = What time does the train to {town} leave?"),
-    (2, "{kin.nom} steht jeden Tag um {clock} auf. = {kin} gets up at {clock} every day."),
-    (1, "{building.nom} ist bis {clock} geöffnet. = {building} is open until {clock}."),
-    (2, "{kin.nom} hat am {date.dat} Geburtstag. = {kin.s} birthday is on {date}."),
-    (2, "Heute ist {weekday}, der {date}. = Today is {weekday}, {date}."),
-    (2, "{event.nom} findet {day} statt. = {event} takes place {day}."),
-    (1, "Der Kurs beginnt am {weekday}, dem {date.dat}. = The course begins on {weekday}, {date}."),
+    2 Es ist {clock}. = It is {clock}.
+    3 {der_held.nom} fängt um {clock} an. = {der_held} begins at {clock}.
+    1 Ich weiß nicht, wann {der_held.nom} anfängt. = I do not know when {der_held} begins.
+    2 Der Zug nach {town} fährt um {digital} Uhr ab. = The train to {town} leaves at {digital}.
+    2 Um {clock} kommt der Bus aus {town} an. = At {clock} the bus from {town} arrives.
+    1 Um wie viel Uhr fährt der Zug nach {town} ab? = What time does the train to {town} leave?
+    2 {kin.nom} steht jeden Tag um {clock} auf. = {kin} gets up at {clock} every day.
+    1 {der_public.nom} ist bis {clock} geöffnet. = {der_public} is open until {clock}.
+    2 {kin.nom} hat am {date.dat} Geburtstag. = {kin.s} birthday is on {date}.
+    2 Heute ist {weekday}, der {date.nom}. = Today is {weekday}, {date}.
+    2 {der_held.nom} findet {day} statt. = {der_held} takes place {day}.
+    1 Der Kurs beginnt am {weekday}, dem {date.dat}. = The course begins on {weekday}, {date}.
     # weather
-    (1, "Morgen wird es in {town} regnen. = Tomorrow it will rain in {town}."),
-    (1, "Gestern hat es in {town} geschneit. = Yesterday it snowed in {town}."),
-    (1, "Im Sommer ist es in {town} sehr warm. = In the summer it is very warm in {town}."),
-]
-EXPANDED = [template for weight, template in TEMPLATES for _ in range(weight)]
+    1 Morgen wird es in {town} regnen. = Tomorrow it will rain in {town}.
+    1 Gestern hat es in {town} geschneit. = Yesterday it snowed in {town}.
+    1 Im Sommer ist es in {town} sehr warm. = In the summer it is very warm in {town}.
+"""
+TEMPLATE_LINES = re.findall(r"^ +(\d+) (.*)$", TEMPLATES.replace("=\n        ", "= "), re.M)
+WEIGHTED_TEMPLATES = [template for weight, template in TEMPLATE_LINES for _ in range(int(weight))]
 
 
 # --- Splits ----------------------------------------------------------------------------------------
@@ -1924,7 +1923,7 @@ def make_splits(sizes: dict[str, int] | None = None) -> dict[str, list[Pair]]:
     for seed, (split, size) in enumerate((sizes or SIZES).items(), start=1):
         composer, pairs = Composer(seed, unseen=split != "train"), []
         while len(pairs) < size:
-            de, en = composer.fill(composer.pick(EXPANDED))
+            de, en = composer.compose()
             if de not in translations:
                 translations[de] = en
                 pairs.append((de, en))

@@ -276,9 +276,9 @@ def test_background_slip_cosine_first_and_a_frequency_for_every_component() -> N
     assert misfit_of_a_step(own_frequencies) > 1e-3
 
 
-def test_background_cross_attention(spy: list[Attention]) -> None:
-    """attention-and-transformers-background.txt: queries of the decoder, 10 x 512; keys and values of
-    the encoder, 5 x 512; scores 10 x 5, divided by sqrt(64) in each head; then LN of the sum.
+def test_background_decoder_layer(spy: list[Attention]) -> None:
+    """attention-and-transformers-background.txt: queries of the decoder, 10 x 512; keys and values of the encoder,
+    5 x 512; scores 10 x 5, divided by sqrt(64) in each head; LN of each sum, as in the encoder.
 
     At its end it lets six queries ask three words only; the end token is a key like any other.
     """
@@ -286,18 +286,19 @@ def test_background_cross_attention(spy: list[Attention]) -> None:
     tgt_in = torch.tensor([[BOS, *[4, 5, 6] * 3]])
     memory = model.encode(src, mask)
     assert (tgt_in.shape, memory.shape) == ((1, 10), (1, 5, 512))
-    model.decode(tgt_in, memory, mask)
-    cross, layer = spy[-1], model.decoder[0]
-    w_q, w_k, w_v = (w.t() for w in layer.cross_attention.query_key_value.weight.chunk(3))
-    close(torch.cat([*cross.k[0]], dim=-1), memory[0] @ w_k)
-    close(torch.cat([*cross.v[0]], dim=-1), memory[0] @ w_v)
+    out, (_, masked, cross), layer = model.decode(tgt_in, memory, mask), spy, model.decoder[0]
     y = model.tgt_embedding(tgt_in, torch.float64)
-    bias = attention_bias(causal_mask(10, y.device), y.dtype)
-    y = layer.around_self_attention.norm(y + layer.self_attention.self_attention(y, bias))
-    close(torch.cat([*cross.q[0]], dim=-1), y[0] @ w_q)
+    z = masked.out.transpose(1, 2).flatten(2) @ layer.self_attention.output.weight.t()
+    y = layer.around_self_attention.norm(z + y)
+    w_q, w_k, w_v = (w.t() for w in layer.cross_attention.query_key_value.weight.chunk(3))
+    for ours, by_document in ((cross.q, y @ w_q), (cross.k, memory @ w_k), (cross.v, memory @ w_v)):
+        close(ours.transpose(1, 2).flatten(2), by_document)
     close(cross.weights, (cross.q @ cross.k.transpose(2, 3) / 8).softmax(-1))
     assert cross.weights.shape == (1, 8, 10, 5)
     assert (cross.weights[..., 4] > 0).all()
+    z = cross.out.transpose(1, 2).flatten(2) @ layer.cross_attention.output.weight.t()
+    y = layer.around_cross_attention.norm(z + y)
+    close(out, layer.around_feed_forward.norm(layer.feed_forward(y) + y))
 
 
 def test_background_cost_and_slip_of_the_fixed_length() -> None:
@@ -519,7 +520,10 @@ def test_coding_xavier() -> None:
 
 def test_coding_number_of_parameters() -> None:
     """transformer-coding-details.txt: the modules of its base model, 8,000 and 6,000 words, added up by hand."""
-    linear = lambda inputs, outputs: inputs * outputs + outputs  # noqa: E731
+
+    def linear(inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
     attention, norm = 4 * linear(512, 512), 2 * 512
     feed_forward = linear(512, 2048) + linear(2048, 512)
     blocks = 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)

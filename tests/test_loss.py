@@ -174,6 +174,11 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     assert abs(result.smoothed.item() - exact_result.smoothed.item()) < 1.6
     assert abs(result.nll.item() - exact_result.nll.item()) < 1.6
     assert abs(without.smoothed.item() - result.smoothed.item()) < 0.1
+    low_weight, low_b = (None if x is None else x.detach().bfloat16() for x in (weight, b))
+    scores = F.linear(hidden, low_weight, low_b).float()  # nothing after the scores is rounded to 8 digits
+    rounded_once = F.cross_entropy(scores, target, reduction="sum").item()
+    assert result.nll.item() == pytest.approx(rounded_once, rel=1e-6)
+    assert without.nll.item() == pytest.approx(rounded_once, rel=1e-6)
     for low_grad, grad, leaf in zip(low, exact, low_wanted, strict=True):
         assert low_grad.dtype == leaf.dtype
         error = (low_grad.double() - grad).norm() / grad.norm()

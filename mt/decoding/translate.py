@@ -6,13 +6,15 @@ gives an empty line and never enters the model; a source too long for the model 
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from mt.data.corpus import decode_lines, read_lines
 from mt.data.tokenizer import EOS, PAD, Tokenizer
 from mt.decoding.inference import Inference
 from mt.decoding.search import Hypothesis, beam_search, greedy_search
-from mt.errors import DataError
+from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 
 if TYPE_CHECKING:
@@ -34,12 +36,14 @@ if TYPE_CHECKING:
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131072}
 # Lines read before they are sorted by length and translated: what is in memory at one time.
 WINDOW = 20_000
-# Where a source too long for the model may be cut, best first: after a sentence, a clause, a word.
+# A source too long for the model is cut after these, best first: the end of a sentence, a clause, a word.
 CUTS = (
-    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])"),
+    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*"),
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
     re.compile(r"\s+"),
 )
+# What may become of bytes that are no UTF-8.
+ERRORS = ("strict", "replace")
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Tally:
             notes.append(f"{len(self.split):,} too long for the model, translated in pieces: line {shown}{more}")
         said = f" ({'; '.join(notes)})" if notes else ""
         speed = f"{self.lines / rate:,.0f} lines/s, {self.tokens / rate:,.0f} tokens/s"
-        return f"{self.lines:,} lines{said} in {self.seconds:.1f} s: {speed}"
+        return f"{self.lines:,} line{'s' * (self.lines != 1)}{said} in {self.seconds:.1f} s: {speed}"
 
 
 class Translator:
@@ -88,7 +92,15 @@ class Translator:
         n_best: int = 1,
         batch_tokens: int | None = None,
     ) -> None:
-        """`max_source`: tokens of the longest source to translate whole, eos not counted."""
+        """`max_source`: tokens of the longest source to translate whole, eos not counted.
+
+        Raises ConfigError if n_best is above the beam size.
+        """
+        if n_best > decode.beam_size:
+            raise ConfigError(
+                f"--n-best: must be at most the beam size, {decode.beam_size}, found {n_best}; "
+                f"lower it, or give --beam-size {n_best}"
+            )
         self.inference = Inference(model, device)
         self.tokenizer, self.decode, self.n_best = tokenizer, decode, n_best
         self.max_source = min(max_source, self.inference.max_tokens - 1)
@@ -137,8 +149,9 @@ class Translator:
         return [one[i : i + step] for one in ids for i in range(0, len(one), step)]
 
     def _pack(self, separator: re.Pattern[str], text: str) -> list[str]:
-        """Cut `text` at the separator into as few pieces as fit the model; those that cannot be cut stay long."""
-        parts = [part for part in separator.split(text) if part and part.strip()]
+        """Cut `text` after separators into as few pieces as fit the model; those that cannot be cut stay long."""
+        ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
+        parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
         sizes = [len(ids) for ids in self.tokenizer.encode_src([text, *parts])]
         if sizes[0] <= self.max_source:
             return [text]
@@ -146,7 +159,7 @@ class Translator:
         room = 0
         for part, size in zip(parts, sizes[1:], strict=True):
             if packed and size <= room:
-                packed[-1] = f"{packed[-1]} {part}"
+                packed[-1] += part
                 room -= size
             else:
                 packed.append(part)
@@ -211,27 +224,67 @@ def format_lines(translations: Iterable[Translation], n_best: int, scores: bool)
             yield f"{one.scores[0]:.4f}\t{one.texts[0]}" if scores else one.texts[0]
 
 
-def read_input(source: str, errors: str) -> Iterator[str]:
-    """Lines of a file (plain or .gz) or of stdin (`-`); bytes that are no UTF-8 are an error, or become U+FFFD."""
-    if source == "-":
-        return decode_lines(sys.stdin.buffer, "stdin", errors)
-    return read_lines(Path(source), "", errors)
+def read_input(source: str, errors: str = "strict") -> Iterator[str]:
+    """Lines of a file (plain or .gz) or of stdin (`-`); bytes that are no UTF-8 are an error, or become U+FFFD.
 
-
-def write_output(output: str, lines: Iterable[str]) -> None:
-    """Write lines to a file, which appears whole or not at all, or to stdout (`-`), line for line.
-
-    Raises DataError where the file cannot be written.
+    Raises ConfigError at once for another value of `errors`, and DataError for a file that cannot be opened.
     """
-    if output == "-":
-        for line in lines:
-            sys.stdout.buffer.write(line.encode("utf-8") + b"\n")
-        sys.stdout.buffer.flush()
-        return
+    if errors not in ERRORS:
+        raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
+    if source == "-":
+        if not sys.stdin:
+            raise DataError("stdin: is closed; name an input file, or send text to it")
+        return _with_remedy(decode_lines(sys.stdin.buffer, "stdin", errors))
+    lines = _with_remedy(read_lines(Path(source), "", errors))
+    # Reading one line opens the file: what is wrong with it is said before a model is loaded.
+    return itertools.chain(list(itertools.islice(lines, 1)), lines)
+
+
+def _with_remedy(lines: Iterator[str]) -> Iterator[str]:
+    """The lines; bytes that are no UTF-8 can not only be mended in the file but also be passed over."""
     try:
-        with whole_file(Path(output)) as file:
-            file.writelines(line.encode("utf-8") + b"\n" for line in lines)
+        yield from lines
+    except OSError as error:  # of stdin; a file's is a DataError already
+        raise DataError(f"stdin: cannot be read: {error.strerror}; name an input file") from error
+    except DataError as error:
+        if not isinstance(error.__context__, UnicodeDecodeError):
+            raise
+        raise DataError(f"{error}. Or go on with --errors replace: they become U+FFFD") from None
+
+
+@contextmanager
+def open_output(output: str) -> Iterator[BinaryIO]:
+    """Where output goes: stdout (`-`), or a file that appears whole, when the block ends well, or not at all.
+
+    Devices and pipes (/dev/null, >(...)) are written to directly. Raises DataError where it cannot be
+    written: most often on entering, so that nothing is translated in vain.
+    """
+    path, to_stdout = Path(output), output in ("-", "/dev/stdout")
+    try:
+        if to_stdout and not sys.stdout:
+            raise DataError("stdout: is closed; give an output file with -o")
+        if to_stdout:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        elif path.is_dir():
+            raise DataError(f"--output {output}: is a folder, a file is required; name a file in it")
+        elif path.exists() and (path.is_relative_to("/dev") or not path.is_file()):
+            with path.open("ab") as file:  # /dev/fd/N may be a file that others have written to
+                yield file
+        else:
+            with whole_file(path.resolve()) as file:
+                yield file
+    except BrokenPipeError:  # the reader has read enough; no fault
+        raise
     except OSError as error:
+        if to_stdout:
+            raise DataError(f"stdout: cannot be written: {error.strerror}; give an output file with -o") from error
         raise DataError(
-            f"--output {output}: cannot be written: {error.strerror}; nothing was left there, give another place"
+            f"--output {output}: cannot be written in the folder {path.parent.absolute()}: {error.strerror}; nothing "
+            "was left or changed there. Give a place that can be written and has room"
         ) from error
+
+
+def write_lines(file: BinaryIO, lines: Iterable[str]) -> None:
+    """Write each line as UTF-8 with its end."""
+    file.writelines(line.encode("utf-8") + b"\n" for line in lines)

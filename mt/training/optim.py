@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+
+from mt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from mt.config import OptimConfig
@@ -34,15 +37,30 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -
 
 
 def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
-    """Adam (Kingma and Ba, 2015), in one fused kernel; AdamW where there is weight decay.
+    """AdamW (Loshchilov and Hutter, 2019) in fused kernels; without weight decay it is Adam (Kingma and Ba, 2015).
 
     Only matrices decay: biases and the scales of layer norms have nothing to gain from being small.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    if not optim.weight_decay:
-        return torch.optim.Adam(parameters, lr=0.0, betas=optim.betas, eps=optim.eps, fused=True)
     groups = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": optim.weight_decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=0.0, betas=optim.betas, eps=optim.eps, fused=True)
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
+    """Take over the moments of a saved state, but not its settings: those are the config's.
+
+    Raises CheckpointError where the state is of other parameters.
+    """
+    settings = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+    try:
+        optimizer.load_state_dict(dict(state))
+    except ValueError as error:
+        raise CheckpointError(
+            f"{where}: the optimiser's state does not fit the model ({error}); use another checkpoint, or start over "
+            "with --fresh"
+        ) from error
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import platform
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
 from tqdm import tqdm
 
-from mt.config import Config, config_from_mapping, load_config
-from mt.errors import CheckpointError, DataError
+from mt.config import Config, load_config
+from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
 
+if TYPE_CHECKING:
+    from mt.data.batches import Feed, Update
+
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"
+LOCK = ".lock"
 
 
 class RunLog:
@@ -37,13 +44,15 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
-        file = logging.FileHandler(self.folder / LOG, encoding="utf-8")
-        for handler in (file, _BarHandler(self)):
+        for handler in (_FileHandler(self.folder / LOG, encoding="utf-8"), _BarHandler(self)):
             handler.setFormatter(lines)
             self._logger.addHandler(handler)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, MtError):  # the command line shows it; the log must hold it too
+            self._logger.removeHandler(self._logger.handlers[-1])
+            self._logger.error(str(error))
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -74,7 +83,9 @@ class RunLog:
 
     def record(self, kind: str, step: int, **figures: Any) -> None:
         """One line of `metrics.jsonl`."""
-        line = json.dumps({"kind": kind, "step": step, **figures}, ensure_ascii=False)
+        # JSON has no word for what is not a number.
+        known = {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in figures.items()}
+        line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
@@ -96,13 +107,27 @@ class RunLog:
         write_whole(path, "".join(line + "\n" for line in kept))
 
 
-class _BarHandler(logging.Handler):
+class _Handler(logging.Handler):
+    """A full disk or a closed terminal is no reason to stop training, nor for a traceback: the line is lost."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        pass
+
+
+class _FileHandler(_Handler, logging.FileHandler):
+    pass
+
+
+class _BarHandler(_Handler):
     def __init__(self, run: RunLog) -> None:
         super().__init__()
         self._run = run
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._run.write_line(self.format(record))
+        try:
+            self._run.write_line(self.format(record))
+        except OSError:
+            self.handleError(record)
 
 
 def _step_of(line: str) -> float:
@@ -110,7 +135,55 @@ def _step_of(line: str) -> float:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")
+        return math.inf
+
+
+class Window:
+    """Figures since the last log line. Sums stay on the device until they are asked for."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.restart()
+
+    def restart(self) -> None:
+        self.start = time.perf_counter()
+        self.waited = self.feed.waited
+        self.updates = self.n_tgt = self.n_real = self.n_padded = 0
+        self.sums = torch.zeros(4)  # nll, gradient norm, target tokens and updates, of those not skipped
+
+    def add(self, update: Update, nll: Tensor, norm: Tensor) -> None:
+        self.updates += 1
+        self.n_tgt += update.n_tgt
+        self.n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
+        self.n_padded += sum(batch.n_padded for batch in update.batches)
+        one = torch.ones_like(norm)
+        sums = torch.stack([nll * update.n_tgt, norm, one * update.n_tgt, one])
+        sums = torch.where(torch.isfinite(norm), sums, 0.0)
+        self.sums = self.sums.to(sums.device) + sums
+
+    def figures(self) -> dict[str, Any]:
+        nll, norm, n_tgt, updates = self.sums.tolist()  # the device is waited for
+        nll, norm = (nll / n_tgt, norm / updates) if updates else (math.nan, math.nan)
+        seconds = time.perf_counter() - self.start
+        return {
+            "nll": nll,
+            "perplexity": _perplexity(nll),
+            "grad_norm": norm,
+            "skipped": self.updates - round(updates),
+            "tokens_per_second": self.n_tgt / seconds,
+            "padding": 1 - self.n_real / self.n_padded,
+            "waiting": (self.feed.waited - self.waited) / seconds,
+        }
+
+
+def _perplexity(nll: float) -> float:
+    return math.exp(min(nll, 700.0))
+
+
+def clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def claim(folder: Path) -> Any:
@@ -121,15 +194,19 @@ def claim(folder: Path) -> Any:
     """
     try:
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        lock = (folder / ".lock").open("a")
         probe = folder / "checkpoints" / f".probe-{os.getpid()}"
         probe.write_bytes(b"mt")
         probe.unlink()
+        return _lock(folder)
     except OSError as error:
         raise DataError(
             f"run directory {folder}: must be a folder that can be written, but {error.strerror} "
             f"({error.filename}); give another one with --run-dir"
         ) from error
+
+
+def _lock(folder: Path) -> Any:
+    lock = (folder / LOCK).open("a")
     try:
         import fcntl
 
@@ -145,21 +222,32 @@ def claim(folder: Path) -> Any:
 
 
 def set_aside(folder: Path) -> Path | None:
-    """Rename a used run directory out of the way (`--fresh`); returns its new name."""
-    if not folder.exists():
+    """Rename a used run directory out of the way (`--fresh`); returns its new name.
+
+    None where there is no run in the folder: another's files are left alone. Raises DataError where another
+    process trains in it, or it cannot be renamed.
+    """
+    if not (folder / LOCK).exists():
         return None
+    folder = folder.absolute()
     number = 1
     while (aside := folder.with_name(f"{folder.name}.old-{number}")).exists():
         number += 1
-    folder.rename(aside)
+    try:
+        with _lock(folder):
+            folder.rename(aside)
+    except OSError as error:
+        raise DataError(
+            f"run directory {folder}: cannot be renamed to {aside.name} ({error.strerror}); give another --run-dir"
+        ) from error
     return aside
 
 
 def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 
-    Another `model` or `tokenizer` section cannot resume: CheckpointError with the differing keys. Returns
-    the other keys that differ.
+    Another `model` or `tokenizer` section cannot resume once there are weights or a tokenizer: CheckpointError
+    with the differing keys. Returns the other keys that differ.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -172,8 +260,8 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         for key, old in values.items()
         if now[section][key] != old
     ]
-    fixed = [line for line in differing if line.startswith(("model.", "tokenizer."))]
-    if fixed:
+    made = {"model.": list(folder.glob("checkpoints/step-*")), "tokenizer.": list(folder.glob("tokenizer*.model"))}
+    if fixed := [line for line in differing if any(files and line.startswith(part) for part, files in made.items())]:
         raise CheckpointError(
             f"run directory {folder}: holds a run with another model or tokenizer, and weights cannot change "
             f"their shape ({'; '.join(fixed)}); give another --run-dir, or --fresh to set that run aside"
@@ -181,10 +269,13 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
     return differing
 
 
-def write_start(folder: Path, config: Config, facts: Mapping[str, Any]) -> None:
-    """`config.yaml` and `manifest.json`: what is run, on which data, with which software and hardware."""
-    config_from_mapping(config.model_dump(mode="json"), "config")
+def write_config(folder: Path, config: Config) -> None:
+    """`config.yaml`, before anything is made from it, so that what lies in the folder is always of this config."""
     write_whole(folder / CONFIG, config.to_yaml())
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """`manifest.json`: what is run, on which data, with which software and hardware."""
     manifest = {
         "command": sys.argv,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

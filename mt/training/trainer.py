@@ -31,8 +31,8 @@ from mt.errors import CheckpointError, DataError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.model.transformer import Transformer
 from mt.training.loss import smoothed_cross_entropy
-from mt.training.optim import build_optimizer, learning_rate
-from mt.training.runlog import RunLog, check_same_run, claim, write_start
+from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
+from mt.training.runlog import RunLog, Window, check_same_run, claim, clock, write_config, write_manifest
 from mt.training.validation import Validation, score_tests
 
 # Updates without a finite gradient, one after the other, before training gives up.
@@ -53,6 +53,10 @@ class TrainState:
     tokens: int = 0  # target tokens learned from
     scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
     plan: str = ""  # what the position (epoch, update) refers to
+
+
+class _Interrupted(Exception):  # noqa: N818 - nothing went wrong
+    """A signal came during a validation."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ class Trainer:
         self.forward: Any = self._compiled(self.model)
         self.state = TrainState(plan=self._plan_id())
         self.stop_signal: int | None = None
+        self.judging = False  # a validation can be broken off, an update cannot
         # Updates without a finite gradient, one after the other; on the device, where nothing waits for it.
         self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
 
@@ -121,6 +126,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
+        checkpoint.tidy(self.run)
         found = checkpoint.latest_checkpoint(self.run, self.log.say)
         if found is None:
             if checkpoint.checkpoints(self.run):
@@ -128,6 +134,7 @@ class Trainer:
                     f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
                     "and start over"
                 )
+            self.log.forget_after(0)
             return
         folder, meta = found
         if meta["tokenizer"] != self.tokenizer.fingerprint:
@@ -137,8 +144,9 @@ class Trainer:
         checkpoint.put_weights(self.model, state.get("weights", weights), str(folder))
         if self.ema is not None:
             checkpoint.put_weights(self.ema, weights, str(folder))
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        restore_optimizer(self.optimizer, state["optimizer"], str(folder))
+        if state["scaler"]:  # empty where the precision was not fp16
+            self.scaler.load_state_dict(state["scaler"])
         self.state = TrainState(**state["train"])
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
@@ -210,7 +218,11 @@ class Trainer:
         if self.validation is None:
             return None
         start = time.perf_counter()
-        verdict = self.validation.judge(self.judged, self.device)
+        self.judging = True
+        try:
+            verdict = self.validation.judge(self.judged, self.device)
+        finally:
+            self.judging = False
         seconds, step = time.perf_counter() - start, self.state.step
         self._tick()
         self.log.record(
@@ -270,7 +282,9 @@ class Trainer:
 
     def _prune(self) -> None:
         keep, scores = self.config.train, self.state.scores
-        here = [folder.name for folder in checkpoint.checkpoints(self.run)]
+        # Newer ones are damaged, or the run would not be here again.
+        newest = checkpoint.step_name(self.state.step)
+        here = [folder.name for folder in checkpoint.checkpoints(self.run) if folder.name <= newest]
         ranked = sorted((name for name in here if name in scores), key=lambda name: -scores[name])
         kept = set(here[-keep.keep_last :]) | set(ranked[: max(1, keep.keep_best)])
         checkpoint.prune(self.run, kept)
@@ -282,8 +296,10 @@ class Trainer:
         """Train until the steps are done, patience is out, or a signal comes."""
         config, state = self.config.train, self.state
         with Feed(self.plan, state.epoch, state.update) as feed, self._signals():
-            window, updates = _Window(feed), iter(feed)
-            while state.step < config.max_steps and not self._impatient():
+            if self.validation and self._due() and checkpoint.step_name(state.step) not in state.scores:
+                self._judge_and_save()  # a signal came before its validation
+            window, updates = Window(feed), iter(feed)
+            while not self._stopping() and state.step < config.max_steps and not self._impatient():
                 update = next(updates)
                 nll, norm = self.learn(update)
                 state.step += 1
@@ -294,23 +310,37 @@ class Trainer:
                 window.add(update, nll, norm)
                 if state.step % config.log_every == 0:
                     self._report(window)
-                if self.stop_signal is not None:
+                if self._stopping():
                     self.save()
-                    return self._stopped()
-                if state.step % config.valid_every == 0 or state.step == config.max_steps:
-                    self.save(self.validate())
+                elif self._due():
+                    self._judge_and_save()
                     window.restart()
-        return self._finished()
+        return self._stopped() if self._stopping() else self._finished()
+
+    def _stopping(self) -> bool:
+        return self.stop_signal is not None
+
+    def _due(self) -> bool:
+        step, config = self.state.step, self.config.train
+        return step > 0 and (step % config.valid_every == 0 or step == config.max_steps)
+
+    def _judge_and_save(self) -> None:
+        """Validation and checkpoint; a signal breaks off the first, which is made up for on resuming."""
+        self._give_up_if_diverged()
+        try:
+            score = self.validate()
+        except _Interrupted:
+            score = None
+        self.save(score)
 
     def _impatient(self) -> bool:
         patience = self.config.train.patience
         return patience is not None and self.state.bad_validations >= patience
 
-    def _report(self, window: _Window) -> None:
+    def _report(self, window: Window) -> None:
         state, config = self.state, self.config
         figures = window.figures()
-        if int(self.skipped) >= MOST_SKIPPED:
-            raise self._diverged()
+        self._give_up_if_diverged()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
         figures |= {"lr": rate, "epoch": state.epoch, "seconds": state.seconds}
@@ -327,7 +357,8 @@ class Trainer:
         self.log.say(
             f"step {state.step:,} | epoch {state.epoch} | nll {figures['nll']:.3f} | lr {rate:.2e} "
             f"| {figures['tokens_per_second']:,.0f} tok/s | grad {figures['grad_norm']:.2f} "
-            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {_clock(left)} left"
+            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {clock(left)} left"
+            + (f" | {figures['skipped']} updates skipped" if figures["skipped"] else "")
         )
         window.restart()
 
@@ -339,6 +370,8 @@ class Trainer:
             if self.stop_signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.stop_signal = number
+            if self.judging:
+                raise _Interrupted
 
         before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
@@ -384,61 +417,15 @@ class Trainer:
                 return link
         return None
 
-    def _diverged(self) -> TrainingDivergedError:
-        return TrainingDivergedError(
+    def _give_up_if_diverged(self) -> None:
+        if int(self.skipped) < MOST_SKIPPED:
+            return
+        raise TrainingDivergedError(
             f"training gave up at update {self.state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
             f"gradient that is no number (precision {self.device.precision}, peak_lr "
             f"{self.config.optim.peak_lr}). Lower optim.peak_lr, raise optim.warmup_steps, or set "
             f"train.precision=fp32; the last checkpoint is whole: {self._best()}"
         )
-
-
-class _Window:
-    """Figures since the last log line. Sums stay on the device until they are asked for."""
-
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
-        self.restart()
-
-    def restart(self) -> None:
-        self.start = time.perf_counter()
-        self.waited = self.feed.waited
-        self.updates = self.n_tgt = self.n_real = self.n_padded = 0
-        self.nll: Tensor | float = 0.0
-        self.norm: Tensor | float = 0.0
-
-    def add(self, update: Update, nll: Tensor, norm: Tensor) -> None:
-        self.updates += 1
-        self.n_tgt += update.n_tgt
-        self.n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
-        self.n_padded += sum(batch.n_padded for batch in update.batches)
-        self.nll = self.nll + nll * update.n_tgt
-        self.norm = self.norm + norm
-
-    def figures(self) -> dict[str, float]:
-        nll, norm = (
-            float(self.nll) / self.n_tgt,
-            float(self.norm) / self.updates,
-        )  # the device is waited for
-        seconds = time.perf_counter() - self.start
-        return {
-            "nll": nll,
-            "perplexity": _perplexity(nll),
-            "grad_norm": norm,
-            "tokens_per_second": self.n_tgt / seconds,
-            "padding": 1 - self.n_real / self.n_padded,
-            "waiting": (self.feed.waited - self.waited) / seconds,
-        }
-
-
-def _perplexity(nll: float) -> float:
-    return math.exp(min(nll, 700.0))
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}"
 
 
 def train(config: Config, run: Path, device_name: str = "auto") -> Outcome:
@@ -450,16 +437,22 @@ def train(config: Config, run: Path, device_name: str = "auto") -> Outcome:
     lock = claim(run)
     try:
         changed = check_same_run(run, config)
+        write_config(run, config)
         with RunLog(run, config.train.max_steps) as log:
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             log.say(f"run directory {run} on {device}")
             trainer = Trainer(config, run, device, log)
-            write_start(run, config, _facts(trainer))
+            write_manifest(run, _facts(trainer))
             trainer.resume()
             outcome = trainer.train()
             log.say(outcome.reason)
             return outcome
+    except OSError as error:
+        raise DataError(
+            f"run directory {run}: cannot be written ({error}). What was saved before is whole: make room there or "
+            "mend what is wrong, then run the same command again"
+        ) from error
     finally:
         lock.close()
 

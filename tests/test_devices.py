@@ -1,0 +1,191 @@
+"""Which device and arithmetic are chosen, what is refused, and the seeds of random numbers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from mt import devices
+from mt.devices import Device, choose_device, peak_memory_mb, seed_everything
+from mt.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def same_arithmetic_after() -> Iterator[None]:
+    """What is set for the whole process is set back."""
+    matmul = torch.backends.mkldnn.matmul
+    before = getattr(matmul, "fp32_precision", None)
+    yield
+    if before is not None:
+        matmul.fp32_precision = before
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As if there were two GPUs without bf16."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
+def message_of(name: str, precision: str = "auto") -> str:
+    with pytest.raises(ConfigError) as error:
+        choose_device(name, precision)
+    return str(error.value)
+
+
+# --- devices and precisions -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_without_a_gpu_it_is_the_cpu() -> None:
+    device = choose_device("auto", "fp32")
+    assert (device.device, device.dtype, device.is_cuda) == (torch.device("cpu"), torch.float32, False)
+    assert str(device) == f"CPU in fp32, {torch.get_num_threads()} threads"
+    assert choose_device("cpu", "bf16").dtype == torch.bfloat16
+
+
+@pytest.mark.usefixtures("gpus")
+def test_with_gpus_it_is_the_first_or_the_one_named() -> None:
+    assert choose_device().device == torch.device("cuda")
+    assert choose_device("cuda:1", "fp32").device == torch.device("cuda", 1)
+    assert choose_device("cpu", "fp32").device == torch.device("cpu")
+
+
+@pytest.mark.usefixtures("gpus")
+def test_auto_on_a_gpu_is_bf16_where_it_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_device("cuda").precision == "fp16"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert choose_device("cuda").precision == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "precision"),
+    [({}, "fp32"), ({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({"avx512_bf16": False}, "fp32")],
+)
+def test_auto_on_a_cpu_is_bf16_where_it_is_fast(
+    capabilities: dict[str, bool], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert choose_device("cpu").precision == precision
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_what_is_no_device_is_refused() -> None:
+    assert message_of("gpu") == "--device: must be auto, cpu, cuda or cuda:N, found 'gpu'"
+    assert message_of("mps") == "--device: must be auto, cpu, cuda or cuda:N, found 'mps'"
+    expected = f"--device: cuda is not there: torch {torch.__version__} sees no CUDA device; use cpu"
+    assert message_of("cuda") == expected
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_gpu_that_is_not_there_is_refused() -> None:
+    expected = f"--device: cuda:2 is not there: torch {torch.__version__} sees 2 CUDA devices; use cpu"
+    assert message_of("cuda:2") == expected
+
+
+@pytest.mark.usefixtures("gpus")
+def test_what_a_device_cannot_compute_in_is_refused() -> None:
+    assert message_of("cuda", "bf16") == "precision: this GPU has no bf16 arithmetic; use fp16 or fp32"
+    assert message_of("cpu", "fp16") == (
+        "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
+    )
+    assert message_of("cpu", "fp8") == "precision: must be auto, fp32, bf16 or fp16, found 'fp8'"
+
+
+# --- arithmetic -------------------------------------------------------------------------------
+
+
+def test_products_in_fp32_stay_exact() -> None:
+    """The faster product that a CPU is asked for must not be one that rounds to bf16 on the way."""
+    choose_device("cpu", "fp32")
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randn(256, 300, generator=generator), torch.randn(300, 200, generator=generator))
+    exact = a.double() @ b.double()
+    assert float(((a @ b).double() - exact).norm() / exact.norm()) < 1e-6
+
+
+def test_a_product_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU with tiles for bf16."""
+    matmul = torch.backends.mkldnn.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has one product only")
+    matmul.fp32_precision = "ieee"
+    real = torch.Tensor.__matmul__
+
+    def rounding(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.dtype != torch.float32 or matmul.fp32_precision != "bf16":
+            return real(a, b)
+        return real(a.bfloat16(), b.bfloat16()).float()
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
+    devices._prepare_cpu()
+    assert matmul.fp32_precision == "ieee"
+
+
+def test_all_cores_that_the_process_may_use_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
+    choose_device("cpu", "fp32")
+    assert asked == []  # OMP_NUM_THREADS is set here
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    choose_device("cpu", "fp32")
+    assert asked == [3]
+
+
+# --- seeds ------------------------------------------------------------------------------------
+
+
+def drawn(seed: int, *path: int) -> tuple[float, ...]:
+    seed_everything(seed, *path)
+    return tuple(torch.rand(2).tolist())
+
+
+def test_the_same_seed_and_path_give_the_same_numbers() -> None:
+    assert drawn(1, 7) == drawn(1, 7)
+    assert drawn(2**70 + 1, 7) == drawn(2**70 + 1, 7)
+
+
+def test_seeds_steps_and_ranks_do_not_meet() -> None:
+    paths = [(seed, step, rank) for seed in range(10) for step in range(20) for rank in range(5)]
+    assert len({drawn(*path) for path in paths}) == len(paths)
+    assert len({drawn(1), drawn(1, 0), drawn(1, 0, 0), drawn(0, 1)}) == 4
+
+
+def test_neighbouring_steps_have_unrelated_numbers() -> None:
+    first = np.array([drawn(1, step)[0] for step in range(1000)])
+    assert abs(first.mean() - 0.5) < 0.05
+    assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.1
+
+
+def test_peak_memory_is_what_the_system_says() -> None:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("no /proc here to compare with")
+    held = np.ones(30_000_000, np.uint8)
+    line = next(line for line in status.read_text().split("\n") if line.startswith("VmHWM"))
+    megabytes = int(line.split()[1]) * 1024 / 1e6
+    assert held.nbytes / 1e6 < megabytes
+    # A process that was started by a larger one has inherited its peak.
+    assert 0.95 * megabytes < peak_memory_mb(torch.device("cpu")) < 50 * megabytes
+
+
+def test_a_device_names_its_dtype() -> None:
+    assert [Device(torch.device("cpu"), name).dtype for name in ("fp32", "bf16", "fp16")] == [
+        torch.float32, torch.bfloat16, torch.float16,
+    ]  # fmt: skip

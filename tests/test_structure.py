@@ -1,0 +1,163 @@
+"""How the source is laid out: who may import whom, how long files are, what they are called."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# From the ground up. A file imports only from its own floor or below; what is beside each other is apart.
+FLOORS = (
+    {"errors"},
+    {"settings", "files", "config", "devices"},
+    {"data"},
+    {"model"},
+    {"decoding", "evaluation"},
+    {"training", "export"},
+    {"cli"},
+    {"__main__"},
+)
+# Every folder of a floor on its own; the single files of a floor may import each other.
+APART = {"decoding", "evaluation", "training", "export"}
+LONGEST_FILE = 500
+VAGUE = {"utils", "util", "helpers", "helper", "misc", "common", "tools", "base", "core"}
+# Places of one machine: in a tracked file they are of no use to anybody else.
+OF_THIS_MACHINE = re.compile(rb"(?<![\w.])/(work|root|tmp/v)/")
+
+SOURCES = sorted((ROOT / "mt").rglob("*.py"))
+
+
+def part_of(module: str) -> str | None:
+    """`mt.data.corpus` -> `data`; None for what is not ours."""
+    first, *rest = module.split(".")
+    return rest[0] if first == "mt" and rest else None
+
+
+def imported(tree: ast.Module) -> list[tuple[int, str]]:
+    """(line, module) of every import, also those inside functions and for types only."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"line {node.lineno}: imports are written in full, from mt on"
+            module = node.module or ""
+            found += [(node.lineno, f"{module}.{alias.name}") for alias in node.names]
+    return found
+
+
+def import_faults(part: str, source: str) -> list[str]:
+    """What a file of `part` (a folder of mt, or a file beside them) must not import."""
+    floor = next(i for i, parts in enumerate(FLOORS) if part in parts)
+    faults = []
+    for line, module in imported(ast.parse(source)):
+        other = part_of(module)
+        if other is None or other == part:
+            continue
+        above = next((i for i, parts in enumerate(FLOORS) if other in parts), None)
+        if above is None or above > floor or (above == floor and {part, other} & APART):
+            faults.append(f"line {line} imports {module}")
+    return faults
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_is_imported_from_a_floor_above(path: Path) -> None:
+    inside = path.relative_to(ROOT / "mt").with_suffix("")
+    if inside == Path("__init__"):
+        return  # holds a docstring only, see below
+    assert import_faults(inside.parts[0], path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "source", "faults"),
+    [
+        ("data", "from mt.model.transformer import Transformer", 1),
+        ("data", "def late():\n    import mt.training.trainer", 1),
+        ("decoding", "if TYPE_CHECKING:\n    from mt.evaluation.metrics import bleu", 1),
+        ("evaluation", "from mt.decoding import translate", 1),
+        ("errors", "from mt import config", 1),
+        ("training", "import mt.cli", 1),
+        ("model", "import mt.nowhere", 1),
+        ("config", "from mt import settings\nfrom mt.errors import MtError", 0),
+        ("decoding", "import torch\nfrom mt.model import checkpoint\nfrom mt.data.corpus import read_lines", 0),
+        ("training", "from mt.decoding.translate import Translator\nfrom mt.training import loss", 0),
+    ],
+)
+def test_the_test_above_sees_what_it_must(part: str, source: str, faults: int) -> None:
+    assert len(import_faults(part, source)) == faults
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_short_and_their_names_say_what_they_do(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+    assert path.stem not in VAGUE
+    assert path.parent.name not in VAGUE
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if path.name == "__init__.py"], ids=lambda path: path.parent.name
+)
+def test_an_init_file_holds_a_docstring_and_nothing_else(path: Path) -> None:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert ast.get_docstring(tree), "says what its stage takes and gives"
+    assert len(tree.body) == 1
+
+
+def test_every_folder_of_the_package_has_an_init_file() -> None:
+    assert {path.parent for path in SOURCES} == {path.parent for path in SOURCES if path.name == "__init__.py"}
+
+
+# --- what is tracked --------------------------------------------------------------------------
+
+
+def in_repository() -> list[Path]:
+    """Files that are tracked, or would be with the next commit."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        names = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("this copy of the source is no git repository")
+    return [path for name in names.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
+    found = []
+    for path in in_repository():
+        for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+            if OF_THIS_MACHINE.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}")
+    assert found == []
+
+
+def files_section(readme: str) -> str:
+    """The text below `## Files`, up to the next heading of its level; comments in code blocks are none."""
+    match = re.search(r"^## Files\b[^\n]*\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
+    return match[1] if match else ""
+
+
+def listed_files(section: str) -> set[str]:
+    """Every path below mt/, configs/ and scripts/ that the section names."""
+    return set(re.findall(r"(?<![\w./-])(?:mt|configs|scripts)/[\w./-]+\.(?:py|yaml|sh)\b", section))
+
+
+def test_paths_are_found_in_a_section() -> None:
+    readme = "# mt\nmt/no.py\n## Files\n```\nmt/data/corpus.py  as mt/cli.py\n```\n`tests/x.py`\n## Next\nmt/no.py"
+    assert listed_files(files_section(readme)) == {"mt/data/corpus.py", "mt/cli.py"}
+
+
+def test_the_map_in_the_readme_lists_exactly_the_files_there_are() -> None:
+    section = files_section((ROOT / "README.md").read_text(encoding="utf-8"))
+    if not section:
+        pytest.skip("README.md has no section `## Files` yet")
+    there = {
+        str(name)
+        for path in in_repository()
+        if (name := path.relative_to(ROOT)).parts[0] in ("mt", "configs", "scripts")
+        and name.suffix in (".py", ".yaml", ".sh")
+        and name.name != "__init__.py"
+    }
+    assert listed_files(section) == there

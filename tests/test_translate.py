@@ -1,0 +1,554 @@
+"""Lines in, lines out: order, batches, scores, limits, pieces of long lines, and where output goes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mt.config import DecodeConfig, ModelConfig
+from mt.data.tokenizer import BOS, EOS, PAD, UNK
+from mt.decoding import translate as module
+from mt.decoding.translate import (
+    CUTS,
+    Tally,
+    Translation,
+    Translator,
+    format_lines,
+    open_output,
+    read_input,
+    write_lines,
+)
+from mt.devices import Device
+from mt.errors import ConfigError, DataError
+from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.transformer import Transformer
+
+CPU = Device(torch.device("cpu"), "fp32")
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_run: Path) -> LoadedModel:
+    return load_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def sources(tiny_corpus: Path) -> list[str]:
+    """64 different lines that the model was not trained on, of 1 to 8 words."""
+    lines = [(tiny_corpus / f"{split}.src").read_text(encoding="utf-8").split("\n") for split in ("test", "valid")]
+    return [line for part in lines for line in part if line][:64]
+
+
+def translator(loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any) -> Translator:
+    settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
+    return Translator(
+        loaded.model, loaded.tokenizer, settings, CPU,
+        max_source=loaded.config.data.max_tokens, n_best=n_best, batch_tokens=batch_tokens,
+    )  # fmt: skip
+
+
+def started(translator: Translator) -> list[tuple[int, ...]]:
+    """From now on, the shape (B, S) of every batch that enters the model."""
+    shapes: list[tuple[int, ...]] = []
+    start = translator.inference.start
+
+    def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
+        shapes.append(tuple(src.shape))
+        return start(src, src_mask, n_hypotheses)
+
+    translator.inference.start = spy  # type: ignore[method-assign]
+    return shapes
+
+
+def texts(found: Iterator[Translation]) -> list[str]:
+    return [one.texts[0] for one in found]
+
+
+# --- a translation does not depend on what shares its batch ------------------------------------
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_alone_or_among_64_in_any_batches_and_any_order(
+    loaded: LoadedModel, sources: list[str], beam_size: int
+) -> None:
+    single = translator(loaded, batch_tokens=1, beam_size=beam_size)
+    shapes = started(single)
+    alone = list(single.translate(sources))
+    assert [rows for rows, _ in shapes] == [1] * 64
+    assert len({one.texts[0] for one in alone}) > 50  # it has learnt to tell them apart
+    for budget in (100, 700, 10**6):
+        together = translator(loaded, batch_tokens=budget, beam_size=beam_size)
+        shapes = started(together)
+        found = list(together.translate(sources))
+        assert max(rows for rows, _ in shapes) > 1
+        assert [one.texts for one in found] == [one.texts for one in alone]
+        assert [one.scores[0] for one in found] == pytest.approx([one.scores[0] for one in alone], abs=1e-5)
+    assert [rows for rows, _ in shapes] == [64]
+    order = random.Random(3).sample(range(64), 64)
+    shuffled = translator(loaded, beam_size=beam_size).translate([sources[i] for i in order])
+    assert texts(shuffled) == [alone[i].texts[0] for i in order]
+
+
+def test_the_budget_counts_padded_tokens_times_beam_and_longest_come_first(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
+    for beam_size, budget in ((1, 60), (4, 240), (4, 60)):
+        one = translator(loaded, batch_tokens=budget, beam_size=beam_size)
+        shapes = started(one)
+        texts(one.translate(sources))
+        assert all(rows * width * beam_size <= budget or rows == 1 for rows, width in shapes)
+        assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
+        assert sum(rows for rows, _ in shapes) == 64
+
+
+def test_windows_do_not_show(loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [*sources[:20], "", "eins " * 60, *sources[20:25]]
+    whole = translator(loaded)
+    expected = texts(whole.translate(lines))
+    monkeypatch.setattr(module, "WINDOW", 4)
+    windowed = translator(loaded)
+    assert texts(windowed.translate(lines)) == expected
+    assert windowed.tally.split == whole.tally.split == [22]
+    assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
+    assert windowed.tally.tokens == whole.tally.tokens
+
+
+def test_lines_are_taken_a_window_at_a_time(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW", 3)
+    taken: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in ["eins", "zwei", "drei", "vier", "fünf"]:
+            taken.append(line)
+            yield line
+
+    found = translator(loaded).translate(lines())
+    next(found)
+    assert len(taken) == 3
+
+
+# --- hypotheses and their scores ---------------------------------------------------------------
+
+
+def test_n_best_lists_are_sorted_and_begin_with_the_best(loaded: LoadedModel, sources: list[str]) -> None:
+    best = list(translator(loaded).translate(sources))
+    for n_best in (2, 4):
+        listed = list(translator(loaded, n_best=n_best).translate(sources))
+        assert [one.texts[0] for one in listed] == [one.texts[0] for one in best]
+        assert [one.scores[0] for one in listed] == [one.scores[0] for one in best]
+        for one in listed:
+            assert len(one.texts) == len(one.scores) == n_best
+            assert list(one.scores) == sorted(one.scores, reverse=True)
+            assert len(set(one.scores)) == n_best
+
+
+@torch.no_grad()
+def forced(loaded: LoadedModel, source: list[int], target: tuple[int, ...]) -> float:
+    """log p(target, eos | source) by one pass of the whole model, nothing cached, nothing searched."""
+    src = torch.tensor([[*source, EOS]])
+    hidden = loaded.model(src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool))
+    log_probs = loaded.model.output(hidden).double().log_softmax(-1)[0]  # (T, V)
+    return float(log_probs[range(len(target) + 1), [*target, EOS]].sum())
+
+
+@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 1.0), (4, 0.0), (4, 0.6), (4, 1.0)])
+def test_a_score_is_the_forced_log_probability_over_the_length(
+    loaded: LoadedModel, sources: list[str], beam_size: int, alpha: float
+) -> None:
+    one = translator(loaded, n_best=min(2, beam_size), beam_size=beam_size, length_penalty=alpha)
+    lines = sources[:20]
+    ids = loaded.tokenizer.encode_src(lines)
+    lengths = set()
+    for line, source, hypotheses in zip(one.translate(lines), ids, one._search(ids), strict=True):
+        for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
+            assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
+            length = len(hypothesis.tokens) + 1  # with eos
+            assert score == pytest.approx(forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4)
+            lengths.add(length)
+    assert len(lengths) > 4
+
+
+@torch.no_grad()
+def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(loaded: LoadedModel, sources: list[str]) -> None:
+    lines = sources[:12]
+    expected = []
+    for source in loaded.tokenizer.encode_src(lines):
+        src = torch.tensor([[*source, EOS]])
+        target: list[int] = []
+        limit = int(loaded.config.decode.max_len_factor * len(source) + loaded.config.decode.max_len_extra)
+        while len(target) < limit:
+            hidden = loaded.model(src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool))
+            logits = loaded.model.output(hidden)[0, -1]
+            logits[[PAD, UNK, BOS] if target else [PAD, UNK, BOS, EOS]] = -torch.inf
+            if (word := int(logits.argmax())) == EOS:
+                break
+            target.append(word)
+        expected.append(target)
+    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.decode_tgt(expected)
+
+
+def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(loaded: LoadedModel) -> None:
+    for beam_size, n_best in ((1, 2), (4, 5)):
+        with pytest.raises(ConfigError) as caught:
+            translator(loaded, n_best=n_best, beam_size=beam_size)
+        assert str(caught.value) == (
+            f"--n-best: must be at most the beam size, {beam_size}, found {n_best}; "
+            f"lower it, or give --beam-size {n_best}"
+        )
+
+
+# --- what the model does, scripted: always the same tokens, then eos ---------------------------
+
+
+class Scripted:
+    """In place of `Inference`: every hypothesis says `says`, over and over or once."""
+
+    def __init__(self, says: list[int], max_tokens: int = 64, once: bool = False) -> None:
+        self.says, self.max_tokens, self.once = says, max_tokens, once
+        self.device = torch.device("cpu")
+        self.sources: list[list[int]] = []
+
+    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
+        self.sources += [row[mask].tolist() for row, mask in zip(src, src_mask, strict=True)]
+        told = 0
+
+        def step(tokens: Tensor, _: Tensor) -> Tensor:
+            nonlocal told
+            logits = torch.zeros(*tokens.shape, 320)
+            ended = self.once and told >= len(self.says)
+            logits[..., EOS if ended else self.says[told % len(self.says)]] = 30.0
+            told += 1
+            return logits
+
+        return SimpleNamespace(step=step, keep=lambda rows: None)
+
+
+def scripted(loaded: LoadedModel, inference: Scripted, **options: Any) -> Translator:
+    one = translator(loaded, **options)
+    one.inference = inference  # type: ignore[assignment]
+    one.max_source = min(one.max_source, inference.max_tokens - 1)
+    return one
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(
+    ("factor", "extra", "positions", "limit"),
+    [
+        (2.0, 10, 64, lambda n: 2 * n + 10),
+        (1.5, 1, 64, lambda n: int(1.5 * n + 1)),
+        (0.0, 1, 64, lambda n: 1),
+        (0.1, 1, 64, lambda n: max(1, int(0.1 * n + 1))),
+        (5.0, 50, 40, lambda n: min(39, 5 * n + 50)),
+    ],
+)
+def test_an_output_is_at_most_factor_times_source_plus_extra(
+    loaded: LoadedModel,
+    beam_size: int,
+    factor: float,
+    extra: int,
+    positions: int,
+    limit: Callable[[int], int],
+) -> None:
+    inference = Scripted([300], positions)
+    one = scripted(loaded, inference, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra)
+    sources = [[301] * length for length in (1, 2, 7, 20)]
+    assert [len(found[0].tokens) for found in one._search(sources)] == [limit(len(ids)) for ids in sources]
+    assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
+
+
+def test_whatever_bytes_the_model_spells_a_line_is_one_line(loaded: LoadedModel, tmp_path: Path) -> None:
+    names = {loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)}
+    path = tmp_path / "out"
+    for raw in (
+        b"\n",
+        b"a\nb",
+        b"\r\n",
+        b"\r",
+        "\x85".encode(),
+        "a\u2028b\u2029c".encode(),
+        b"\x0b\x0c\x1c",
+        b"\xff\xfe",
+    ):
+        ids = [names[f"<0x{byte:02X}>"] for byte in raw]
+        one = scripted(loaded, Scripted(ids, once=True), beam_size=2, n_best=2)
+        lines = ["eins", "", "zwei drei"]
+        with open_output(str(path)) as file:
+            write_lines(file, format_lines(one.translate(lines), 1, scores=False))
+        written = path.read_bytes()
+        assert written.count(b"\n") == 3
+        assert [len(line.splitlines()) <= 1 for line in written.decode().split("\n")] == [True] * 4
+        assert written.split(b"\n")[1] == b""
+
+
+def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
+    inference = Scripted([300], once=True)
+    one = scripted(loaded, inference)
+    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u2028", "\x85\x1c", "\u3000"]
+    found = list(one.translate(["eins", *blank, "zwei"]))
+    assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
+    assert [line.pieces for line in found] == [1] + [0] * len(blank) + [1]
+    assert len(inference.sources) == 2
+    assert (one.tally.lines, one.tally.blank) == (10, 8)
+    inference.sources.clear()
+    assert texts(one.translate(blank)) == [""] * len(blank)
+    assert texts(one.translate([])) == []
+    assert inference.sources == []
+
+
+# --- lines that are too long -------------------------------------------------------------------
+
+
+class Letters:
+    """A stand-in tokenizer: each character but white space is a token."""
+
+    def encode_src(self, lines: list[str]) -> list[list[int]]:
+        return [[ord(letter) for letter in line if not letter.isspace()] for line in lines]
+
+    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
+        return ["".join(map(chr, row)) for row in ids]
+
+
+def cutter(max_source: int) -> Translator:
+    model = Transformer(ModelConfig(d_model=4, n_heads=1, d_ff=4, n_encoder_layers=1, n_decoder_layers=1), 9, 9, True)
+    return Translator(model, Letters(), DecodeConfig(), CPU, max_source=max_source)  # type: ignore[arg-type]
+
+
+def pieces(text: str, max_source: int) -> list[str]:
+    return ["".join(map(chr, ids)) for ids in cutter(max_source)._split(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Aaa bb. Ccc dd! Eee ff?", ["Aaabb.Cccdd!", "Eeeff?"]),  # as few pieces as fit, at sentence ends
+        ("Aaa, bb. Ccc, dd. Eee, ff.", ["Aaa,bb.", "Ccc,dd.", "Eee,ff."]),  # never at a clause where a sentence will do
+        ("»Aaa bb.« “Ccc!” (Ddd eee.) Ff", ["»Aaabb.«", "“Ccc!”", "(Dddeee.)Ff"]),  # quotes stay with their sentence
+        ("Aaa bbbb, ccc dd, ee fff", ["Aaabbbb,", "cccdd,eefff"]),  # no sentence end: clauses
+        ("Aa. Bbb bbbb, ccc dd; ee ff. Gg.", ["Aa.", "Bbbbbbb,", "cccdd;eeff.", "Gg."]),  # clauses of one sentence only
+        ("aaa bbbb ccc dd ee fff", ["aaabbbbccdd"[:0] + "aaabbbbccc", "ddeefff"]),  # words
+        ("aaa bbb Donaudampfschiff ccc", ["aaabbb", "Donaudampfsc", "hiff", "ccc"]),  # anywhere
+        ("你好吗。我很好！你呢？谢谢你们。", ["你好吗。我很好！你呢？", "谢谢你们。"]),  # no spaces between sentences
+        ("他说：“你好吗。”我很好，谢谢你，再见", ["他说：“你好吗。”", "我很好，谢谢你，再见"]),
+        ("3.14 ist 1,5 mal 2.0 und 9", ["3.14ist1,5", "mal2.0und9"]),  # points and commas inside numbers end nothing
+        ("a...b...c...d...e", ["a...b...c...", "d...e"]),
+    ],
+)
+def test_a_long_line_is_cut_at_the_best_place(text: str, expected: list[str]) -> None:
+    assert pieces(text, 12) == expected
+
+
+def test_a_text_that_fits_is_not_cut() -> None:
+    one = cutter(12)
+    for separator in CUTS:
+        assert one._pack(separator, "Aaa. Bb, cc. D") == ["Aaa. Bb, cc. D"]
+    assert one._pack(CUTS[0], "Aaaaaaa bbbbbbb ccc") == ["Aaaaaaa bbbbbbb ccc"]  # nowhere to cut
+
+
+def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
+    draw = random.Random(11)
+    alphabet = "aaaabbbccc      ..,,;:!?…\"'”’»)]–—。！？，；：、」』）\u00a0\u3000\t\u2028"
+    for _ in range(400):
+        text = "".join(draw.choices(alphabet, k=draw.randint(1, 150)))
+        limit = draw.randint(3, 25)
+        found = pieces(text, limit)
+        assert "".join(found) == "".join(text.split())
+        assert all(0 < len(piece) <= limit for piece in found)
+        # A word that fits is whole; a run with East Asian punctuation is several.
+        for word in text.split():
+            if len(word) <= limit and not re.search("[。！？，；：、]", word):
+                assert any(word in piece for piece in found)
+
+
+def test_a_line_of_3000_words_is_one_line_and_is_counted(loaded: LoadedModel, sources: list[str]) -> None:
+    words = " ".join(sources).split()
+    long = " ".join((words * 20)[:3000])
+    one = translator(loaded, beam_size=2, n_best=2)
+    shapes = started(one)
+    found = list(one.translate(["eins", long, "", "zwei"]))
+    assert len(found) == 4
+    assert found[1].pieces > 3000 / loaded.config.data.max_tokens
+    assert max(width for _, width in shapes) <= loaded.config.data.max_tokens + 1  # eos
+    assert len(found[1].texts[0].split()) > 1000
+    assert "\n" not in found[1].texts[0]
+    assert "  " not in found[1].texts[0]
+    assert one.tally.split == [2]
+    assert "1 too long for the model, translated in pieces: line 2)" in one.tally.summary()
+    assert [found[0].texts[0], found[3].texts[0]] == texts(translator(loaded, beam_size=2).translate(["eins", "zwei"]))
+    # Each piece is translated as if it stood alone; text and score are put together from them.
+    ids = one._split(long)
+    assert loaded.tokenizer._src.decode(sum(ids, [])).split() == long.split()
+    parts = one._search(ids)
+    for rank in (0, 1):
+        tokens = [list(part[rank].tokens) for part in parts]
+        assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.decode_tgt(tokens)))
+        assert found[1].scores[rank] == pytest.approx(sum(part[rank].score for part in parts))
+
+
+# --- the closing line and the form of the output -----------------------------------------------
+
+
+def test_the_closing_line() -> None:
+    assert Tally(1, 0, [], 8, 0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
+    assert Tally(12000, 2, [7], 90000, 10.0).summary() == (
+        "12,000 lines (2 blank; 1 too long for the model, translated in pieces: line 7) in 10.0 s: "
+        "1,200 lines/s, 9,000 tokens/s"
+    )
+    assert "6 too long for the model, translated in pieces: line 1, 2, 3, 4, 1,005, ...)" in (
+        Tally(9000, 0, [1, 2, 3, 4, 1005, 2000], 1, 1.0).summary()
+    )
+    assert Tally().summary() == "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"
+
+
+def test_the_form_of_output_lines() -> None:
+    found = [Translation(("one", "two"), (-0.5, -1.25)), Translation(("",), (0.0,), 0)]
+    assert list(format_lines(found, 1, scores=False)) == ["one", ""]
+    assert list(format_lines(found, 1, scores=True)) == ["-0.5000\tone", "0.0000\t"]
+    assert list(format_lines(found, 2, scores=False)) == [
+        "0 ||| one ||| -0.5000", "0 ||| two ||| -1.2500", "1 |||  ||| 0.0000",
+    ]  # fmt: skip
+
+
+# --- where lines come from and go to -----------------------------------------------------------
+
+
+def test_lines_of_a_file_a_packed_file_and_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = "\ufeffeins\r\nzwei\u2028drei\x85\n\n\ttab\ufeff\x00\rvier\r\r\nfünf".encode()
+    expected = ["eins", "zwei\u2028drei\x85", "", "\ttab\ufeff\x00\rvier\r", "fünf"]
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for source in (str(tmp_path / "plain"), str(tmp_path / "packed.gz"), "-"):
+        assert list(read_input(source)) == expected
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_input(str(tmp_path / "empty"))) == []
+
+
+def test_bytes_that_are_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "latin"
+    path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    for source, name in ((str(path), str(path)), ("-", "stdin")):
+        with pytest.raises(DataError) as caught:
+            list(read_input(source))
+        message = str(caught.value)
+        assert message.startswith(f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8.")
+        assert "iconv -f WINDOWS-1252" in message
+        assert message.endswith("Or go on with --errors replace: they become U+FFFD")
+    assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
+
+
+def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_input("-", "ignore")
+    assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
+    with pytest.raises(DataError, match=r"there is no file .*missing\.de"):
+        read_input(str(tmp_path / "missing.de"))
+    with pytest.raises(DataError, match="is a folder, a file is required"):
+        read_input(str(tmp_path))
+    (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
+    with pytest.raises(DataError, match="Unpack it first: xz -dk"):
+        read_input(str(tmp_path / "in.xz"))
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError) as closed:
+        read_input("-")
+    assert str(closed.value) == "stdin: is closed; name an input file, or send text to it"
+
+
+def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(io.BytesIO):
+        def __next__(self) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
+    with pytest.raises(DataError) as caught:
+        list(read_input("-"))
+    assert str(caught.value) == "stdin: cannot be read: Input/output error; name an input file"
+
+
+@pytest.mark.parametrize("error", [DataError("in the middle"), KeyboardInterrupt(), SystemExit(143), RuntimeError("x")])
+def test_output_appears_whole_or_not_at_all(tmp_path: Path, error: BaseException) -> None:
+    def lines() -> Iterator[str]:
+        yield from ["new"] * 50_000
+        raise error
+
+    for path in (tmp_path / "none", tmp_path / "old"):
+        if path.name == "old":
+            path.write_text("old\n", encoding="utf-8")
+        with pytest.raises(type(error)) as caught, open_output(str(path)) as file:
+            write_lines(file, lines())
+        assert caught.value is error
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"
+    with open_output(str(tmp_path / "old")) as file:
+        write_lines(file, ["new", "äß\u2028"])
+        assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"  # until all is written
+    assert (tmp_path / "old").read_bytes() == "new\näß\u2028\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for path, folder, reason in (
+        (tmp_path / "nowhere" / "out", tmp_path / "nowhere", "No such file or directory"),
+        (tmp_path / "file" / "out", tmp_path / "file", "Not a directory"),
+    ):
+        with pytest.raises(DataError) as caught, open_output(str(path)):
+            raise AssertionError("nothing must be translated")
+        assert str(caught.value) == (
+            f"--output {path}: cannot be written in the folder {folder}: {reason}; nothing was left or changed "
+            "there. Give a place that can be written and has room"
+        )
+    with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
+        raise AssertionError("nothing must be translated")
+    assert str(caught.value) == f"--output {tmp_path}: is a folder, a file is required; name a file in it"
+
+
+def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with open_output(str(tmp_path / "link")) as file:
+        write_lines(file, ["x"])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"x\n"
+    with open_output(os.devnull) as file:
+        write_lines(file, ["x"])
+    assert not Path(os.devnull).is_file()  # still a device
+    os.mkfifo(tmp_path / "pipe")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with open_output(str(tmp_path / "pipe")) as file:
+        write_lines(file, ["x"])
+    reader.join()
+    assert received == [b"x\n"]
+
+
+def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    with open("/dev/full", "w", buffering=8192) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
+            with pytest.raises(DataError) as caught, open_output("-") as file:
+                write_lines(file, lines)
+            assert str(caught.value) == (
+                "stdout: cannot be written: No space left on device; give an output file with -o"
+            )
+        monkeypatch.setattr(sys, "stdout", None)
+        full.detach().detach()  # so that closing does not flush
+    with pytest.raises(DataError) as caught, open_output("-"):
+        raise AssertionError("nothing must be translated")
+    assert str(caught.value) == "stdout: is closed; give an output file with -o"
