@@ -90,6 +90,8 @@ BatchTokens = Annotated[
 
 def main() -> NoReturn:
     """The console script `mt`."""
+    if sys.stderr is None:  # closed; what is printed there must not end up in the output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
@@ -143,13 +145,9 @@ def train(
     loaded = load_config(config, sets or [])
     require_training_data(loaded.config)
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
-    from mt.training.runlog import set_aside
-
-    if fresh and (aside := set_aside(folder)):
-        print(f"mt: {folder} is now {aside}", file=sys.stderr)
     from mt.training import trainer
 
-    outcome = trainer.train(loaded.config, folder, device)
+    outcome = trainer.train(loaded.config, folder, device, fresh)
     sys.exit(outcome.exit_code)
 
 
@@ -287,8 +285,11 @@ def _check_counts(texts: Mapping[str, Sequence[str]]) -> None:
 def _read(path: str, where: str) -> list[str]:
     """All lines of a file or of stdin (`-`)."""
     from mt.data.corpus import decode_lines, read_lines
+    from mt.errors import DataError
 
     if path == "-":
+        if not sys.stdin:
+            raise DataError(f"{where} -: stdin is closed; name a file, or send text to it")
         return list(decode_lines(sys.stdin.buffer, f"{where} stdin"))
     return list(read_lines(Path(path), where))
 

@@ -113,7 +113,7 @@ class TokenizerConfig(_Strict):
 class BatchConfig(_Strict):
     """How much is learned from at a time."""
 
-    tokens_per_update: Count = _key(25000, "target tokens of an update, over all devices")
+    tokens_per_update: Count = _key(25000, "target tokens of an update, over all of its batches")
     tokens_per_batch: Count = _key(8192, "rows times longest side that a device takes at a time")
 
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -76,8 +83,7 @@ def _find_precision(name: str, device: torch.device) -> str:
     if name == "fp16":
         raise ConfigError("precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32")
     if name == "auto":
-        capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-        fast = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+        fast = any(getattr(torch.cpu, f"_is_{unit}_supported", bool)() for unit in ("avx512_bf16", "amx_tile"))
         return "bf16" if fast else "fp32"
     return name
 
@@ -102,6 +108,32 @@ def _prepare_cpu() -> None:
         matmul.fp32_precision = before
 
 
+def can_compile(device: Device) -> bool:
+    """Whether torch.compile has what it takes on this GPU: Triton, compute capability 7.0, a C compiler."""
+    compilers = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
+    return (
+        device.is_cuda
+        and torch.cuda.get_device_capability(device.device) >= (7, 0)
+        and importlib.util.find_spec("triton") is not None
+        and any(shutil.which(name) for name in compilers)
+    )
+
+
+@contextmanager
+def small_products() -> Iterator[None]:
+    """Inside, float32 products on a CPU go to MKL even where `_prepare_cpu` chose oneDNN for the large ones."""
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    before = getattr(matmul, "fp32_precision", None)
+    if before != "bf16":
+        yield
+        return
+    try:
+        matmul.fp32_precision = "ieee"
+        yield
+    finally:
+        matmul.fp32_precision = before
+
+
 def seed_everything(seed: int, *path: int) -> None:
     """Seed torch from (seed, path...), such as (seed, step, rank): the same numbers wherever a run resumes."""
     mixed = seed % 2**63
@@ -114,10 +146,30 @@ def seed_everything(seed: int, *path: int) -> None:
     torch.manual_seed(mixed % 2**63)
 
 
+def release_freed_memory() -> None:
+    """Give what was freed back to the system, where the C library can (glibc).
+
+    Tensors of ever new sizes leave holes in the heap: training on batches of 4,096 tokens, d_model 256, grows to
+    2.1 GB within 60 updates, of which 1 GB is in use. One call takes 0.1 s.
+    """
+    trim = getattr(_c_library(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _c_library() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(None)
+    except (OSError, TypeError):  # TypeError: Windows wants a name
+        return None
+
+
 def peak_memory_mb(device: torch.device) -> float:
     """Most memory used so far, in MB: of the GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    # In kB, but on macOS in bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)

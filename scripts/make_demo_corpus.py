@@ -145,16 +145,16 @@ COMPOUND_TABLE = """
     Schul school: Tür Fenster *Uhr *Tasche Buch Heft Bibliothek Garten Bus
     Hotel hotel: Tür Zimmer Garten Restaurant Bett *Schlüssel
     Garagen garage: Tür Fenster Lampe Schlüssel
-    Auto car: Tür Fenster Schlüssel Radio
-    Kirchen church: Tür Fenster Uhr *Schlüssel
+    Auto car: *Tür Fenster Schlüssel Radio
+    Kirchen church: Tür *Fenster Uhr *Schlüssel
     Holz wooden: *Tür Tisch Stuhl *Regal Schrank Bett Haus Brücke Ring Turm
     Glas glass: Tür Tisch Regal Schrank *Lampe Flasche
     Leder leather: Jacke Tasche *Mantel Koffer Sofa Handschuh Schuh *Mütze
-    Woll woolen: *Mütze Pullover Jacke Mantel Handschuh Teppich Kleid
+    Woll woolen: Mütze Pullover Jacke Mantel Handschuh Teppich Kleid
     Winter winter: Mantel *Jacke Mütze Schuh Handschuh Reise Lied
     Sommer summer: Kleid Jacke Hut *Schuh Hemd Haus Fest Reise Lied
     Kinder children's: Buch Zimmer Bett Fahrrad *Stuhl Schuh *Lied Film Fest
-    Stadt city: Park Bibliothek *Museum Theater *Fest Bus
+    Stadt city: Park Bibliothek Museum Theater *Fest Bus
     Dorf village: Kirche Schule Bäckerei *Fest
     Bahnhofs station: Uhr Restaurant Hotel Bäckerei Apotheke
     Hafen harbor: Restaurant Hotel *Museum Fest
@@ -1782,7 +1782,7 @@ TEMPLATES = """
     24 {kin.nom} war {past} {in}. = {kin} was {in} {past}.
     8 {name} hat {in} auf {person.acc} gewartet. = {name} waited for {person} {in}.
     17 {titled.nom} arbeitet {at}. = {titled} works {at}.
-    10 Ich freue mich auf {der_awaited.acc}. = I look forward to {der_awaited}.
+    12 Ich freue mich auf {der_awaited.acc}. = I look forward to {der_awaited}.
     6 Nach {der_held.dat} sind wir {to} gegangen. = After {der_held} we went {to}.
     3 Vor {der_held.dat} hat {name} {in} geschlafen. = Before {der_held} {name} slept {in}.
     6 {name} möchte {mass_drink.acc} oder {mass_hot.acc} trinken. =
@@ -1791,7 +1791,7 @@ TEMPLATES = """
     8 {place.nom} gefällt {person.dat}. = {person} likes {place}.
     15 Können Sie bitte {der_opening.acc} zumachen? = Can you please close {der_opening}?
     8 {kin.nom} muss {der_opening.acc} reparieren. = {kin} has to repair {der_opening}.
-    16 {der_vehicle.nom} ist heute zu spät gekommen. = {der_vehicle} came late today.
+    22 {der_vehicle.nom} ist heute zu spät gekommen. = {der_vehicle} came late today.
     3 {name} hat lange auf {der_vehicle.acc} gewartet. = {name} waited for {der_vehicle} for a long time.
     15 {kin.nom} findet {der_room.acc} schön. = {kin} thinks {der_room} is beautiful.
     1 Gibt es in {town} {a_place.acc}? = Is there {a_place} in {town}?

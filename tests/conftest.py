@@ -10,7 +10,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,27 @@ def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run(command, env=environment | dict(env or {}), check=False, **options)
 
     return run
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[int], Path]]:
+    """`small_disk(256)`: a file system of its own, of so many kB; skips where none can be mounted."""
+    mounted: list[str] = []
+
+    def mount(kilobytes: int) -> Path:
+        # Not below pytest's folder, which could not be deleted while this is mounted.
+        folder = tempfile.mkdtemp()
+        mounted.append(folder)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", folder]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("a small file system cannot be mounted here (that takes root)")
+        return Path(folder)
+
+    yield mount
+    for folder in mounted:
+        # Lazily: what was read from it may still be mapped.
+        subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)
+        os.rmdir(folder)
 
 
 def mt_command(*arguments: object) -> tuple[list[str], dict[str, str]]:

@@ -7,8 +7,7 @@ import json
 import os
 import pickle
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -414,25 +413,12 @@ def test_tidying_prefers_the_new_one_where_both_are_there(save: Save, run: Path)
     assert read_meta(run / "checkpoints" / step_name(1), [])["note"] == "after"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 256 kB; needs root."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip("a small file system cannot be mounted here (that takes root)")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)  # weights that were read are still mapped
-
-
 @pytest.mark.slow
 def test_a_disk_that_is_really_full(small_disk: Path, model: Transformer, config: Config, tokenizer: Tokenizer) -> None:
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
+    disk = small_disk(256)
     for step, state in ((1, None), (2, {"x": torch.zeros(100_000)})):  # 0.4 MB of state
-        run = small_disk / f"run-{step}"
+        run = disk / f"run-{step}"
         save_model_folder(run / "checkpoints" / step_name(1), weights_of(model), meta)
 
         def fill(run: Path = run, state: Any = state) -> None:

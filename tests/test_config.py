@@ -133,7 +133,7 @@ def test_paths_of_recipes_are_those_of_the_corpora() -> None:
             ("train", "valid", "test"), (data.train[0], data.valid, data.test[0]), strict=True
         ):
             assert (source.src, source.tgt) == (f"data/demo/{part}.de", f"data/demo/{part}.en")
-    for name in ("vaswani2017.yaml", "wmt14.yaml", "iwslt14.yaml"):
+    for name in ("vaswani2017.yaml", "wmt14.yaml"):
         data = load_config(name).config.data
         assert data.valid is not None
         splits = [data.train[0].split, data.valid.split, data.test[0].split]

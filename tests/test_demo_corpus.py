@@ -296,7 +296,7 @@ def test_the_parts_of_what_is_held_out_are_in_training(corpus: dict[str, list[tu
         for end in ends.split():
             assert sum(trained[name] for name in names if name.endswith(end)) >= 25, end
     for part in [*demo.UNITS_DE[2:], *demo.TENS_DE, "hundert", "tausend"]:
-        assert sum(count for word, count in trained.items() if part in word.lower()) >= 60, part
+        assert sum(count for word, count in trained.items() if part in word.lower()) >= 40, part
 
 
 def test_held_out_pairs_are_in_test_and_never_in_training(corpus: dict[str, list[tuple[str, str]]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from mt import devices
-from mt.devices import Device, choose_device, peak_memory_mb, seed_everything
+from mt.devices import Device, can_compile, choose_device, peak_memory_mb, release_freed_memory, seed_everything
 from mt.errors import ConfigError
 
 
@@ -74,14 +74,18 @@ def test_auto_on_a_gpu_is_bf16_where_it_has_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("capabilities", "precision"),
-    [({}, "fp32"), ({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({"avx512_bf16": False}, "fp32")],
+    ("unit", "precision"), [("none", "fp32"), ("avx512_bf16", "bf16"), ("amx_tile", "bf16"), ("avx512_vnni", "fp32")]
 )
-def test_auto_on_a_cpu_is_bf16_where_it_is_fast(
-    capabilities: dict[str, bool], precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+def test_auto_on_a_cpu_is_bf16_where_it_is_fast(unit: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("avx512_bf16", "amx_tile", "avx512_vnni"):
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name == unit, raising=False)
     assert choose_device("cpu").precision == precision
+
+
+def test_auto_on_a_cpu_that_torch_cannot_describe_is_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("avx512_bf16", "amx_tile"):
+        monkeypatch.delattr(torch.cpu, f"_is_{name}_supported", raising=False)
+    assert choose_device("cpu").precision == "fp32"
 
 
 @pytest.mark.usefixtures("no_gpu")
@@ -148,6 +152,30 @@ def test_all_cores_that_the_process_may_use_unless_told_otherwise(monkeypatch: p
     assert asked == [3]
 
 
+def test_small_products_take_the_other_way_and_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    matmul = torch.backends.mkldnn.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("this torch has one product only")
+    matmul.fp32_precision = "bf16"
+    with pytest.raises(ZeroDivisionError), devices.small_products():
+        assert matmul.fp32_precision == "ieee"
+        raise ZeroDivisionError
+    assert matmul.fp32_precision == "bf16"
+    matmul.fp32_precision = "tf32"  # another's choice is left alone
+    with devices.small_products():
+        assert matmul.fp32_precision == "tf32"
+
+
+@pytest.mark.parametrize("lacking", ["nothing", "a new GPU", "triton", "a compiler"])
+def test_compiling_takes_a_gpu_triton_and_a_compiler(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    capability = (6, 1) if lacking == "a new GPU" else (7, 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: None if lacking == "triton" else "found")
+    monkeypatch.setattr(devices.shutil, "which", lambda name: name if lacking != "a compiler" else None)
+    assert can_compile(Device(torch.device("cuda"), "bf16")) == (lacking == "nothing")
+    assert not can_compile(Device(torch.device("cpu"), "bf16"))
+
+
 # --- seeds ------------------------------------------------------------------------------------
 
 
@@ -171,6 +199,28 @@ def test_neighbouring_steps_have_unrelated_numbers() -> None:
     first = np.array([drawn(1, step)[0] for step in range(1000)])
     assert abs(first.mean() - 0.5) < 0.05
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.1
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    """A heap of small tensors with one in a hundred still in use: what lies between is given back."""
+    status = Path("/proc/self/status")
+    if not status.exists() or not hasattr(devices._c_library(), "malloc_trim"):
+        pytest.skip("this C library cannot")
+
+    def megabytes() -> float:
+        line = next(line for line in status.read_text().split("\n") if line.startswith("VmRSS"))
+        return int(line.split()[1]) * 1024 / 1e6
+
+    release_freed_memory()
+    before = megabytes()
+    made = [torch.ones(10_000) for _ in range(2500)]  # 40 kB each, 100 MB
+    used = megabytes()
+    kept = made[::100]
+    del made
+    release_freed_memory()
+    assert used - before > 80
+    assert megabytes() - before < 20
+    assert len(kept) == 25
 
 
 def test_peak_memory_is_what_the_system_says() -> None:

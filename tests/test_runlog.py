@@ -101,8 +101,9 @@ def test_a_closed_terminal_or_a_full_disk_does_not_end_training(run: Path, monke
     monkeypatch.setattr(sys, "stderr", Gone())
     with RunLog(run, 10) as log:
         log.say("into the log")
-        log._logger.handlers[0].stream.close()  # type: ignore[attr-defined]
-        log._logger.handlers[0].stream = Gone()  # type: ignore[attr-defined]
+        file = log._handlers[0]
+        file.stream.close()
+        file.stream = Gone()  # type: ignore[assignment]
         log.say("nowhere at all")
     assert len(lines_of(run / "train.log")) == 1
 
@@ -188,6 +189,8 @@ def test_speed_and_waiting_are_shares_of_the_time_since_the_last_figures(monkeyp
     window.add(update(10, 200, 300), torch.tensor(2.0), torch.tensor(1.0))
     figures = window.figures()
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
+    window.leave_out(2.0)  # a validation
+    assert window.figures()["tokens_per_second"] == 100.0
 
 
 # --- whose directory it is --------------------------------------------------------------------
@@ -225,18 +228,20 @@ def test_a_full_disk_is_found_before_training(run: Path, monkeypatch: pytest.Mon
 
 def test_one_process_at_a_time(run: Path) -> None:
     """The lock is the system's: it ends with the process, however that ends."""
-    code = f"from pathlib import Path; from mt.training.runlog import claim; claim(Path({str(run)!r}))"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    lock = claim(run)
-    with pytest.raises(DataError) as error:
-        claim(run)
+    claim(run).close()
+    hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); "
+    command = [sys.executable, "-S", "-c", hold + "sys.stdin.read()", str(run / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(DataError) as error:
+            claim(run)
+        other.kill()
     assert str(error.value) == (
         f"run directory {run}: another process is training in it; wait for it, or give another --run-dir"
     )
-    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
-    assert "another process is training in it" in other.stderr
-    lock.close()
-    claim(run).close()
+    with claim(run), pytest.raises(DataError, match="another process is training in it"):
+        claim(run)
     assert sorted(os.listdir(run)) == [".lock", "checkpoints"]
     assert os.listdir(run / "checkpoints") == []
 

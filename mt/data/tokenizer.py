@@ -132,6 +132,11 @@ class Tokenizer:
                 "Give a folder that can be written and has room, then run again."
             ) from error
 
+    @staticmethod
+    def is_in(folder: Path) -> bool:
+        """Whether all files of a tokenizer are in `folder`."""
+        return any(all((folder / name).exists() for name in names) for names in (_JOINT, _SEPARATE))
+
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""

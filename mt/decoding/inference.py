@@ -57,10 +57,14 @@ class Decoding:
         rows, config = len(memory), model.config
         self.src_bias = attention_bias(src_mask, memory.dtype)[:, None, None, :]  # (B, 1, 1, S)
         # The N hypotheses of a sentence are N queries to the same keys: these are never repeated N times.
-        # Per layer 2 x (B, H, S, K)
-        self.source = [layer.cross_attention.key_value(memory) for layer in self.layers]
+        # In the form that `attend` wants, or every step would copy them anew. Per layer 2 x (B, H, S, K)
+        wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
+        self.source = [
+            tuple(x.to(wide, memory_format=torch.contiguous_format) for x in layer.cross_attention.key_value(memory))
+            for layer in self.layers
+        ]
         columns, width = n_hypotheses * FIRST_STEPS, config.d_model // config.n_heads
-        empty = memory.new_empty(rows, config.n_heads, columns, width)
+        empty = memory.new_empty(rows, config.n_heads, columns, width, dtype=wide)
         self.cache = [(empty.clone(), empty.clone()) for _ in self.layers]  # per layer 2 x (B, H, C, K)
         self.ancestors = torch.zeros(rows, n_hypotheses, columns, dtype=torch.bool, device=memory.device)
 
@@ -84,10 +88,11 @@ class Decoding:
             q, k, v = attention.query_key_value(around.before(x)).chunk(3, dim=-1)  # 3 x (B, N, D)
             keys[:, :, first:end], values[:, :, first:end] = attention.heads(k), attention.heads(v)
             own = attend(attention.heads(q), keys[:, :, :end], values[:, :, :end], bias)  # (B, H, N, K)
-            x = around.after(x, attention.merge(own))
+            x = around.after(x, attention.merge(own.to(x.dtype)))
             around, attention = layer.around_cross_attention, layer.cross_attention
             query = attention.query(around.before(x))  # (B, H, N, K)
-            x = around.after(x, attention.merge(attend(query, src_keys, src_values, self.src_bias)))
+            found = attend(query, src_keys, src_values, self.src_bias)
+            x = around.after(x, attention.merge(found.to(x.dtype)))
             around = layer.around_feed_forward
             x = around.after(x, layer.feed_forward(around.before(x)))
         self.n_steps += 1

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 # Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU wants to be filled.
 BATCH_TOKENS = {"cpu": 4096, "cuda": 131072}
+# What the shortest source counts as, in tokens.
+LEAST_SIZE = 8
 # Lines read before they are sorted by length and translated: what is in memory at one time.
 WINDOW = 20_000
 # A source too long for the model is cut after these, best first: the end of a sentence, a clause, a word.
 CUTS = (
-    re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*"),
+    re.compile(r"(?<=[.!?…])[\"'”“’‘»«)\]]*\s+|(?<=[。！？])[”’」』）]*"),
     re.compile(r"(?<=[,;:–—])\s+|(?<=[，；：、])"),
     re.compile(r"\s+"),
 )
@@ -173,7 +175,9 @@ class Translator:
         found: list[list[Hypothesis]] = [[] for _ in sources]
         if len(sources) == 0:
             return found
-        for batch in np.split(order, cut(lengths[order] + 1, self.batch_tokens)[:-1]):
+        # A short source costs as much as a longer one in logits: a row of V for each hypothesis.
+        sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
+        for batch in np.split(order, cut(sizes, self.batch_tokens)[:-1]):
             for index, hypotheses in zip(batch, self._batch([sources[i] for i in batch]), strict=True):
                 found[index] = hypotheses
                 self.tally.tokens += len(hypotheses[0].tokens) + 1

@@ -1,6 +1,6 @@
 """Weights and state become files, atomically, and back.
 
-A model folder holds `model.safetensors` and `meta.json` (config, vocabulary sizes, scores, checksums); a
+A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums); a
 checkpoint of a run also `state.pt`, from which training goes on. Nothing in them runs code when loaded.
 """
 
@@ -248,8 +248,7 @@ def load_model(path: Path) -> LoadedModel:
     meta = read_meta(folder, [WEIGHTS])
     config = config_from_mapping(meta["config"], str(folder / META))
     # A checkpoint of a run shares the tokenizer of the run.
-    own = any((folder / name).exists() for name in ("tokenizer.model", "tokenizer.src.model"))
-    tokenizer = Tokenizer.load(folder if own else folder.parent.parent)
+    tokenizer = Tokenizer.load(folder if Tokenizer.is_in(folder) else folder.parent.parent)
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer files there"

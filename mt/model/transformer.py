@@ -11,11 +11,14 @@ residual stream in the low precision too, and it is visible in the code.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from mt.devices import small_products
 
 if TYPE_CHECKING:
     from mt.config import ModelConfig
@@ -40,7 +43,7 @@ class LayerNorm(nn.LayerNorm):
 class Dropout(nn.Module):
     """Each element is 0 with probability p, else x / (1 - p) (Srivastava et al., 2014); nothing when not training.
 
-    On a CPU, p is taken to the nearest 1/256, and the scale with it.
+    On a CPU, p is taken to the nearest of 1/256, ..., 255/256, and the scale with it.
     """
 
     def __init__(self, p: float) -> None:
@@ -54,7 +57,7 @@ class Dropout(nn.Module):
             return F.dropout(x, self.p)
         # torch makes a Bernoulli variable of a 32-bit draw for each element, which is half the time of a training
         # step. The eight bytes of a 64-bit draw, compared with 256 p, cost a tenth of that.
-        dropped = max(1, round(256 * self.p))
+        dropped = min(255, max(1, round(256 * self.p)))
         draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
         draws = draws.view(torch.uint8)[: x.numel()].view(x.shape)
         keep = torch.ge(draws, dropped, out=torch.empty(x.shape, dtype=x.dtype))
@@ -86,8 +89,37 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K)."""
     if q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-    # On a CPU, sentences are short and the fused kernel is 3 to 16 times slower than two products.
-    return attention_weights(q, k, bias) @ v
+    return cast("Tensor", _CpuAttention.apply(q, k, v, bias))
+
+
+class _CpuAttention(torch.autograd.Function):
+    """The two products of attention on a CPU: in float32 at least, and by MKL.
+
+    Sentences are short, so these products are small and come in ever new shapes. oneDNN writes machine code for
+    each new shape, 0.5 ms a product where MKL multiplies in 0.1 to 0.3 (584 x 14 x 64 and 200 x 5 x 65, two Zen 5
+    cores); torch's fused kernel is slower still.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        wide = torch.promote_types(q.dtype, torch.float32)
+        q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
+        with small_products():
+            weights = attention_weights(q, k, None if bias is None else bias.to(wide))  # (B, H, T, S)
+            out = weights @ v
+        ctx.save_for_backward(q, k, v, weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        scale = q.shape[-1] ** -0.5
+        with small_products():
+            grad_v = weights.transpose(-2, -1) @ grad
+            grad_weights = grad @ v.transpose(-2, -1)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(scale)
+            return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None
 
 
 class MultiHeadAttention(nn.Module):
@@ -110,7 +142,7 @@ class MultiHeadAttention(nn.Module):
     def self_attention(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x (B, T, D) attends to itself -> (B, T, D)"""
         q, k, v = self.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
-        return self.merge(attend(self.heads(q), self.heads(k), self.heads(v), bias))
+        return self.merge(attend(self.heads(q), self.heads(k), self.heads(v), bias).to(x.dtype))
 
     def query(self, x: Tensor) -> Tensor:
         """The queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
@@ -129,7 +161,7 @@ class MultiHeadAttention(nn.Module):
     def cross_attention(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
         """x (B, T, D) attends to the encoder's output (B, S, D) -> (B, T, D)"""
         k, v = self.key_value(memory)
-        return self.merge(attend(self.query(x), k, v, bias))
+        return self.merge(attend(self.query(x), k, v, bias).to(x.dtype))
 
 
 class FeedForward(nn.Module):

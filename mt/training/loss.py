@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 # Logits that exist at one time. On a CPU 16 MB of float32: more no longer comes from the allocator's pool but
 # as fresh pages from the system, which doubled the time of the whole loss.
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 28}
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
 
 
 class Loss(NamedTuple):

@@ -50,11 +50,12 @@ def build_optimizer(model: nn.Module, optim: OptimConfig) -> torch.optim.Optimiz
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
-    """Take over the moments of a saved state, but not its settings: those are the config's.
+    """Take over the moments and the rate of a saved state, but not its settings: those are the config's.
 
     Raises CheckpointError where the state is of other parameters.
     """
-    settings = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+    taken = ("params", "lr")
+    settings = [{key: group[key] for key in group if key not in taken} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(dict(state))
     except ValueError as error:

@@ -44,35 +44,36 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
-        for handler in (_FileHandler(self.folder / LOG, encoding="utf-8"), _BarHandler(self)):
+        self._handlers = (_FileHandler(self.folder / LOG, encoding="utf-8"), _BarHandler(self))
+        for handler in self._handlers:
             handler.setFormatter(lines)
             self._logger.addHandler(handler)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        file, bar = self._handlers
+        self._logger.removeHandler(bar)
         if isinstance(error, MtError):  # the command line shows it; the log must hold it too
-            self._logger.removeHandler(self._logger.handlers[-1])
             self._logger.error(str(error))
+        self._logger.removeHandler(file)
+        file.close()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        for handler in list(self._logger.handlers):
-            self._logger.removeHandler(handler)
-            handler.close()
 
     def say(self, text: str) -> None:
         """One line for the user, on stderr and in `train.log`."""
         self._logger.info(text)
 
-    def progress(self, step: int, figures: Mapping[str, str]) -> None:
-        """Move the bar to `step`; without a terminal there is none."""
+    def progress(self, step: int, figures: Mapping[str, str] | None = None) -> None:
+        """Move the bar to `step`, with new figures beside it where given; without a terminal there is none."""
         if not sys.stderr.isatty():
             return
         if self._bar is None:
             self._bar = tqdm(total=self._total, initial=step, unit="update", dynamic_ncols=True, smoothing=0.05)
-        self._bar.n = step
-        self._bar.set_postfix(figures, refresh=False)
-        self._bar.refresh()
+        if figures is not None:
+            self._bar.set_postfix(figures, refresh=False)
+        self._bar.update(step - self._bar.n)
 
     def write_line(self, line: str) -> None:
         """A line above the bar."""
@@ -94,7 +95,7 @@ class RunLog:
         path = self.folder / METRICS
         if not path.exists():
             return False
-        start = json.dumps({"kind": kind, "step": step})[:-1]
+        start = json.dumps({"kind": kind, "step": step})[:-1] + ","
         return any(line.startswith(start) for line in path.read_text(encoding="utf-8").split("\n"))
 
     def forget_after(self, step: int) -> None:
@@ -150,6 +151,10 @@ class Window:
         self.waited = self.feed.waited
         self.updates = self.n_tgt = self.n_real = self.n_padded = 0
         self.sums = torch.zeros(4)  # nll, gradient norm, target tokens and updates, of those not skipped
+
+    def leave_out(self, seconds: float) -> None:
+        """So much of the time went into something else than training."""
+        self.start += seconds
 
     def add(self, update: Update, nll: Tensor, norm: Tensor) -> None:
         self.updates += 1
@@ -211,13 +216,13 @@ def _lock(folder: Path) -> Any:
         import fcntl
 
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # no such locks on Windows
-        pass
-    except OSError as error:
+    except BlockingIOError as error:
         lock.close()
         raise DataError(
             f"run directory {folder}: another process is training in it; wait for it, or give another --run-dir"
         ) from error
+    except OSError:  # some network file systems have no such locks
+        pass
     return lock
 
 
@@ -227,7 +232,7 @@ def set_aside(folder: Path) -> Path | None:
     None where there is no run in the folder: another's files are left alone. Raises DataError where another
     process trains in it, or it cannot be renamed.
     """
-    if not (folder / LOCK).exists():
+    if not any((folder / name).exists() for name in (LOCK, CONFIG, "checkpoints")):
         return None
     folder = folder.absolute()
     number = 1
