@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -122,7 +123,7 @@ def can_compile(device: Device) -> bool:
 @contextmanager
 def small_products() -> Iterator[None]:
     """Inside, float32 products on a CPU go to MKL even where `_prepare_cpu` chose oneDNN for the large ones."""
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
+    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
     before = getattr(matmul, "fp32_precision", None)
     if before != "bf16":
         yield

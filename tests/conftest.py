@@ -15,8 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
+
+# The same examples every time, and no judgement by the clock of a busy machine.
+hypothesis.settings.register_profile(
+    "mt", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("mt")
 
 ROOT = Path(__file__).parents[1]
 DIGITS = {

@@ -361,6 +361,9 @@ def test_out_of_disk_leaves_what_was_saved_before(
     folder = save(1)
     before = content_of(folder)
     monkeypatch.setattr(f"mt.model.checkpoint.{where}", FAILURES[where])
+    seen: list[list[str]] = []  # what lies there when the room that is free is looked at
+    usage = shutil.disk_usage
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: seen.append(os.listdir(path)) or usage(path))
     with pytest.raises(CheckpointError) as error:
         save(1 if again else 2)
     monkeypatch.undo()
@@ -373,6 +376,19 @@ def test_out_of_disk_leaves_what_was_saved_before(
     )
     assert content_of(folder) == before
     assert os.listdir(run / "checkpoints") == [folder.name]
+    assert seen == [[folder.name]]
+
+
+def test_a_save_that_is_broken_off_leaves_nothing(
+    tmp_path: Path, model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mt.model.checkpoint.save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_model_folder(tmp_path / "a", weights_of(model), {})
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_killed_save_is_tidied_away(save: Save, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,10 +420,10 @@ def test_a_killed_save_is_tidied_away(save: Save, run: Path, monkeypatch: pytest
 
 
 def test_tidying_prefers_the_new_one_where_both_are_there(save: Save, run: Path) -> None:
-    old = save(1).rename(run / "checkpoints" / f".{step_name(1)}.before")
+    folder = save(1, note="before")
+    shutil.copytree(folder, run / "copy")
     save(1, note="after")
-    assert not old.exists()
-    shutil.copytree(run / "checkpoints" / step_name(1), old)
+    (run / "copy").rename(run / "checkpoints" / f".{folder.name}.before")
     tidy(run)
     assert os.listdir(run / "checkpoints") == [step_name(1)]
     assert read_meta(run / "checkpoints" / step_name(1), [])["note"] == "after"

@@ -63,8 +63,7 @@ optim:
         ),
         (
             "train: {max_steps: }",
-            "train.max_steps: must be a whole number, found nothing (null); "
-            "leave the key out for its default",
+            "train.max_steps: must be a whole number, found nothing (null); leave the key out for its default",
         ),
         ("optim: {eps: true}", "optim.eps: must be a number, found true"),
         ("optim: {eps: [1]}", "optim.eps: must be a number, found a list"),
@@ -130,8 +129,7 @@ optim:
         ),
         (
             "tokenizer: {vocab_size: 260}",
-            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with "
-            "byte_fallback, found 260",
+            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with byte_fallback, found 260",
         ),
         (
             "optim: {schedule: noam}",
@@ -143,8 +141,7 @@ optim:
         ),
         (
             "optim: {schedule: cosine}\ntrain: {max_steps: 4000}",
-            "optim.warmup_steps: must be below train.max_steps (4000) with schedule cosine, "
-            "found 4000",
+            "optim.warmup_steps: must be below train.max_steps (4000) with schedule cosine, found 4000",
         ),
         (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
@@ -176,8 +173,7 @@ optim:
         ),
         (
             "? [a]\n: 1",
-            "line 1, column 3: not valid YAML: a key must be a word; check this line and the one "
-            "above it",
+            "line 1, column 3: not valid YAML: a key must be a word; check this line and the one above it",
         ),
         ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long or keys too deep"),
@@ -213,9 +209,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path.write_bytes("run:\n  seed: 2\n  dir: Läufe\n".encode("latin-1"))
     with pytest.raises(ConfigError) as caught:
         load_config(str(path))
-    assert str(caught.value) == (
-        f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8"
-    )
+    assert str(caught.value) == (f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8")
 
 
 def test_faults_are_errors_of_the_user() -> None:
@@ -252,18 +246,15 @@ def test_faults_are_errors_of_the_user() -> None:
         ),
         (
             "model={d_ff: 3}",
-            "--set model={d_ff: 3}: must name one key, found a whole section; "
-            "write model.KEY=value",
+            "--set model={d_ff: 3}: must name one key, found a whole section; write model.KEY=value",
         ),
         (
             "data.train.src=c",
-            "--set data.train.src=c: data.train is a list; say which entry, such as "
-            "data.train[0].src",
+            "--set data.train.src=c: data.train is a list; say which entry, such as data.train[0].src",
         ),
         (
             "data.train[2].src=c",
-            "--set data.train[2].src=c: data.train has 1 entries here; set data.train[1] or "
-            "data.train=[...]",
+            "--set data.train[2].src=c: data.train has 1 entries here; set data.train[1] or data.train=[...]",
         ),
         (
             "model.d_ff.x=3",

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import merged
 
 from mt.config import config_from_mapping
 from mt.decoding.translate import Translator
@@ -15,7 +16,6 @@ from mt.devices import choose_device
 from mt.model.checkpoint import load_model
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer, train
-from conftest import merged
 
 pytestmark = [
     pytest.mark.gpu,

@@ -236,15 +236,12 @@ def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> No
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-KNOWN = pytest.mark.xfail(reason="Inference sets compute_dtype of a model that it shares to None", strict=True)
-
-
 @pytest.mark.parametrize(
     ("precision", "compute"),
     [
         ("fp32", None),
-        pytest.param("fp32", torch.float32, marks=KNOWN),
-        pytest.param("fp32", torch.bfloat16, marks=KNOWN),
+        ("fp32", torch.float32),
+        ("fp32", torch.bfloat16),
         ("bf16", None),
         ("bf16", torch.float32),
         ("bf16", torch.bfloat16),

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import typer
+from conftest import ROOT
 from typer.testing import CliRunner
 
 from mt.cli import app
-from conftest import ROOT
 
 BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
 LINES = [line.split("  #")[0].strip() for block in BLOCKS for line in block.split("\n")]
@@ -26,9 +26,7 @@ def test_the_readme_has_commands_to_check() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_readme(
-    command: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_of_the_readme(command: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is only parsed and its config checked; all else runs, on a tiny model in the place of runs/tiny."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "data", tmp_path / "data")

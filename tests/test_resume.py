@@ -210,7 +210,6 @@ MORE_PLACES = [
     "save_file 0",
     "save_file 2",
     "point 2",
-    "prune 2",
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -244,6 +245,14 @@ def test_one_process_at_a_time(run: Path) -> None:
         claim(run)
     assert sorted(os.listdir(run)) == [".lock", "checkpoints"]
     assert os.listdir(run / "checkpoints") == []
+
+
+def test_a_file_system_without_locks_will_do(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    claim(run).close()
 
 
 # --- starting over ----------------------------------------------------------------------------

@@ -131,6 +131,22 @@ def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: Callable[..
     assert learn(trainer, update) == pytest.approx((nll, norm), rel=1e-4)
 
 
+@pytest.mark.parametrize("clip_norm", [0.25, 100.0, None])
+def test_a_gradient_longer_than_allowed_is_shortened(
+    trainer_of: Callable[..., Trainer], clip_norm: float | None
+) -> None:
+    """Its direction stays; one that is short enough is left as it is."""
+    trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
+    used: list[float] = []
+    parameters = list(trainer.model.parameters())
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: used.append(float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm()))
+    )
+    _, norm = learn(trainer, update_of(trainer, range(20)))
+    assert 1 < norm < 100
+    assert used == [pytest.approx(clip_norm if clip_norm == 0.25 else norm, rel=1e-4)]
+
+
 def test_an_update_moves_the_weights_by_the_scheduled_rate(trainer_of: Callable[..., Trainer]) -> None:
     """Adam's first step is the rate itself wherever the gradient is not tiny: 1e-2 / 30 of warm-up."""
     trainer = trainer_of(BLIND)
@@ -197,6 +213,36 @@ def test_a_gradient_that_is_no_number_changes_nothing(trainer_of: Callable[..., 
     learn(spoilt, good)
     assert int(spoilt.skipped) == 0
     assert equal(weights(spoilt), weights(clean))
+
+
+def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -> None:
+    """As fp16 needs it, here on the CPU: scaled by a power of two, unscaled before clipping; skipped where infinite."""
+    changes = {"model": {"dropout": 0.0}, "optim": {"clip_norm": 0.5, "schedule": "constant", "warmup_steps": 1}}
+    plain, scaled = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
+    scaled.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    poison(scaled, lambda step: step == 1, math.inf)
+    update = update_of(plain, range(20), range(20, 50))
+    first = learn(plain, update)
+    assert learn(scaled, update) == pytest.approx(first, rel=1e-6)
+    learn(scaled, update)
+    assert int(scaled.skipped) == 1
+    assert scaled.scaler.get_scale() == 512.0
+    assert learn(scaled, update) == pytest.approx(learn(plain, update), rel=1e-6)
+    assert equal(weights(scaled), weights(plain))
+
+
+def test_a_run_that_goes_on_in_fp16_begins_with_a_fresh_scale(trainer_of: Callable[..., Trainer]) -> None:
+    """And one that was in fp16 before goes on with its scale."""
+    trainer = trainer_of(BLIND)
+    learn(trainer, update_of(trainer, range(20)))
+    trainer.save()
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    trainer.resume()
+    assert trainer.scaler.get_scale() == 256.0
+    trainer.save()
+    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    trainer.resume()
+    assert trainer.scaler.get_scale() == 256.0
 
 
 @pytest.fixture
@@ -366,13 +412,25 @@ def test_so_many_of_the_newest_and_of_the_best_are_kept(
 
 
 def test_the_best_is_kept_although_none_is_asked_for(
-    config_of: Callable[..., Config], scripted: Callable[..., None], tmp_path: Path
+    config_of: Callable[..., Config], scripted: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And the tests are scored with it, not with the last one."""
     scripted(9.0, 1.0, 2.0)
+    tested: list[dict[str, Tensor]] = []
+
+    def score_tests(_: Config, model: Any, *__: Any) -> dict[str, Any]:
+        assert not model.training
+        tested.append(checkpoint.weights_of(model))
+        return {}
+
+    monkeypatch.setattr(trainer_module, "score_tests", score_tests)
     settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}
-    train(config_of(NO_TEST, train=settings), tmp_path, "cpu")
-    assert [int(folder.name[5:]) for folder in checkpoint.checkpoints(tmp_path)] == [1, 3]
-    assert checkpoint.find_model(tmp_path).name == "step-00000001"
+    train(config_of(train=settings), tmp_path, "cpu")
+    first, third = checkpoint.checkpoints(tmp_path)
+    assert (first.name, third.name) == ("step-00000001", "step-00000003")
+    assert checkpoint.find_model(tmp_path) == first.resolve()
+    assert equal(tested[0], checkpoint.load_weights(first))
+    assert not equal(tested[0], checkpoint.load_weights(third))
 
 
 def test_without_a_validation_set_the_last_model_is_the_result(
@@ -535,6 +593,22 @@ def test_missing_data_is_found_before_a_run_directory_is_made(config_of: Callabl
     with pytest.raises(ConfigError, match=r"data\.train: must name at least one text"):
         train(config_of(data={"train": []}), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_device_out_of_memory_names_the_setting_to_lower(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(Trainer, "learn", full)
+    with pytest.raises(ConfigError) as error:
+        train(config_of(BLIND), tmp_path, "cpu")
+    message = str(error.value)
+    assert message.startswith(
+        "batch.tokens_per_batch: 500 do not fit into the memory of CPU in fp32, 1 threads; at most "
+    )
+    assert message.endswith(" MB were in use. Lower it: tokens_per_update keeps the training the same")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -314,10 +315,13 @@ def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -
 
 
 class Letters:
-    """A stand-in tokenizer: each character but white space is a token."""
+    """A stand-in tokenizer: each character but white space is a token; a text may begin with one more."""
+
+    def __init__(self, first: str = "") -> None:
+        self.first = first
 
     def encode_src(self, lines: list[str]) -> list[list[int]]:
-        return [[ord(letter) for letter in line if not letter.isspace()] for line in lines]
+        return [[ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines]
 
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         return ["".join(map(chr, row)) for row in ids]
@@ -358,6 +362,10 @@ def test_a_text_that_fits_is_not_cut() -> None:
     for separator in CUTS:
         assert one._pack(separator, "Aaa. Bb, cc. D") == ["Aaa. Bb, cc. D"]
     assert one._pack(CUTS[0], "Aaaaaaa bbbbbbb ccc") == ["Aaaaaaa bbbbbbb ccc"]  # nowhere to cut
+    # Where the parts alone have more tokens than the whole, the whole counts: 8 and 4 + 5.
+    one = cutter(8)
+    with mock.patch.object(one, "tokenizer", Letters("▁")):
+        assert one._pack(CUTS[0], "你好。我很好。") == ["你好。我很好。"]
 
 
 def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
@@ -459,8 +467,9 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     with pytest.raises(ConfigError) as caught:
         read_input("-", "ignore")
     assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
-    with pytest.raises(DataError, match=r"there is no file .*missing\.de"):
+    with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
+    assert "--errors" not in str(missing.value)  # would be no remedy
     with pytest.raises(DataError, match="is a folder, a file is required"):
         read_input(str(tmp_path))
     (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
@@ -530,6 +539,12 @@ def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
     with open_output(os.devnull) as file:
         write_lines(file, ["x"])
     assert not Path(os.devnull).is_file()  # still a device
+    with (tmp_path / "log").open("wb") as log:  # a file that the shell has opened, as by `3> log`
+        log.write(b"before\n")
+        log.flush()
+        with open_output(f"/dev/fd/{log.fileno()}") as file:
+            write_lines(file, ["x"])
+    assert (tmp_path / "log").read_bytes() == b"before\nx\n"
     os.mkfifo(tmp_path / "pipe")
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))

@@ -23,10 +23,12 @@ class Inference:
     """A copy of a model for decoding on one device, in its precision; the model itself is left as it is."""
 
     def __init__(self, model: Transformer, device: Device) -> None:
-        same = next(model.parameters()).dtype == device.dtype and next(model.parameters()).device == device.device
-        prepared = model if same and not model.training else copy.deepcopy(model)
-        self.model = prepared.to(device.device, device.dtype).eval()
-        self.model.compute_dtype = None
+        first = next(model.parameters())
+        same = first.dtype == model.dtype == device.dtype and first.device == device.device and not model.training
+        self.model = model
+        if not same:
+            self.model = copy.deepcopy(model).to(device.device, device.dtype).eval()
+            self.model.compute_dtype = None
         self.device = device.device
 
     @property

@@ -272,11 +272,11 @@ def open_output(output: str) -> Iterator[BinaryIO]:
             sys.stdout.buffer.flush()
         elif path.is_dir():
             raise DataError(f"--output {output}: is a folder, a file is required; name a file in it")
-        elif path.exists() and (path.is_relative_to("/dev") or not path.is_file()):
+        elif path.is_relative_to("/dev"):
             with path.open("ab") as file:  # /dev/fd/N may be a file that others have written to
                 yield file
         else:
-            with whole_file(path.resolve()) as file:
+            with whole_file(path) as file:
                 yield file
     except BrokenPipeError:  # the reader has read enough; no fault
         raise

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -183,7 +183,8 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """
     remedy = "use another checkpoint, or copy this one again"
     try:
-        meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        _need(meta, format=int, sha256=dict)
         if meta["format"] > FORMAT:
             raise CheckpointError(
                 f"{folder}: was written by a newer mt (format {meta['format']}, this one reads up to {FORMAT}); "
@@ -192,10 +193,20 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 raise DamagedError(f"{folder / name}: damaged, its checksum differs from the one in {META}; {remedy}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else f"{META}: {error!r}"
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"
         raise DamagedError(f"{folder}: is no whole model folder ({reason}); {remedy}") from error
-    return meta
+    except (ValueError, TypeError) as error:  # also what json makes of a damaged file
+        raise DamagedError(f"{folder}: is no whole model folder ({META}: {error}); {remedy}") from error
+    return cast("dict[str, Any]", meta)
+
+
+def _need(meta: Any, **kinds: type) -> None:
+    """ValueError where `meta.json` lacks a key, or holds something of another kind there."""
+    if not isinstance(meta, dict):
+        raise ValueError("it is no JSON object")
+    if lacking := [key for key, kind in kinds.items() if not isinstance(meta.get(key), kind)]:
+        raise ValueError(f"it lacks {', '.join(lacking)}")
 
 
 def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
@@ -246,9 +257,14 @@ def load_model(path: Path) -> LoadedModel:
     """The model at a run directory, checkpoint or exported folder, with its tokenizer and config."""
     folder = find_model(path)
     meta = read_meta(folder, [WEIGHTS])
+    try:
+        _need(meta, config=dict, tokenizer=str)
+    except ValueError as error:
+        raise DamagedError(f"{folder}: is no whole model folder ({META}: {error}); copy it again") from error
     config = config_from_mapping(meta["config"], str(folder / META))
     # A checkpoint of a run shares the tokenizer of the run.
-    tokenizer = Tokenizer.load(folder if Tokenizer.is_in(folder) else folder.parent.parent)
+    of_run = not Tokenizer.is_in(folder) and folder.parent.name == CHECKPOINTS
+    tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer files there"

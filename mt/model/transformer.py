@@ -89,7 +89,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K)."""
     if q.is_cuda:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-    return cast("Tensor", _CpuAttention.apply(q, k, v, bias))
+    attention: Any = _CpuAttention.apply
+    return cast("Tensor", attention(q, k, v, bias))
 
 
 class _CpuAttention(torch.autograd.Function):

@@ -9,7 +9,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,6 +225,18 @@ def _lock(folder: Path) -> Any:
     except OSError:  # some network file systems have no such locks
         pass
     return lock
+
+
+@contextmanager
+def write_faults(run: Path) -> Iterator[None]:
+    """Checkpoints report their own; this is for a line of figures, a sample or a link."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"run directory {run}: cannot be written ({error}). What was saved before is whole: make room there or "
+            "mend what is wrong, then run the same command again"
+        ) from error
 
 
 def set_aside(folder: Path) -> Path | None:

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from mt.config import Config, require_training_data
 from mt.data.batches import Batch, Feed, Plan, Update
 from mt.data.corpus import check_sources, data_root, read_pairs
-from mt.data.store import open_or_build
+from mt.data.store import known_facts, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, can_compile, choose_device, peak_memory_mb, release_freed_memory, seed_everything
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
@@ -41,6 +41,7 @@ from mt.training.runlog import (
     clock,
     set_aside,
     write_config,
+    write_faults,
     write_manifest,
 )
 from mt.training.validation import Validation, score_tests
@@ -463,7 +464,7 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     lock = claim(run)
     try:
         changed = check_same_run(run, config)
-        with _write_faults(run), RunLog(run, config.train.max_steps) as log, _write_faults(run):
+        with write_faults(run), RunLog(run, config.train.max_steps) as log, write_faults(run):
             write_config(run, config)
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
@@ -476,29 +477,16 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
             return outcome
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"batch.tokens_per_batch: {config.batch.tokens_per_batch:,} do not fit into the memory of {device}; at most "
-            f"{peak_memory_mb(device.device):,.0f} MB were in use. Lower it: tokens_per_update keeps the training the same"
+            f"batch.tokens_per_batch: {config.batch.tokens_per_batch:,} do not fit into the memory of {device}; "
+            f"at most {peak_memory_mb(device.device):,.0f} MB were in use. Lower it: tokens_per_update keeps the "
+            "training the same"
         ) from error
     finally:
         lock.close()
 
 
-@contextlib.contextmanager
-def _write_faults(run: Path) -> Iterator[None]:
-    """Checkpoints report their own; this is for a line of figures, a sample or a link."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"run directory {run}: cannot be written ({error}). What was saved before is whole: make room there or "
-            "mend what is wrong, then run the same command again"
-        ) from error
-
-
 def _facts(trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
-    from mt.data.store import known_facts
-
     files: dict[str, Any] = {}
     for split in ("train", "valid"):
         files |= known_facts(trainer.run / "store" / split)
