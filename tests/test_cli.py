@@ -393,6 +393,12 @@ def test_what_cannot_be_translated(options: list[str], message: str, mt: Mt, tin
         assert refused(mt("translate", "-m", tiny_run, *options, stdin=b"eins\n")).startswith(message)
 
 
+def test_input_and_output_are_looked_at_before_the_model_is_loaded(mt: Mt, tiny_run: Path) -> None:
+    with mock.patch("mt.model.checkpoint.load_model", side_effect=AssertionError("too late")):
+        for options in (["nowhere.txt"], ["-o", "nowhere/out"], ["--errors", "ignore"], ["--device", "tpu"]):
+            assert refused(mt("translate", "-m", tiny_run, *options, stdin=b"eins\n"))
+
+
 def test_a_gpu_that_is_not_there(mt: Mt, tiny_run: Path) -> None:
     import torch
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from mt.config import load_config
 from mt.decoding.translate import Translator
@@ -23,7 +25,17 @@ pytestmark = [
 ]
 
 
+@pytest.fixture
+def all_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The other tests run on one thread."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.timeout(2400)
+@pytest.mark.usefixtures("all_cores")
 def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_12_minutes(tmp_path: Path) -> None:
     """Greedy BLEU of that peer on the validation set after 828 s: 32.4. Here beam 5 after 800 updates."""
     sets = [f"data.root={CORPUS}", "train.max_steps=800", "train.valid_every=400", "train.precision=auto"]

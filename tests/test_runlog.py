@@ -382,6 +382,7 @@ def test_a_file_is_replaced_when_the_block_ends_well_and_only_then(tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         fail()
     assert path.read_text(encoding="utf-8") == "früher"
+    assert os.listdir(tmp_path) == ["a"]
     with whole_file(path) as file:
         file.write(b"later")
         file.flush()

@@ -305,6 +305,7 @@ def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -
     assert [line.pieces for line in found] == [1] + [0] * len(blank) + [1]
     assert len(inference.sources) == 2
     assert (one.tally.lines, one.tally.blank) == (10, 8)
+    assert one.tally.tokens == 4  # a word and eos, twice
     inference.sources.clear()
     assert texts(one.translate(blank)) == [""] * len(blank)
     assert texts(one.translate([])) == []
