@@ -614,6 +614,9 @@ def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, so
     assert all(torch.allclose(mean[name], (one[name] + two[name]) / 2, atol=1e-7) for name in mean)
     assert any(not torch.equal(one[name], two[name]) for name in mean)
     assert len(mt("translate", "-m", tmp_path / "mean", source).lines) == 40
+    assert mt("average", tiny_run, "--last", 1, "-o", tmp_path / "newest").code == 0
+    newest = load_weights(tmp_path / "newest")
+    assert all(torch.equal(newest[name], two[name]) for name in two)
     for arguments, message in (
         ([tiny_run, "-o", tmp_path / "mean", "--last", 1], f"--output {tmp_path / 'mean'}: is there already"),
         ([tiny_run, "-o", tmp_path / "new", "--last", 99], f"{tiny_run}: --last 99 checkpoints asked for, the run "),
@@ -622,7 +625,7 @@ def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, so
         ([tiny_run, "-o", source / "new", "--last", 1], f"{source / 'new'}: cannot be saved"),
     ):
         assert refused(mt("average", *arguments)).startswith(message)
-    assert [path.name for path in tmp_path.iterdir()] == ["mean"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mean", "newest"]
 
 
 def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
@@ -712,6 +715,7 @@ def test_a_reader_that_has_gone(tiny_run: Path, tmp_path: Path) -> None:
     """As in `mt translate ... | head -1`: no fault, and nothing to complain about."""
     (tmp_path / "in").write_bytes(b"\n" * 200_000)
     command, environment = mt_command("translate", "-m", tiny_run, tmp_path / "in")
+    environment.pop("PYTHONUNBUFFERED", None)
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -728,10 +732,11 @@ def test_a_reader_that_has_gone(tiny_run: Path, tmp_path: Path) -> None:
         ("closed pipe", 0, b""),
     ],
 )
-def test_a_result_that_cannot_be_printed(stdout: str, code: int, said: bytes) -> None:
+def test_a_result_that_cannot_be_printed(stdout: str, code: int, said: bytes, tiny_config: Path) -> None:
     if stdout == "/dev/full" and not os.path.exists(stdout):
         pytest.skip("this system has no /dev/full")
-    command, environment = mt_command("config", "schema")
+    command, environment = mt_command("config", "check", "-c", tiny_config)  # one line stays in Python's buffer
+    environment.pop("PYTHONUNBUFFERED", None)
     if stdout == "/dev/full":
         with open(stdout, "wb") as file:
             ended = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.PIPE, check=False)
