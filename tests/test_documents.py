@@ -479,16 +479,18 @@ def test_coding_places_of_dropout(spy: list[Attention]) -> None:
     """
     model, (src, tgt_in, src_mask) = build({**CODING, **NARROW, **ONE_LAYER}, dropout=0.5).train(), a_batch()
     seen: dict[str, Tensor] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, transformer.Dropout):
-            module.register_forward_hook(lambda _m, x, _y, name=name: seen.update({name: x[0]}))
+    given: dict[str, Tensor] = {}
+    dropouts = {name: one for name, one in model.named_modules() if isinstance(one, transformer.Dropout)}
+    for name, module in dropouts.items():
+        module.register_forward_hook(lambda _m, x, _y, name=name: seen.update({name: x[0]}))
+        module.register_forward_hook(lambda _m, _x, y, name=name: given.update({name: y}))
     model(src, tgt_in, src_mask)
     encoder = ["around_attention", "around_feed_forward", "feed_forward"]
     decoder = ["around_self_attention", "around_cross_attention", "around_feed_forward", "feed_forward"]
     places = [f"encoder.0.{x}" for x in encoder] + [f"decoder.0.{x}" for x in decoder]
     assert set(seen) == {f"{x}.dropout" for x in [*places, "src_embedding", "tgt_embedding"]}
     assert all((x == 0).double().mean() < 0.01 for n, x in seen.items() if ".feed_forward." not in n)
-    assert (seen["encoder.0.feed_forward.dropout"] >= 0).all()  # what the ReLU gave
+    assert (given["encoder.0.feed_forward.dropout"] >= 0).all()  # after the ReLU
     assert seen["encoder.0.feed_forward.dropout"].shape[-1] == 24
     close(seen["src_embedding.dropout"], model.eval().src_embedding(src, torch.float64))
     assert all(torch.allclose(call.weights.sum(-1), torch.ones(()).double()) for call in spy)

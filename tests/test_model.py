@@ -483,3 +483,22 @@ def test_bfloat16_arithmetic_is_close_and_leaves_parameters_in_float32(norm: str
     grad_error = ((grads - exact_grads).norm() / exact_grads.norm()).item()
     assert 2**-12 < output_error < bound  # a smaller error would mean that it ran in float32
     assert 2**-12 < grad_error < 4 * bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
+    torch.manual_seed(7)
+    x = torch.randn(50, 9, dtype=dtype)
+    x[0, :3] = 0
+    found = []
+    for relu in (True, False):
+        leaf = x.clone().requires_grad_()
+        torch.manual_seed(8)
+        inner = leaf + 0  # may be overwritten
+        y = Dropout(0.25)(inner, relu=True) if relu else Dropout(0.25)(inner.relu())
+        (y * torch.arange(9, dtype=dtype)).sum().backward()
+        found.append((y.detach(), leaf.grad))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] is not None
+    assert torch.allclose(found[0][1], found[1][1], rtol=2 * torch.finfo(dtype).eps, atol=0)
+    assert torch.equal(Dropout(0.25).eval()(x.clone(), relu=True), x.relu())

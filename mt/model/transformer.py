@@ -50,18 +50,61 @@ class Dropout(nn.Module):
         super().__init__()
         self.p = p
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        if x.device.type != "cpu":
-            return F.dropout(x, self.p)
-        # torch makes a Bernoulli variable of a 32-bit draw for each element, which is half the time of a training
-        # step. The eight bytes of a 64-bit draw, compared with 256 p, cost a tenth of that.
-        dropped = min(255, max(1, round(256 * self.p)))
-        draws = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-        draws = draws.view(torch.uint8)[: x.numel()].view(x.shape)
-        keep = torch.ge(draws, dropped, out=torch.empty(x.shape, dtype=x.dtype))
-        return x * keep.mul_(256 / (256 - dropped))
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """Dropout of x, or of max(0, x) in the place of x."""
+        if not self.training or self.p == 0 or x.device.type != "cpu":
+            return F.dropout(x.relu_() if relu else x, self.p, self.training)
+        dropout: Any = _CpuReluDropout.apply if relu else _CpuDropout.apply
+        return cast("Tensor", dropout(x, min(255, max(1, round(256 * self.p)))))
+
+
+def _draw_bytes(shape: torch.Size) -> Tensor:
+    """Random bytes. torch's dropout makes a Bernoulli variable of a 32-bit draw for each element, which is half
+    the time of a training step; the eight bytes of a 64-bit draw cost a tenth of that."""
+    draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
+    return draws.view(torch.uint8)[: shape.numel()].view(shape)
+
+
+def _kept(draws: Tensor, dropped: int, dtype: torch.dtype) -> Tensor:
+    """What to multiply by: 0 where the byte is one of the `dropped` smallest of 256, else 1 / (1 - dropped / 256)."""
+    # Straight to floating point: torch multiplies by booleans ten times slower.
+    keep = torch.ge(draws, dropped, out=torch.empty(draws.shape, dtype=dtype))
+    return keep.mul_(256 / (256 - dropped))
+
+
+class _CpuDropout(torch.autograd.Function):
+    """Keeps one byte an element for the way back: with `_CpuReluDropout` 0.25 GB less in training of a small model in
+    float32, and 10 % faster, than keeping what x was multiplied by."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
+        draws = _draw_bytes(x.shape)
+        ctx.save_for_backward(draws)
+        ctx.dropped = dropped
+        return _kept(draws, dropped, x.dtype).mul_(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (draws,) = ctx.saved_tensors
+        return _kept(draws, ctx.dropped, grad.dtype).mul_(grad), None
+
+
+class _CpuReluDropout(torch.autograd.Function):
+    """Keeps its output alone, which the next layer keeps anyway: not 0 is what was neither dropped nor negative."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
+        out = _kept(_draw_bytes(x.shape), dropped, x.dtype).mul_(x).relu_()
+        ctx.save_for_backward(out)
+        ctx.scale = 256 / (256 - dropped)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (out,) = ctx.saved_tensors
+        return torch.ops.aten.threshold_backward(grad, out, 0).mul_(ctx.scale), None
 
 
 def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -172,11 +215,12 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = Linear(config.d_model, config.d_ff)
         self.outer = Linear(config.d_ff, config.d_model)
-        self.activation = torch.relu_ if config.activation == "relu" else F.gelu
+        self.relu = config.activation == "relu"
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.outer(self.dropout(self.activation(self.inner(x))))
+        inner = self.inner(x)  # (B, T, F)
+        return self.outer(self.dropout(inner if self.relu else F.gelu(inner), relu=self.relu))
 
 
 class Residual(nn.Module):
