@@ -345,18 +345,18 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         paths = ["optim.warmup_steps", "optim.schedule", "train.max_steps"]
         required = f"must be below train.max_steps ({train.max_steps}) with schedule cosine"
         yield paths, f"{required}, found {optim.warmup_steps}"
-    for path, source in _named_sources(data):
+    for path, source in named_sources(data) if data else []:
         if source.name and not source.path:
             paths, text = [f"{path}.name", f"{path}.path"], _shown(source.name)
             yield paths, f"must stand beside path, found {text} without one; add path"
 
 
-def _named_sources(data: DataConfig | None) -> Iterator[tuple[str, Source]]:
-    if data:
-        yield from ((f"data.train[{i}]", source) for i, source in enumerate(data.train))
-        yield from ((f"data.test[{i}]", source) for i, source in enumerate(data.test))
-    if data and data.valid:
-        yield "data.valid", data.valid
+def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
+    """Every source with the name that messages use, such as `data.train[0]`."""
+    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
+    if data.valid is not None:
+        named.append(("data.valid", data.valid))
+    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]
 
 
 _REQUIRED = {

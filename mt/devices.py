@@ -7,13 +7,14 @@ import importlib.util
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
+from torch import nn
 
 from mt.errors import ConfigError
 
@@ -122,6 +123,37 @@ def can_compile(device: Device) -> bool:
         and importlib.util.find_spec("triton") is not None
         and any(shutil.which(name) for name in compilers)
     )
+
+
+def compiled(model: nn.Module, wanted: bool | str, device: Device, say: Callable[[str], None]) -> Callable[..., Any]:
+    """`train.compile`: the model, compiled where that is wanted; `auto` means where it can work and pays.
+
+    On a GPU the many small kernels between products are fused. What cannot be compiled after all is said, and the
+    model runs as it is. Raises ConfigError where compiling is insisted on and not possible.
+    """
+    if not wanted or not can_compile(device):
+        if wanted is True:
+            raise ConfigError(
+                "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C compiler, and not "
+                "all of them are here; use auto, which compiles where that is possible"
+            )
+        return model
+    from torch._dynamo.exc import TorchDynamoException  # a second to import
+
+    fused: Callable[..., Any] = torch.compile(model, dynamic=True)
+
+    def forward(*batch: Any) -> Any:
+        nonlocal fused
+        try:
+            return fused(*batch)
+        except TorchDynamoException as error:
+            if wanted is True:
+                raise
+            say(f"the model cannot be compiled, so it runs slower ({str(error).splitlines()[0]})")
+            fused = model
+            return model(*batch)
+
+    return forward
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.config import DataConfig
-from mt.data.clean import Counts, clean_text, length_faults
+from mt.data.clean import Counts, clean_text, keeps_length
 
 
 def cleaned(pairs: list[tuple[str, str]], dedupe: bool = True) -> tuple[list, Counts]:
@@ -53,15 +53,15 @@ def test_pairs_pass_one_at_a_time():
 def test_length_limits_are_inclusive():
     data, counts = DataConfig(max_tokens=6, max_length_ratio=2.5), Counts(read=8)
     kept = [(6, 6), (6, 3), (5, 2), (1, 1)]
-    assert all(length_faults(src, tgt, data, counts) for src, tgt in kept)
+    assert all(keeps_length(src, tgt, data, counts) for src, tgt in kept)
     assert (counts.too_long, counts.ratio, counts.kept) == (0, 0, 8)
-    assert not length_faults(7, 6, data, counts)
-    assert not length_faults(1, 7, data, counts)  # too long and unequal: one reason, the first
+    assert not keeps_length(7, 6, data, counts)
+    assert not keeps_length(1, 7, data, counts)  # too long and unequal: one reason, the first
     assert counts.too_long == 2
-    assert not length_faults(6, 2, data, counts)
-    assert not length_faults(1, 3, data, counts)
+    assert not keeps_length(6, 2, data, counts)
+    assert not keeps_length(1, 3, data, counts)
     assert counts.ratio == 2
-    assert not length_faults(0, 4, data, counts)
+    assert not keeps_length(0, 4, data, counts)
     assert counts == Counts(read=8, empty=1, too_long=2, ratio=2)
     assert counts.kept == 3
 
@@ -72,7 +72,7 @@ def test_every_pair_is_kept_or_counted_once(pairs):
     kept = [
         pair
         for pair in clean_text(pairs, True, counts)
-        if length_faults(len(pair[0].split()), len(pair[1].split()), data, counts)
+        if keeps_length(len(pair[0].split()), len(pair[1].split()), data, counts)
     ]
     assert counts.read == len(pairs)
     assert counts.kept == len(kept) == len(set(kept))

@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch._dynamo.exc import Unsupported
 
 from mt import devices
-from mt.devices import Device, can_compile, choose_device, peak_memory_mb, release_freed_memory, seed_everything
+from mt.devices import (
+    Device,
+    can_compile,
+    choose_device,
+    compiled,
+    peak_memory_mb,
+    release_freed_memory,
+    seed_everything,
+)
 from mt.errors import ConfigError
 
 
@@ -179,6 +188,30 @@ def test_compiling_takes_a_gpu_triton_and_a_compiler(lacking: str, monkeypatch: 
     monkeypatch.setattr(devices.shutil, "which", lambda name: name if lacking != "a compiler" else None)
     assert can_compile(Device(torch.device("cuda"), "bf16")) == (lacking == "nothing")
     assert not can_compile(Device(torch.device("cpu"), "bf16"))
+
+
+def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` says so once and goes on; `true` insists; and on a CPU there is nothing to insist on."""
+    model, said, calls = torch.nn.ReLU(), list[str](), []
+
+    def broken(*_: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        raise Unsupported("no such kernel\nand a long trace")
+
+    monkeypatch.setattr(devices.torch, "compile", lambda _, dynamic: broken)
+    monkeypatch.setattr(devices, "can_compile", lambda device: device.is_cuda)
+    gpu, x = Device(torch.device("cuda"), "bf16"), torch.tensor([-1.0, 2.0])
+    forward = compiled(model, "auto", gpu, said.append)
+    assert [forward(x).tolist() for _ in range(3)] == [[0.0, 2.0]] * 3
+    assert said == ["the model cannot be compiled, so it runs slower (no such kernel)"]
+    assert len(calls) == 1
+    with pytest.raises(Unsupported):
+        compiled(model, True, gpu, said.append)(x)
+    cpu = Device(torch.device("cpu"), "fp32")
+    assert compiled(model, "auto", cpu, said.append) is model
+    assert compiled(model, False, gpu, said.append) is model
+    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU .* use auto, which compiles where"):
+        compiled(model, True, cpu, said.append)
 
 
 # --- seeds ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from mt import cli
 from mt.config import Config, config_from_mapping
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
-from mt.training import validation
+from mt.training import trainer, validation
 from mt.training.runlog import claim
 from mt.training.trainer import Trainer, train
 
@@ -116,19 +116,6 @@ def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
 # --- killing at a place -----------------------------------------------------------------------
 
 
-def at_micro_batch(number: int, act: Callable[[], None]) -> None:
-    """Before the n-th micro-batch of this start, counted from 0."""
-    real, seen = Trainer._loss, [0]
-
-    def loss(self: Trainer, batch: Any) -> Any:
-        if seen[0] == number:
-            act()
-        seen[0] += 1
-        return real(self, batch)
-
-    Trainer._loss = loss  # type: ignore[method-assign]
-
-
 def at_call(owner: Any, name: str, number: int, act: Callable[[], None], *, after: bool = False) -> None:
     """Before (or after) the n-th call of a function in this start, counted from 0."""
     real, seen = getattr(owner, name), [0]
@@ -150,7 +137,7 @@ def place(where: str, act: Callable[[], None]) -> None:
     """Have `act` called at a place such as `learn 5` (update 5, from 0) or `save_file 1` (in the second save)."""
     name, number = where.split()
     if name == "micro-batch":
-        at_micro_batch(int(number), act)
+        at_call(trainer, "batch_loss", int(number), act)
     elif name == "learn":
         at_call(Trainer, "learn", int(number), act)
     elif name == "judge":

@@ -186,14 +186,14 @@ def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: Calla
 
 
 def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
-    """The loss of the updates for which `bad(updates done)` is not a number."""
-    real = trainer._loss
+    """The decoder's output, in the updates for which `bad(updates done)`, is not a number."""
+    real = trainer.forward
 
-    def poisoned(batch: Any) -> tuple[Tensor, Tensor]:
-        loss, nll = real(batch)
-        return (loss * value, nll * value) if bad(trainer.state.step) else (loss, nll)
+    def poisoned(*inputs: Tensor) -> Tensor:
+        hidden: Tensor = real(*inputs)
+        return hidden * value if bad(trainer.state.step) else hidden
 
-    trainer._loss = poisoned  # type: ignore[method-assign]
+    trainer.forward = poisoned
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -409,6 +409,16 @@ def test_so_many_of_the_newest_and_of_the_best_are_kept(
     settings = {"max_steps": 6, "valid_every": 1, "patience": None, "keep_last": 2, "keep_best": 2}
     train(config_of(NO_TEST, train=settings), tmp_path, "cpu")
     assert [int(folder.name[5:]) for folder in checkpoint.checkpoints(tmp_path)] == [2, 4, 5, 6]
+
+
+def test_a_checkpoint_made_by_a_signal_crowds_out_no_other(trainer_of: Callable[..., Trainer]) -> None:
+    trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
+    seen = []
+    for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
+        trainer.state.step = step
+        trainer.save(score)
+        seen.append([checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run)])
+    assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
 
 def test_the_best_is_kept_although_none_is_asked_for(

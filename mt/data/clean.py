@@ -63,7 +63,7 @@ def clean_text(pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts) -
         yield src, tgt
 
 
-def length_faults(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:
+def keeps_length(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:
     """Whether a pair of so many tokens (eos not counted) is kept; if not, `counts` says why.
 
     Kept are 1 to `max_tokens` tokens a side, the longer side at most `max_length_ratio` times the

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from mt.config import named_sources
 from mt.errors import DataError
 from mt.files import sha256_of
 
@@ -40,14 +41,6 @@ SHIFT_LINES = 2_000_000
 def data_root(data: DataConfig) -> Path:
     """The folder where the relative paths of a `data` section start."""
     return Path(data.root or ".").expanduser()
-
-
-def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
-    """Every source with the name that messages use, such as `data.train[0]`."""
-    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
-    if data.valid is not None:
-        named.append(("data.valid", data.valid))
-    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]
 
 
 def local_files(source: Source, root: Path) -> list[Path]:

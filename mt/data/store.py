@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.clean import Counts, clean_text, length_faults
+from mt.data.clean import Counts, clean_text, keeps_length
 from mt.data.corpus import data_root, file_facts, local_files, read_pairs
 from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
@@ -103,7 +103,7 @@ def known_facts(folder: Path) -> dict[str, Any]:
     """The facts of the files that the store in `folder` was built from; empty where there is none."""
     try:
         return dict(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["facts"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
@@ -148,7 +148,7 @@ def _open(folder: Path, fingerprint: str) -> Store | None:
         dtype = np.dtype(meta["dtype"])
         src, tgt = (np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt"))
         kept, counts = tuple(meta["kept"]), meta["counts"]
-    except (OSError, ValueError, KeyError, EOFError):  # EOFError: numpy's word for an empty file
+    except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: numpy's word for an empty file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
         return None
@@ -180,7 +180,7 @@ def _build(
             (partial / "tgt.tokens").open("wb") as tgt_file,
         ):
             for number, src, tgt in _encoded(sources, where, data, tokenizer, counts):
-                if length_faults(len(src), len(tgt), data, counts):
+                if keeps_length(len(src), len(tgt), data, counts):
                     src_file.write(np.asarray(src, dtype).tobytes())
                     tgt_file.write(np.asarray(tgt, dtype).tobytes())
                     lengths.extend((len(src), len(tgt)))

@@ -171,6 +171,11 @@ def step_name(step: int) -> str:
     return f"step-{step:08d}"
 
 
+def step_of(name: str) -> int:
+    """The update that `step_name` made a name of."""
+    return int(name.removeprefix("step-"))
+
+
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first."""
     return sorted((run / CHECKPOINTS).glob("step-*"))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+if TYPE_CHECKING:
+    from mt.data.batches import Batch
+    from mt.model.transformer import Linear
 
 # Logits that exist at one time. On a CPU 16 MB of float32: more no longer comes from the allocator's pool but
 # as fresh pages from the system, which doubled the time of the whole loss.
@@ -19,6 +24,11 @@ class Loss(NamedTuple):
 
     smoothed: Tensor  # () differentiable
     nll: Tensor  # () -sum of ln p(correct token), for perplexity
+
+
+def _chunk(device: torch.device, vocab_size: int) -> int:
+    """Tokens whose logits exist at one time."""
+    return max(64, CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"] // vocab_size)
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -48,12 +58,10 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_weight = torch.zeros_like(weight)  # (V, D)
         grad_bias = None if bias is None else torch.zeros_like(bias)  # (V,)
         nll, tiny = weight.new_zeros(()), torch.finfo(weight.dtype).tiny
-        chunk = max(64, CHUNK_ELEMENTS.get(hidden.device.type, 1 << 22) // vocab_size)
+        chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
-            h, y = (
-                hidden[start : start + chunk],
-                target[start : start + chunk, None],
-            )  # (C, D), (C, 1)
+            h = hidden[start : start + chunk]  # (C, D)
+            y = target[start : start + chunk, None]  # (C, 1)
             # Softmax in float32 even where the products are not.
             p = F.linear(h, low, low_bias).to(weight.dtype).softmax(-1)  # (C, V)
             # ln p from p itself saves a pass; the clamp is reached only at a loss of 87 nats for one token.
@@ -103,7 +111,7 @@ def smoothed_cross_entropy(
         apply: Any = _SmoothedCrossEntropy.apply
         return Loss(*apply(hidden, weight, bias, target, smoothing))
     smoothed, nll = weight.new_zeros(()), weight.new_zeros(())
-    chunk = max(64, CHUNK_ELEMENTS.get(hidden.device.type, 1 << 22) // len(weight))
+    chunk = _chunk(hidden.device, len(weight))
     low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
     for h, y in zip(hidden.split(chunk), target.split(chunk), strict=True):
         log_p = F.linear(h, low, low_bias).to(weight.dtype).log_softmax(-1)  # (C, V)
@@ -111,3 +119,9 @@ def smoothed_cross_entropy(
         nll += part
         smoothed += (1 - smoothing) * part - smoothing * log_p.mean(-1).sum()
     return Loss(smoothed, nll)
+
+
+def batch_loss(forward: Callable[..., Tensor], output: Linear, batch: Batch, smoothing: float) -> Loss:
+    """The loss of a model on the real target tokens of a batch; `forward` is the model, or it compiled."""
+    hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
+    return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)

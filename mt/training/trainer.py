@@ -23,15 +23,15 @@ import torch
 from torch import Tensor, nn
 
 from mt.config import Config, require_training_data
-from mt.data.batches import Batch, Feed, Plan, Update
+from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import check_sources, data_root, read_pairs
 from mt.data.store import known_facts, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.devices import Device, can_compile, choose_device, peak_memory_mb, release_freed_memory, seed_everything
+from mt.devices import Device, choose_device, compiled, peak_memory_mb, release_freed_memory, seed_everything
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.model.transformer import Transformer
-from mt.training.loss import smoothed_cross_entropy
+from mt.training.loss import batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 from mt.training.runlog import (
     RunLog,
@@ -103,7 +103,7 @@ class Trainer:
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
-        self.forward: Any = self._compiled(self.model)
+        self.forward: Any = compiled(self.model, config.train.compile, device, log.say)
         self.state = TrainState(plan=self._plan_id())
         self.stop_signal: int | None = None
         self.judging = False  # a validation can be broken off, an update cannot
@@ -128,13 +128,6 @@ class Trainer:
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
         return f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
-
-    def _compiled(self, model: Transformer) -> Any:
-        """`auto` compiles where that can work and pays: it fuses the many small kernels between products on a GPU."""
-        wanted = self.config.train.compile
-        if wanted == "auto":
-            wanted = can_compile(self.device)
-        return torch.compile(model, dynamic=True) if wanted else model
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
@@ -189,9 +182,10 @@ class Trainer:
         self.model.train()
         nll = torch.zeros((), device=self.device.device)
         for batch in update.batches:
-            loss, batch_nll = self._loss(batch.to(self.device.device))
-            self.scaler.scale(loss / update.n_tgt).backward()
-            nll += batch_nll
+            batch = batch.to(self.device.device)
+            loss = batch_loss(self.forward, self.model.output, batch, config.optim.label_smoothing)
+            self.scaler.scale(loss.smoothed / update.n_tgt).backward()
+            nll += loss.nll
         self.scaler.unscale_(self.optimizer)
         limit = config.optim.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
@@ -206,14 +200,6 @@ class Trainer:
             release_freed_memory()
         self._follow(state.step)
         return nll / update.n_tgt, norm
-
-    def _loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Smoothed loss and nll of a batch, as sums over its real target tokens."""
-        hidden = self.forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
-        output = self.model.output
-        return smoothed_cross_entropy(
-            hidden, output.weight, output.bias, batch.tgt_out, self.config.optim.label_smoothing
-        )
 
     @torch.no_grad()
     def _follow(self, step: int) -> None:
@@ -303,7 +289,9 @@ class Trainer:
         newest = checkpoint.step_name(self.state.step)
         here = [folder.name for folder in checkpoint.checkpoints(self.run) if folder.name <= newest]
         ranked = sorted((name for name in here if name in scores), key=lambda name: -scores[name])
-        kept = set(here[-keep.keep_last :]) | set(ranked[: max(1, keep.keep_best)])
+        # A checkpoint that a signal made serves to resume; it must not crowd out those whose turn it was.
+        in_turn = [name for name in here if name in scores or checkpoint.step_of(name) % keep.valid_every == 0]
+        kept = {newest, *in_turn[-keep.keep_last :], *ranked[: max(1, keep.keep_best)]}
         checkpoint.prune(self.run, kept)
         self.state.scores = {name: score for name, score in scores.items() if name in kept}
 

@@ -16,7 +16,7 @@ from mt.data.store import open_or_build
 from mt.decoding.translate import Translator
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
-from mt.training.loss import smoothed_cross_entropy
+from mt.training.loss import batch_loss
 
 if TYPE_CHECKING:
     from mt.config import Config, Source
@@ -76,15 +76,14 @@ class Validation:
     @torch.no_grad()
     def loss(self, model: Transformer, device: Device) -> float:
         """Nats per target token of the validation set, without smoothing or dropout."""
-        store, output = self.store, model.output
+        store = self.store
         model.eval()
         model.compute_dtype = device.dtype
         total, tokens = torch.zeros((), device=device.device), 0
         budget = self.config.batch.tokens_per_batch
         for indices in bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget):
             batch = collate([store.pair(i) for i in indices]).to(device.device)
-            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
-            total += smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, 0.0).nll
+            total += batch_loss(model, model.output, batch, 0.0).nll
             tokens += batch.n_tgt
         return float(total) / tokens
 
