@@ -9,15 +9,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from mt.errors import MtError
-
-if TYPE_CHECKING:
-    from mt.decoding.translate import Translator
 
 
 class Commands(TyperGroup):
@@ -75,6 +72,18 @@ LengthPenalty = Annotated[
     float | None,
     typer.Option(
         "--length-penalty", metavar="A", help="scores are log-probability / length^A; default: the model's own"
+    ),
+]
+Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="appears whole or not at all; - is stdout")]
+Alignments = Annotated[
+    bool, typer.Option("--alignments", help="with each output its word alignment, i-j counted from 0")
+]
+AlignmentHeads = Annotated[
+    str | None,
+    typer.Option(
+        "--alignment-heads",
+        metavar="L:H,...",
+        help="layers, or layers:heads, whose mean aligns; default: the last layer but one",
     ),
 ]
 BatchTokens = Annotated[
@@ -155,9 +164,7 @@ def train(
 def translate(
     model: Model,
     source: Annotated[str, typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin")] = "-",
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="appears whole or not at all; - is stdout")
-    ] = "-",
+    output: Output = "-",
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     n_best: Annotated[
@@ -167,6 +174,34 @@ def translate(
     errors: Annotated[
         str, typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace")
     ] = "strict",
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    prefix: Annotated[
+        Path | None, typer.Option("--prefix", metavar="FILE", help="what each output must begin with, line for line")
+    ] = None,
+    min_length: Annotated[int, typer.Option("--min-length", metavar="N", help="pieces of an output at least")] = 0,
+    no_repeat_ngram: Annotated[
+        int, typer.Option("--no-repeat-ngram", metavar="N", help="no N pieces in a row twice; 0 allows it")
+    ] = 0,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", metavar="P", help="log-probability of used pieces, times P")
+    ] = 1.0,
+    forbid: Annotated[
+        list[str] | None, typer.Option("--forbid", metavar="PIECE", help="never this piece; can be given again")
+    ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="draw outputs at random, --n-best of each line")] = False,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", metavar="T", help="with --sample: below 1 less random")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", metavar="K", help="with --sample: from the K most probable pieces")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", metavar="P", help="with --sample: from the best that hold this share")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", metavar="N", help="with --sample: another number, other samples")
+    ] = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
@@ -176,14 +211,64 @@ def translate(
     \b
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
+    mt translate --model runs/base --sample --top-p 0.9 --n-best 4 input.de -o samples.en
     """
-    from mt.decoding.translate import format_lines, open_output, read_input, write_lines
+    from mt.data.corpus import read_lines
+    from mt.decoding.options import SearchOptions, sampling_of
+    from mt.decoding.translate import format_lines, load_translator, open_output, read_input, write_lines
 
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling = sampling_of(sample, beam_size, {name: value for name, value in drawn.items() if value is not None})
+    heads = alignment_heads or ("auto" if alignments else None)
+    options = SearchOptions(min_length, no_repeat_ngram, repetition_penalty, tuple(forbid or ()), sampling, heads)
     lines = read_input(source, errors)
+    prefixes = None if prefix is None else read_lines(prefix, "--prefix")
     with open_output(output) as file:
-        translator = _translator(model, beam_size, length_penalty, n_best, batch_tokens, precision, device)
-        write_lines(file, format_lines(translator.translate(lines), n_best, scores))
+        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        translator = load_translator(model, given, batch_tokens, precision, device, n_best, options)
+        write_lines(file, format_lines(translator.translate(lines, prefixes), n_best, scores))
     print(f"mt: {translator.tally.summary()}", file=sys.stderr)
+
+
+@app.command()
+def score(
+    model: Model,
+    src: Annotated[str, typer.Option("--src", metavar="FILE", help="source text, plain or .gz; - is stdin")],
+    tgt: Annotated[str, typer.Option("--tgt", metavar="FILE", help="its translation, line for line")],
+    output: Output = "-",
+    length_penalty: LengthPenalty = None,
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="a JSON object a line, with every token's score")] = False,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = "auto",
+    device: DeviceName = "auto",
+) -> None:
+    """Score given translations by a model. A line is log-probability / length^penalty, eos counted.
+
+    \b
+    mt score --model runs/base --src test.de --tgt test.en
+    mt score --model runs/base --src test.de --tgt test.en --alignments --json -o scores.jsonl
+    """
+    from mt.decoding.forced import Scorer, format_scored
+    from mt.decoding.translate import open_output, read_input, write_lines
+    from mt.devices import choose_device
+    from mt.errors import ConfigError
+    from mt.model.checkpoint import load_model
+
+    if src == tgt == "-":
+        raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
+    sources, targets = read_input(src), read_input(tgt)
+    chosen = choose_device(device, precision)
+    with open_output(output) as file:
+        loaded = load_model(model)
+        penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
+        heads = alignment_heads or ("auto" if alignments else None)
+        scorer = Scorer(
+            loaded.model, loaded.tokenizer, chosen, length_penalty=penalty, heads=heads, batch_tokens=batch_tokens
+        )
+        write_lines(file, format_scored(scorer.score(sources, targets), as_json, heads is not None))
+    print(f"mt: {scorer.tally.summary()}", file=sys.stderr)
 
 
 @app.command()
@@ -229,9 +314,12 @@ def evaluate(
     if model is None or src is None:
         _check_counts({**{f"--hyp {path}": lines for path, lines in systems.items()}, **refs})
     else:
+        from mt.decoding.translate import load_translator
+
         lines = _read(src, "--src")
         _check_counts({f"--src {src}": lines, **refs})
-        translator = _translator(model, beam_size, length_penalty, 1, batch_tokens, precision, device)
+        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        translator = load_translator(model, given, batch_tokens, precision, device)
         systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
         print(f"mt: {translator.tally.summary()}", file=sys.stderr)
     results = {name: score_corpus(lines, list(refs.values()), names) for name, lines in systems.items()}
@@ -306,30 +394,10 @@ def average(
     mt average runs/base --last 5 -o runs/base/averaged
     mt translate --model runs/base/averaged input.de -o output.en
     """
-    from mt.data.tokenizer import Tokenizer
-    from mt.errors import CheckpointError
-    from mt.model import checkpoint
+    from mt.model.checkpoint import average_run
 
-    folders = checkpoint.checkpoints(run)[-last:]
-    if not folders:
-        found = "there is no checkpoint in it" if run.exists() else "there is nothing at this path"
-        raise CheckpointError(f"{run}: must be a run directory, {found}")
-    if len(folders) < last:
-        raise CheckpointError(
-            f"{run}: --last {last} checkpoints asked for, the run keeps {len(folders)}; ask for fewer, or "
-            "train with a larger train.keep_last"
-        )
-    if output.exists():
-        raise CheckpointError(f"--output {output}: is there already; give another place, or remove it")
-    weights = checkpoint.average(folders)
-    meta = checkpoint.read_meta(folders[-1], [])
-    kept = {key: meta[key] for key in ("config", "tokenizer", "step")}
-    steps = [checkpoint.read_meta(folder, [])["step"] for folder in folders]
-    checkpoint.save_model_folder(output, weights, {**kept, "averaged": steps}, tokenizer=Tokenizer.load(run))
-    print(
-        f"mt: the mean of {len(folders)} checkpoints (updates {steps}) is in {output}",
-        file=sys.stderr,
-    )
+    steps = average_run(run, last, output)
+    print(f"mt: the mean of {len(steps)} checkpoints (updates {steps}) is in {output}", file=sys.stderr)
 
 
 @config_app.command("check")
@@ -406,34 +474,3 @@ def inspect_model(config: ConfigName, sets: Sets = None) -> None:
     values = load_config(config, sets or []).config
     size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
     _print(format_summary(summarise(values.model, size, size, joint)))
-
-
-def _translator(
-    model: Path,
-    beam_size: int | None,
-    length_penalty: float | None,
-    n_best: int,
-    batch_tokens: int | None,
-    precision: str,
-    device: str,
-) -> Translator:
-    """The model at `model` ready to translate, its own decode settings overridden where given."""
-    from mt.config import config_from_mapping
-    from mt.decoding.translate import Translator
-    from mt.devices import choose_device
-    from mt.model.checkpoint import load_model
-
-    chosen = choose_device(device, precision)
-    loaded = load_model(model)
-    given = {"beam_size": beam_size, "length_penalty": length_penalty}
-    values = {**loaded.config.decode.model_dump(), **{k: v for k, v in given.items() if v is not None}}
-    decode = config_from_mapping({"decode": values}, "command line").decode
-    return Translator(
-        loaded.model,
-        loaded.tokenizer,
-        decode,
-        chosen,
-        max_source=loaded.config.data.max_tokens,
-        n_best=n_best,
-        batch_tokens=batch_tokens,
-    )

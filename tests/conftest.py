@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
 
 # Before torch is imported: sums over threads differ in their last bit, and tests compare bits.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -30,6 +34,22 @@ DIGITS = {
     "null": "zero", "eins": "one", "zwei": "two", "drei": "three", "vier": "four",
     "fünf": "five", "sechs": "six", "sieben": "seven", "acht": "eight", "neun": "nine",
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that has ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().split("\n")[:-1]
+
+
+Mt = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")
@@ -119,6 +139,28 @@ def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
+def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
+    """`mt("translate", "--model", run, stdin=b"...")` inside this process; an exception that leaves `main` fails."""
+
+    def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
+        from mt import cli
+
+        terminate = signal.getsignal(signal.SIGTERM)
+        given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
+        with (
+            mock.patch.object(sys, "argv", ["mt", *map(str, arguments)]),
+            mock.patch.object(sys, "stdin", given),
+            pytest.raises(SystemExit) as ended,
+        ):
+            cli.main()
+        signal.signal(signal.SIGTERM, terminate)
+        out, err = capfdbinary.readouterr()
+        return Ended(int(ended.value.code or 0), out, err.decode())
+
+    return run
+
+
+@pytest.fixture
 def small_disk() -> Iterator[Callable[[int], Path]]:
     """`small_disk(256)`: a file system of its own, of so many kB; skips where none can be mounted."""
     mounted: list[str] = []
@@ -137,6 +179,16 @@ def small_disk() -> Iterator[Callable[[int], Path]]:
         # Lazily: what was read from it may still be mapped.
         subprocess.run(["umount", "--lazy", folder], capture_output=True, check=False)
         os.rmdir(folder)
+
+
+def refused(ended: Ended) -> str:
+    """The message of a command that a user's mistake has ended."""
+    assert ended.code == 2
+    assert ended.out == b""
+    assert ended.err.startswith("mt: ")
+    for word in ("Traceback", "Error(", "Exception"):
+        assert word not in ended.err
+    return ended.err.removeprefix("mt: ").removesuffix("\n")
 
 
 def mt_command(*arguments: object) -> tuple[list[str], dict[str, str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import random
@@ -15,65 +14,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import typer
-from conftest import mt_command
+from conftest import Ended, Mt, mt_command, refused
 
 from mt.cli import app, main
 from mt.errors import MtError
 
 HEAVY = {"torch", "datasets", "sacrebleu", "sentencepiece", "pydantic", "numpy", "yaml", "safetensors"}
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A command that has ended."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.decode().split("\n")[:-1]
-
-
-Mt = Callable[..., Ended]
-
-
-@pytest.fixture
-def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
-    """`mt("translate", "--model", run, stdin=b"...")` inside this process; an exception that leaves `main` fails."""
-
-    def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
-        terminate = signal.getsignal(signal.SIGTERM)
-        given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
-        with (
-            mock.patch.object(sys, "argv", ["mt", *map(str, arguments)]),
-            mock.patch.object(sys, "stdin", given),
-            pytest.raises(SystemExit) as ended,
-        ):
-            main()
-        signal.signal(signal.SIGTERM, terminate)
-        out, err = capfdbinary.readouterr()
-        return Ended(int(ended.value.code or 0), out, err.decode())
-
-    return run
-
-
-def refused(ended: Ended) -> str:
-    """The message of a command that a user's mistake has ended."""
-    assert ended.code == 2
-    assert ended.out == b""
-    assert ended.err.startswith("mt: ")
-    for word in ("Traceback", "Error(", "Exception"):
-        assert word not in ended.err
-    return ended.err.removeprefix("mt: ").removesuffix("\n")
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -158,8 +110,8 @@ def test_the_list_of_commands_is_not_cut_off(mt: Mt) -> None:
         listed = ended.out.decode().split("\nCommands:\n")[1]
         assert listed
         assert "..." not in listed
-    assert [line.split()[0] for line in mt("--help").lines if re.match("  [a-z]", line)][-6:] == [
-        "train", "translate", "evaluate", "average", "config", "inspect",
+    assert [line.split()[0] for line in mt("--help").lines if re.match("  [a-z]", line)][-7:] == [
+        "train", "translate", "score", "evaluate", "average", "config", "inspect",
     ]  # fmt: skip
 
 
@@ -541,9 +493,11 @@ def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: 
         "--device",
         "cuda:3",
     ]
-    with mock.patch("mt.cli._translator", side_effect=MtError("enough")) as made:
+    with mock.patch("mt.decoding.translate.load_translator", side_effect=MtError("enough")) as made:
         assert refused(mt("evaluate", "-m", tiny_run, "--src", source, "--ref", target, *options)) == "enough"
-    assert made.call_args.args == (tiny_run, 3, 0.5, 1, 7, "bf16", "cuda:3")
+    assert made.call_args.args == (
+        tiny_run, {"beam_size": 3, "length_penalty": 0.5}, 7, "bf16", "cuda:3",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,20 @@ class Tokenizer:
         pieces: list[str] = self._tgt.encode(normalize_line(line), out_type=str)
         return pieces
 
+    def src_pieces_of(self, ids: list[int]) -> list[str]:
+        """Source ids as text, as `src_pieces` gives it."""
+        pieces: list[str] = self._src.id_to_piece(ids)
+        return pieces
+
+    def tgt_pieces_of(self, ids: list[int]) -> list[str]:
+        """Target ids as text, as `tgt_pieces` gives it."""
+        pieces: list[str] = self._tgt.id_to_piece(ids)
+        return pieces
+
+    def tgt_piece_id(self, piece: str) -> int:
+        """The id of a target piece given as text, that of unk where there is none."""
+        return int(self._tgt.piece_to_id(piece))
+
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         """One line of text per row of target ids, in the form of `normalize_line`.
 

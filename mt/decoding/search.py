@@ -1,4 +1,4 @@
-"""Search over any stepper: greedy, and beam with length penalty and n-best lists.
+"""Search over any stepper: greedy, sampling, and beam with length penalty and n-best lists.
 
 The search holds the hypotheses and the stepper holds the model: all that passes between them is the
 last token of every hypothesis, the hypothesis each one continues, and logits.
@@ -8,7 +8,7 @@ Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabula
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
+from mt.decoding.constraints import Constraint, Past, apply
 from mt.errors import CheckpointError, ConfigError
 
 # Finished sentences leave the batch when fewer than this share of it still runs. Leaving copies
@@ -96,13 +97,83 @@ class Candidates(NamedTuple):
 State = TypeVar("State", GreedyState, BeamState)
 
 
-@torch.inference_mode()
-def greedy_search(stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0) -> list[Hypothesis]:
+def greedy_search(
+    stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0, constraints: Sequence[Constraint] = ()
+) -> list[Hypothesis]:
     """The hypothesis whose every token is the most probable one, for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: at most so many tokens, eos not counted.
     The length penalty only enters the score. Raises CheckpointError if the logits are not numbers.
     """
+
+    def most_probable(logits: Tensor, offsets: Tensor, _: GreedyState) -> Candidates:
+        return best_candidates(logits, offsets, 1)
+
+    return _follow(stepper, limits, most_probable, length_penalty, constraints)
+
+
+def sampling_search(
+    stepper: Stepper,
+    limits: Tensor,
+    seeds: Sequence[int],
+    *,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    length_penalty: float = 0.0,
+    constraints: Sequence[Constraint] = (),
+) -> list[Hypothesis]:
+    """A hypothesis drawn token by token from p^(1 / temperature), for each sentence.
+
+    Drawn from are the `top_k` most probable tokens (0: all), and of those the fewest that hold the share `top_p`
+    of their probability (Holtzman et al., 2020, section 3.1). One of `seeds` belongs to each sentence: it alone
+    decides the draws, so a sentence gives the same sample in any batch. Log-probabilities are the model's own.
+    """
+    longest = int(limits.max()) + 1 if len(limits) else 0
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    draws = [torch.rand(longest, generator=one, dtype=torch.float64) for one in generators]
+    uniform = torch.stack(draws).to(limits.device) if draws else torch.empty(0, 0)  # (B, longest)
+
+    def drawn(logits: Tensor, offsets: Tensor, state: GreedyState) -> Candidates:
+        step = state.tokens.shape[2] - 1
+        tokens = draw(logits.squeeze(1), uniform[state.rows, step], temperature, top_k, top_p)  # (B,)
+        tokens = tokens.unsqueeze(1)
+        log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets
+        return Candidates(log_probs, torch.zeros_like(tokens), tokens)
+
+    return _follow(stepper, limits, drawn, length_penalty, constraints)
+
+
+def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p: float) -> Tensor:
+    """The tokens that numbers `uniform` (B,) of [0, 1) pick by the distributions of `logits` (B, V): (B,)."""
+    logits = logits.double() / temperature
+    if top_k:
+        logits, tokens = logits.topk(min(top_k, logits.shape[1]), dim=1)
+    elif top_p < 1:
+        logits, tokens = logits.sort(dim=1, descending=True, stable=True)
+    else:  # any order will do
+        tokens = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
+    probs = logits.softmax(1)  # (B, K)
+    if top_p < 1:
+        probs = probs.masked_fill(probs.cumsum(1) - probs >= top_p, 0.0)
+    sums = probs.cumsum(1)
+    total = sums[:, -1:].contiguous()
+    # right: a number on the border belongs to the next token, so that probability 0 is never drawn.
+    places = torch.searchsorted(sums, uniform.unsqueeze(1) * total, right=True)
+    last = torch.searchsorted(sums, total)  # the last one above 0, where rounding would go beyond
+    places = torch.minimum(places, last).clamp(max=sums.shape[1] - 1)  # beyond all of them: logits are nan
+    return tokens.gather(1, places).squeeze(1)
+
+
+@torch.inference_mode()
+def _follow(
+    stepper: Stepper,
+    limits: Tensor,
+    choose: Callable[[Tensor, Tensor, GreedyState], Candidates],
+    length_penalty: float,
+    constraints: Sequence[Constraint],
+) -> list[Hypothesis]:
+    """One hypothesis for each sentence, its tokens chosen one after the other."""
     check_request(limits, beam_size=1, n_best=1)
     found: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
@@ -113,12 +184,9 @@ def greedy_search(stepper: Stepper, limits: Tensor, *, length_penalty: float = 0
     for step in range(last_step + 1):
         # 1. what may follow
         logits = stepper.step(state.tokens[..., -1], first[: len(state.rows)])  # (B, 1, V)
-        offsets = state.log_probs - log_normaliser(logits)
-        forbid_specials(logits, step)
-        if step >= first_limit:
-            force_eos(logits, state.limits <= step)
-        # 2. the most probable token; a finished sentence stays as it is
-        best = best_candidates(logits, offsets, 1)
+        logits, offsets = permitted(logits, state, step >= first_limit, constraints)
+        # 2. one token; a finished sentence stays as it is
+        best = choose(logits, offsets, state)
         chosen = best.tokens.masked_fill(state.done.unsqueeze(1), EOS)
         state.log_probs = torch.where(state.done.unsqueeze(1), state.log_probs, best.log_probs)
         state.tokens = torch.cat([state.tokens, chosen.unsqueeze(2)], dim=2)
@@ -138,7 +206,13 @@ def greedy_search(stepper: Stepper, limits: Tensor, *, length_penalty: float = 0
 
 @torch.inference_mode()
 def beam_search(
-    stepper: Stepper, limits: Tensor, *, beam_size: int, length_penalty: float, n_best: int = 1
+    stepper: Stepper,
+    limits: Tensor,
+    *,
+    beam_size: int,
+    length_penalty: float,
+    n_best: int = 1,
+    constraints: Sequence[Constraint] = (),
 ) -> list[list[Hypothesis]]:
     """The `n_best` finished hypotheses of highest score for each sentence, best first.
 
@@ -159,11 +233,7 @@ def beam_search(
     for step in range(last_step + 1):
         # 1. what may follow each live hypothesis
         logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
-        # Probabilities stay those of the model: what is forbidden is not shared out to the rest.
-        offsets = state.log_probs - log_normaliser(logits)
-        forbid_specials(logits, step)
-        if step >= first_limit:
-            force_eos(logits, state.limits <= step)
+        logits, offsets = permitted(logits, state, step >= first_limit, constraints)
         # 2. the best 2N continuations hold N that do not end, for each hypothesis ends in one way
         best = best_candidates(logits, offsets, 2 * beam_size)
         # 3. those that end are finished, the others go on
@@ -246,6 +316,26 @@ def log_normaliser(logits: Tensor) -> Tensor:
     return torch.cat(pieces).view(logits.shape[:2])
 
 
+def permitted(
+    logits: Tensor, state: GreedyState | BeamState, at_limit: bool, constraints: Sequence[Constraint]
+) -> tuple[Tensor, Tensor]:
+    """What may follow the live hypotheses: logits (B, N, V), -inf where forbidden, and offsets (B, N) fp32.
+
+    Their sum is the log-probability of a hypothesis so continued. It stays the model's: what is forbidden is not
+    shared out to the rest. With `at_limit`, sentences that have reached their limit can only end.
+    """
+    normaliser, step = log_normaliser(logits), state.tokens.shape[2] - 1
+    if constraints:  # they work on log-probabilities; a pass over all logits that is saved otherwise
+        logits = logits.float() - normaliser.unsqueeze(-1)
+        normaliser = torch.zeros_like(normaliser)
+    forbid_specials(logits, step)
+    eos = logits[..., EOS].clone()
+    apply(constraints, logits, Past(state.rows, state.tokens[:, :, 1:]))
+    if at_limit:
+        force_eos(logits, state.limits <= step, eos)
+    return logits, state.log_probs - normaliser
+
+
 def forbid_specials(logits: Tensor, step: int) -> None:
     """Pad, bos and unk never, eos not as the first token."""
     for special in (PAD, UNK, BOS):
@@ -254,11 +344,10 @@ def forbid_specials(logits: Tensor, step: int) -> None:
         logits[..., EOS] = -torch.inf
 
 
-def force_eos(logits: Tensor, full: Tensor) -> None:
-    """Only eos for the sentences that have reached their limit, `full` (B,) bool."""
-    eos = logits[..., EOS].clone()
+def force_eos(logits: Tensor, full: Tensor, eos: Tensor) -> None:
+    """Only eos, with its logits `eos` (B, N), for the sentences that have reached their limit, `full` (B,) bool."""
     logits.masked_fill_(full[:, None, None], -torch.inf)
-    logits[..., EOS] = eos
+    logits[..., EOS] = torch.where(full[:, None], eos, logits[..., EOS])
 
 
 def best_candidates(logits: Tensor, offsets: Tensor, count: int) -> Candidates:

@@ -10,26 +10,30 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from mt.config import DecodeConfig, config_from_mapping
 from mt.data.batches import cut, pad_rows
 from mt.data.corpus import decode_lines, read_lines
 from mt.data.tokenizer import EOS, PAD, Tokenizer
+from mt.decoding.forced import Forced, joined_links
 from mt.decoding.inference import Inference
-from mt.decoding.search import Hypothesis, beam_search, greedy_search
+from mt.decoding.options import SearchOptions, encode_prefixes, with_prefixes
+from mt.decoding.search import Hypothesis, beam_search, greedy_search, sampling_search
+from mt.devices import Device, choose_device
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
+from mt.model.checkpoint import load_model
 
 if TYPE_CHECKING:
-    from mt.config import DecodeConfig
-    from mt.devices import Device
     from mt.model.transformer import Transformer
 
 # Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU wants to be filled.
@@ -55,6 +59,7 @@ class Translation:
     texts: tuple[str, ...]
     scores: tuple[float, ...]  # log-probability / length^penalty, eos counted; a sum over pieces
     pieces: int = 1  # 0 for a blank line
+    alignments: tuple[str, ...] = ()  # of each output, where asked for; see `links`
 
 
 @dataclass
@@ -93,12 +98,14 @@ class Translator:
         max_source: int,
         n_best: int = 1,
         batch_tokens: int | None = None,
+        options: SearchOptions | None = None,
     ) -> None:
         """`max_source`: tokens of the longest source to translate whole, eos not counted.
 
-        Raises ConfigError if n_best is above the beam size.
+        Raises ConfigError if n_best is above the beam size, or for an option that the vocabulary does not allow.
         """
-        if n_best > decode.beam_size:
+        self.options = options or SearchOptions()
+        if n_best > decode.beam_size and self.options.sampling is None:
             raise ConfigError(
                 f"--n-best: must be at most the beam size, {decode.beam_size}, found {n_best}; "
                 f"lower it, or give --beam-size {n_best}"
@@ -107,23 +114,33 @@ class Translator:
         self.tokenizer, self.decode, self.n_best = tokenizer, decode, n_best
         self.max_source = min(max_source, self.inference.max_tokens - 1)
         budget = batch_tokens or BATCH_TOKENS[device.device.type]
-        self.batch_tokens = max(1, budget // decode.beam_size)
+        self.width = decode.beam_size if self.options.sampling is None else n_best  # hypotheses of a source
+        self.batch_tokens = max(1, budget // self.width)
+        self.constraints = self.options.constraints(tokenizer)
+        self.forced = None if self.options.alignment is None else Forced(self.inference, self.options.alignment)
         self.tally = Tally()
 
-    def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """One `Translation` for each line, in order. Lines are read a window at a time."""
-        window: list[str] = []
-        for line in lines:
-            window.append(line)
-            if len(window) == WINDOW:
-                yield from self._window(window)
-                window = []
-        yield from self._window(window)
+    def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> Iterator[Translation]:
+        """One `Translation` for each line, in order. Lines are read a window at a time.
 
-    def _window(self, lines: list[str]) -> list[Translation]:
+        `prefixes`: what each output is to begin with, one for each line; DataError if there are more or fewer.
+        """
+        lines, begins = iter(lines), None if prefixes is None else iter(prefixes)
+        mismatch = "--prefix: must have one line for each line to translate, but line"
+        while window := list(itertools.islice(lines, WINDOW)):
+            begin = [""] * len(window) if begins is None else list(itertools.islice(begins, len(window)))
+            if len(begin) < len(window):
+                raise DataError(f"{mismatch} {self.tally.lines + len(begin) + 1:,} of the text has no prefix")
+            yield from self._window(window, begin)
+        if begins is not None and next(begins, None) is not None:
+            raise DataError(f"{mismatch} {self.tally.lines + 1:,} of the prefixes has no text")
+
+    def _window(self, lines: list[str], prefixes: list[str]) -> list[Translation]:
         start = time.perf_counter()
+        begins = encode_prefixes(prefixes, self.tally.lines + 1, self.inference.max_tokens - 1, self.tokenizer)
         pieces: list[list[int]] = []  # ids of every piece of every line
-        counts = []  # pieces of each line
+        first: list[list[int]] = []  # ids that the output of each piece is to begin with
+        counts: list[int] = []  # pieces of each line
         for number, (line, ids) in enumerate(
             zip(lines, self.tokenizer.encode_src(lines), strict=True), self.tally.lines + 1
         ):
@@ -133,13 +150,27 @@ class Translator:
             if len(parts) > 1:
                 self.tally.split.append(number)
             pieces += parts
+            first += [begins[len(counts)], *([] for _ in parts[1:])][: len(parts)]
             counts.append(len(parts))
-        found = iter(self._search(pieces))
-        results = [self._join([next(found) for _ in range(count)]) for count in counts]
+        found = self._search(pieces, first)
+        seen = self._attention(pieces, found)
+        ends = list(itertools.accumulate(counts))
+        results = [
+            self._join(pieces[end - count : end], found[end - count : end], seen[end - count : end])
+            for count, end in zip(counts, ends, strict=True)
+        ]
         self.tally.lines += len(lines)
         self.tally.blank += counts.count(0)
         self.tally.seconds += time.perf_counter() - start
         return results
+
+    def _attention(self, sources: list[list[int]], found: list[list[Hypothesis]]) -> list[list[Tensor]]:
+        """Where the model looked for each hypothesis of each source; nothing where no alignment is asked for."""
+        if self.forced is None:
+            return []
+        pairs = [(src, one.tokens) for src, hypotheses in zip(sources, found, strict=True) for one in hypotheses]
+        maps = (reading.attention for reading in self.forced.read(pairs))
+        return [[one for one in itertools.islice(maps, len(hypotheses)) if one is not None] for hypotheses in found]
 
     def _split(self, line: str) -> list[list[int]]:
         """Ids of the pieces of a line that is too long: at sentence ends, else clauses, else words, else anywhere."""
@@ -168,64 +199,122 @@ class Translator:
                 room = self.max_source - size
         return packed
 
-    def _search(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
+    def _search(self, sources: list[list[int]], prefixes: list[list[int]] | None = None) -> list[list[Hypothesis]]:
         """The hypotheses of each source, in order; the sources are translated longest first, in like lengths."""
         lengths = np.array([len(ids) for ids in sources], np.int64)
         order = np.argsort(-lengths, kind="stable")
         found: list[list[Hypothesis]] = [[] for _ in sources]
+        prefixes = prefixes or [[] for _ in sources]
         if len(sources) == 0:
             return found
         # A short source costs as much as a longer one in logits: a row of V for each hypothesis.
         sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
         for batch in np.split(order, cut(sizes, self.batch_tokens)[:-1]):
-            for index, hypotheses in zip(batch, self._batch([sources[i] for i in batch]), strict=True):
+            results = self._batch([sources[i] for i in batch], [prefixes[i] for i in batch])
+            for index, hypotheses in zip(batch, results, strict=True):
                 found[index] = hypotheses
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
         return found
 
-    def _batch(self, sources: list[list[int]]) -> list[list[Hypothesis]]:
-        decode, device = self.decode, self.inference.device
+    def _batch(self, sources: list[list[int]], prefixes: list[list[int]]) -> list[list[Hypothesis]]:
+        decode, device, sampling = self.decode, self.inference.device, self.options.sampling
+        if sampling is not None:  # samples of a source are drawn side by side, each as if alone
+            seeds = [sampling.seed_of(ids, number) for ids in sources for number in range(self.width)]
+            sources, prefixes = ([ids for ids in rows for _ in range(self.width)] for rows in (sources, prefixes))
         src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
         longest = self.inference.max_tokens - 1  # bos takes the first position
         limits = torch.tensor(
-            [min(longest, max(1, int(decode.max_len_factor * len(ids) + decode.max_len_extra))) for ids in sources],
+            [
+                min(longest, len(prefix) + max(1, int(decode.max_len_factor * len(ids) + decode.max_len_extra)))
+                for ids, prefix in zip(sources, prefixes, strict=True)
+            ],
             device=device,
         )
+        rules, penalty = with_prefixes(prefixes, self.constraints), decode.length_penalty
+        if sampling is not None:
+            stepper = self.inference.start(src, src != PAD, 1)
+            drawn = sampling_search(
+                stepper,
+                limits,
+                seeds,
+                temperature=sampling.temperature,
+                top_k=sampling.top_k,
+                top_p=sampling.top_p,
+                length_penalty=penalty,
+                constraints=rules,
+            )
+            return [drawn[i : i + self.width] for i in range(0, len(drawn), self.width)]
         stepper = self.inference.start(src, src != PAD, decode.beam_size)
         if decode.beam_size == 1:
-            return [[one] for one in greedy_search(stepper, limits, length_penalty=decode.length_penalty)]
+            return [[one] for one in greedy_search(stepper, limits, length_penalty=penalty, constraints=rules)]
         return beam_search(
             stepper,
             limits,
             beam_size=decode.beam_size,
-            length_penalty=decode.length_penalty,
+            length_penalty=penalty,
             n_best=self.n_best,
+            constraints=rules,
         )
 
-    def _join(self, pieces: Sequence[list[Hypothesis]]) -> Translation:
-        """The n-th best of a line is made of the n-th best of its pieces."""
-        if not pieces:
-            return Translation(("",), (0.0,), 0)
-        count = min(len(hypotheses) for hypotheses in pieces)
-        texts = []
-        for rank in range(count):
-            parts = self.tokenizer.decode_tgt([list(hypotheses[rank].tokens) for hypotheses in pieces])
-            texts.append(" ".join(part for part in parts if part))
-        scores = [sum(hypotheses[rank].score for hypotheses in pieces) for rank in range(count)]
-        return Translation(tuple(texts), tuple(scores), len(pieces))
+    def _join(self, sources: list[list[int]], parts: list[list[Hypothesis]], seen: list[list[Tensor]]) -> Translation:
+        """The n-th best of a line is made of the n-th best of its parts; `seen` is empty without alignments."""
+        if not parts:
+            return Translation(("",), (0.0,), 0, ("",) if self.forced else ())
+        tokenizer, texts, scores, alignments = self.tokenizer, [], [], []
+        for rank in range(min(len(hypotheses) for hypotheses in parts)):
+            best = [hypotheses[rank] for hypotheses in parts]
+            texts.append(" ".join(filter(None, tokenizer.decode_tgt([list(one.tokens) for one in best]))))
+            scores.append(sum(one.score for one in best))
+            if seen:
+                pieces = [
+                    (attentions[rank], tokenizer.src_pieces_of(src), tokenizer.tgt_pieces_of(list(one.tokens)))
+                    for attentions, src, one in zip(seen, sources, best, strict=True)
+                ]
+                alignments.append(joined_links(pieces))
+        return Translation(tuple(texts), tuple(scores), len(parts), tuple(alignments))
+
+
+def load_translator(
+    model: Path,
+    decode: Mapping[str, Any],
+    batch_tokens: int | None = None,
+    precision: str = "auto",
+    device: str = "auto",
+    n_best: int = 1,
+    options: SearchOptions | None = None,
+) -> Translator:
+    """The model at a path ready to translate, with what `decode` gives, if not None, instead of its own settings.
+
+    Raises MtError for what the user must mend.
+    """
+    chosen = choose_device(device, precision)
+    loaded = load_model(model)
+    values = {**loaded.config.decode.model_dump(), **{key: one for key, one in decode.items() if one is not None}}
+    return Translator(
+        loaded.model,
+        loaded.tokenizer,
+        config_from_mapping({"decode": values}, "command line").decode,
+        chosen,
+        max_source=loaded.config.data.max_tokens,
+        n_best=n_best,
+        batch_tokens=batch_tokens,
+        options=options,
+    )
 
 
 def format_lines(translations: Iterable[Translation], n_best: int, scores: bool) -> Iterator[str]:
     """Output lines: the text; with `scores`, score and tab before it; with n_best > 1, `n ||| text ||| score`.
 
-    n counts input lines from 0, as other toolkits' n-best lists do.
+    An alignment comes last, after a tab or `|||`. n counts input lines from 0, as other toolkits' n-best lists do.
     """
     for number, one in enumerate(translations):
-        if n_best > 1:
-            for text, score in zip(one.texts, one.scores, strict=True):
-                yield f"{number} ||| {text} ||| {score:.4f}"
-        else:
-            yield f"{one.scores[0]:.4f}\t{one.texts[0]}" if scores else one.texts[0]
+        rows = itertools.zip_longest(one.texts, one.scores, one.alignments)
+        for text, score, aligned in itertools.islice(rows, n_best):
+            if n_best > 1:
+                last = [] if aligned is None else [aligned]
+                yield " ||| ".join([str(number), text, f"{score:.4f}", *last])
+            else:
+                yield "\t".join(([f"{score:.4f}"] if scores else []) + [text] + ([] if aligned is None else [aligned]))
 
 
 def read_input(source: str, errors: str = "strict") -> Iterator[str]:

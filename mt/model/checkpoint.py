@@ -290,3 +290,26 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
         for name, tensor in weights.items():
             total[name] = total.get(name, 0) + tensor.double()
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
+
+
+def average_run(run: Path, last: int, output: Path) -> list[int]:
+    """Write the mean of a run's newest `last` checkpoints as a model folder; their updates.
+
+    Raises CheckpointError if the run keeps fewer, or if something is at `output` already.
+    """
+    folders = checkpoints(run)[-last:]
+    if not folders:
+        found = "there is no checkpoint in it" if run.exists() else "there is nothing at this path"
+        raise CheckpointError(f"{run}: must be a run directory, {found}")
+    if len(folders) < last:
+        raise CheckpointError(
+            f"{run}: --last {last} checkpoints asked for, the run keeps {len(folders)}; ask for fewer, or "
+            "train with a larger train.keep_last"
+        )
+    if output.exists():
+        raise CheckpointError(f"--output {output}: is there already; give another place, or remove it")
+    weights, metas = average(folders), [read_meta(folder, []) for folder in folders]
+    steps = [int(meta["step"]) for meta in metas]
+    kept = {key: metas[-1][key] for key in ("config", "tokenizer", "step")}
+    save_model_folder(output, weights, {**kept, "averaged": steps}, tokenizer=Tokenizer.load(run))
+    return steps
