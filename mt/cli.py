@@ -6,7 +6,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
@@ -14,6 +14,20 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from mt.arguments import (
+    AlignmentHeads,
+    Alignments,
+    BatchTokens,
+    BeamSize,
+    ConfigName,
+    DeviceName,
+    LengthPenalty,
+    Model,
+    Models,
+    Output,
+    Precision,
+    Sets,
+)
 from mt.errors import MtError
 
 
@@ -46,55 +60,10 @@ app = typer.Typer(
 )
 config_app = typer.Typer(no_args_is_help=True, help="Validate, show and describe configs.", rich_markup_mode=None)
 inspect_app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
+export_app = typer.Typer(no_args_is_help=True, help="Hand a model to another runtime.", rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(export_app, name="export")
 app.add_typer(inspect_app, name="inspect")
-
-ConfigName = Annotated[
-    str, typer.Option("--config", "-c", metavar="NAME", help="config file, or the name of a shipped one")
-]
-Sets = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="A.B=VALUE", help="override one value; can be given again"),
-]
-Model = Annotated[
-    Path,
-    typer.Option("--model", "-m", metavar="FOLDER", help="run directory, checkpoint or exported folder"),
-]
-DeviceName = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")]
-Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16 or fp16")]
-BeamSize = Annotated[
-    int | None,
-    typer.Option(
-        "--beam-size", min=1, metavar="N", help="hypotheses per sentence, 1 is greedy search; default: the model's own"
-    ),
-]
-LengthPenalty = Annotated[
-    float | None,
-    typer.Option(
-        "--length-penalty", metavar="A", help="scores are log-probability / length^A; default: the model's own"
-    ),
-]
-Output = Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="appears whole or not at all; - is stdout")]
-Alignments = Annotated[
-    bool, typer.Option("--alignments", help="with each output its word alignment, i-j counted from 0")
-]
-AlignmentHeads = Annotated[
-    str | None,
-    typer.Option(
-        "--alignment-heads",
-        metavar="L:H,...",
-        help="layers, or layers:heads, whose mean aligns; default: the last layer but one",
-    ),
-]
-BatchTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--batch-tokens",
-        min=1,
-        metavar="N",
-        help="padded source tokens x beam of a batch; default: what suits the device",
-    ),
-]
 
 
 def main() -> NoReturn:
@@ -122,6 +91,12 @@ def _print(text: str) -> None:
         raise
     except OSError as error:
         raise MtError(f"stdout: cannot be written: {error.strerror}; send it to a place that has room") from error
+
+
+def _say(text: str) -> None:
+    """What is no result, to stderr, each line with our name before it."""
+    for line in text.split("\n"):
+        print(f"mt: {line}", file=sys.stderr)
 
 
 def _drop_unwritable() -> None:
@@ -162,7 +137,7 @@ def train(
 
 @app.command()
 def translate(
-    model: Model,
+    model: Models,
     source: Annotated[str, typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin")] = "-",
     output: Output = "-",
     beam_size: BeamSize = None,
@@ -171,9 +146,17 @@ def translate(
         int, typer.Option("--n-best", min=1, metavar="N", help="outputs per line, as `n ||| text ||| score`")
     ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="score and tab before each output")] = False,
+    form: Annotated[str, typer.Option("--format", metavar="NAME", help="of the lines: text, tsv or jsonl")] = "text",
+    column: Annotated[int, typer.Option("--column", min=1, metavar="N", help="of a TSV line, from 1")] = 1,
+    field: Annotated[str, typer.Option("--field", metavar="NAME", help="of a JSON line")] = "text",
     errors: Annotated[
         str, typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace")
     ] = "strict",
+    resume: Annotated[bool, typer.Option("--resume", help="go on after what an interrupted job has finished")] = False,
+    max_wait: Annotated[
+        float | None,
+        typer.Option("--max-wait", min=0, metavar="SECONDS", help="answer so soon if no more lines come; stdin: 0.2"),
+    ] = None,
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
     prefix: Annotated[
@@ -189,6 +172,7 @@ def translate(
     forbid: Annotated[
         list[str] | None, typer.Option("--forbid", metavar="PIECE", help="never this piece; can be given again")
     ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="end a search only when nothing in the beam can win")] = False,
     sample: Annotated[bool, typer.Option("--sample", help="draw outputs at random, --n-best of each line")] = False,
     temperature: Annotated[
         float | None, typer.Option("--temperature", metavar="T", help="with --sample: below 1 less random")
@@ -202,6 +186,15 @@ def translate(
     seed: Annotated[
         int | None, typer.Option("--seed", metavar="N", help="with --sample: another number, other samples")
     ] = None,
+    mbr: Annotated[
+        str | None, typer.Option("--mbr", metavar="NAME", help="of --n-best the one most like the rest: chrf or bleu")
+    ] = None,
+    ensemble: Annotated[
+        str, typer.Option("--ensemble", metavar="MEAN", help="of several models: probability or log")
+    ] = "probability",
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, metavar="N", help="processes on a CPU; default: its cores")
+    ] = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
@@ -211,23 +204,44 @@ def translate(
     \b
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
-    mt translate --model runs/base --sample --top-p 0.9 --n-best 4 input.de -o samples.en
+    mt translate --model runs/base --format jsonl --field text --resume input.jsonl -o output.jsonl
+    mt translate --model runs/base --sample --top-p 0.9 --n-best 16 --mbr chrf input.de -o output.en
     """
     from mt.data.corpus import read_lines
+    from mt.decoding.job import Job
+    from mt.decoding.lines import Form, open_output, read_input, run
     from mt.decoding.options import SearchOptions, sampling_of
-    from mt.decoding.translate import format_lines, load_translator, open_output, read_input, write_lines
+    from mt.decoding.translate import load_translator
+    from mt.errors import ConfigError
+    from mt.files import sha256_of
 
+    if resume and output == "-":
+        raise ConfigError("--resume: goes on with an output file; name it with -o")
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     sampling = sampling_of(sample, beam_size, {name: value for name, value in drawn.items() if value is not None})
     heads = alignment_heads or ("auto" if alignments else None)
-    options = SearchOptions(min_length, no_repeat_ngram, repetition_penalty, tuple(forbid or ()), sampling, heads)
+    pieces = tuple(forbid or ())
+    options = SearchOptions(min_length, no_repeat_ngram, repetition_penalty, pieces, sampling, heads, exact, mbr)
+    shape = Form(form, column, field, 1 if mbr else n_best, scores)
     lines = read_input(source, errors)
     prefixes = None if prefix is None else read_lines(prefix, "--prefix")
-    with open_output(output) as file:
-        given = {"beam_size": beam_size, "length_penalty": length_penalty}
-        translator = load_translator(model, given, batch_tokens, precision, device, n_best, options)
-        write_lines(file, format_lines(translator.translate(lines, prefixes), n_best, scores))
-    print(f"mt: {translator.tally.summary()}", file=sys.stderr)
+    job = Job(resume)
+    job.made_with["--prefix"] = sha256_of(prefix) if prefix and prefix.is_file() else str(prefix)
+    with open_output(output, job.open) as file:
+        translator = load_translator(
+            model,
+            {"beam_size": beam_size, "length_penalty": length_penalty},
+            batch_tokens=batch_tokens,
+            precision=precision,
+            device=device,
+            n_best=n_best,
+            options=options,
+            ensemble=ensemble,
+            workers=workers,
+        )
+        with translator:
+            run(translator, lines, prefixes, shape, file, job, 0.2 if source == "-" and max_wait is None else max_wait)
+    _say(translator.tally.summary())
 
 
 @app.command()
@@ -251,7 +265,7 @@ def score(
     mt score --model runs/base --src test.de --tgt test.en --alignments --json -o scores.jsonl
     """
     from mt.decoding.forced import Scorer, format_scored
-    from mt.decoding.translate import open_output, read_input, write_lines
+    from mt.decoding.lines import open_output, read_input, write_lines
     from mt.devices import choose_device
     from mt.errors import ConfigError
     from mt.model.checkpoint import load_model
@@ -268,7 +282,7 @@ def score(
             loaded.model, loaded.tokenizer, chosen, length_penalty=penalty, heads=heads, batch_tokens=batch_tokens
         )
         write_lines(file, format_scored(scorer.score(sources, targets), as_json, heads is not None))
-    print(f"mt: {scorer.tally.summary()}", file=sys.stderr)
+    _say(scorer.tally.summary())
 
 
 @app.command()
@@ -300,7 +314,7 @@ def evaluate(
     mt evaluate --hyp output.en --ref reference.en
     mt evaluate --model runs/base --src test.de --ref test.en --metrics bleu,chrf --json
     """
-    from mt.evaluation.metrics import check_metrics, format_scores, score_corpus, to_json
+    from mt.evaluation.metrics import check_counts, check_metrics, format_scores, score_corpus, to_json
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
     check_metrics(names)
@@ -312,16 +326,18 @@ def evaluate(
     refs = {f"--ref {path}": _read(path, "--ref") for path in ref or []}
     systems = {path: _read(path, "--hyp") for path in hyp or []}
     if model is None or src is None:
-        _check_counts({**{f"--hyp {path}": lines for path, lines in systems.items()}, **refs})
+        check_counts({**{f"--hyp {path}": lines for path, lines in systems.items()}, **refs})
     else:
         from mt.decoding.translate import load_translator
 
         lines = _read(src, "--src")
-        _check_counts({f"--src {src}": lines, **refs})
+        check_counts({f"--src {src}": lines, **refs})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
-        translator = load_translator(model, given, batch_tokens, precision, device)
-        systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
-        print(f"mt: {translator.tally.summary()}", file=sys.stderr)
+        with load_translator(
+            [model], given, batch_tokens=batch_tokens, precision=precision, device=device
+        ) as translator:
+            systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
+        _say(translator.tally.summary())
     results = {name: score_corpus(lines, list(refs.values()), names) for name, lines in systems.items()}
     if as_json:
         import json
@@ -357,19 +373,6 @@ def _check_evaluate(
         raise DataError(f"evaluate: {', '.join(decoding)} only with --model: what --hyp names is scored as it is")
 
 
-def _check_counts(texts: Mapping[str, Sequence[str]]) -> None:
-    """Refuse files that do not match line for line, before anything is translated."""
-    from mt.errors import DataError
-
-    (first, lines), *others = texts.items()
-    for name, other in others:
-        if len(other) != len(lines):
-            raise DataError(
-                f"{name} has {len(other):,} lines, {first} has {len(lines):,}; line n of one must belong to line n "
-                "of the other: check that both belong together and that no line was added, dropped or split"
-            )
-
-
 def _read(path: str, where: str) -> list[str]:
     """All lines of a file or of stdin (`-`)."""
     from mt.data.corpus import decode_lines, read_lines
@@ -397,7 +400,7 @@ def average(
     from mt.model.checkpoint import average_run
 
     steps = average_run(run, last, output)
-    print(f"mt: the mean of {len(steps)} checkpoints (updates {steps}) is in {output}", file=sys.stderr)
+    _say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")
 
 
 @config_app.command("check")
@@ -425,25 +428,9 @@ def config_show(config: ConfigName, sets: Sets = None) -> None:
     \b
     mt config show --config tiny.yaml --set optim.peak_lr=1e-3
     """
-    from mt.config import load_config
-    from mt.settings import dump
+    from mt.config import load_config, with_origins
 
-    loaded = load_config(config, sets or [])
-    lines: list[str] = []
-    for section, values in loaded.config.model_dump(mode="json").items():
-        lines.append(f"{section}:")
-        for key, value in values.items():
-            shown = dump({key: value}).rstrip("\n")
-            path = f"{section}.{key}"
-            origins = {
-                origin
-                for leaf, origin in loaded.origins.items()
-                if leaf == path or leaf.startswith((f"{path}.", f"{path}["))
-            }
-            first, *rest = shown.split("\n")
-            lines.append(f"  {first:<40}  # {', '.join(sorted(origins))}")
-            lines += [f"  {line}" for line in rest]
-    _print("\n".join(lines))
+    _print(with_origins(load_config(config, sets or [])))
 
 
 @config_app.command("schema")
@@ -458,6 +445,22 @@ def config_schema() -> None:
     from mt.config import json_schema
 
     _print(json.dumps(json_schema(), indent=2))
+
+
+@export_app.command("ctranslate2")
+def export_ctranslate2(
+    model: Model,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="folder to write, a new one")],
+) -> None:
+    """Write a model for CTranslate2. Both must give the same probabilities before anything is written.
+
+    \b
+    mt export ctranslate2 --model runs/base -o base.ct2
+    """
+    from mt.export.ctranslate2 import export
+    from mt.model.checkpoint import load_model
+
+    _say(f"{output}: {export(load_model(model), output)}")
 
 
 @inspect_app.command("model")

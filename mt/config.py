@@ -430,3 +430,18 @@ def _unknown_key(key: str, owner: type[BaseModel]) -> str:
         if near := difflib.get_close_matches(word, names, 1, cutoff):
             return f"unknown key; did you mean {names[near[0]]}?"
     return f"unknown key; known here: {', '.join(owner.model_fields)}"
+
+
+def with_origins(loaded: Loaded) -> str:
+    """Every value in YAML, with where it comes from as a comment."""
+    lines: list[str] = []
+    for section, values in loaded.config.model_dump(mode="json").items():
+        lines.append(f"{section}:")
+        for key, value in values.items():
+            path = f"{section}.{key}"
+            below = (f"{path}.", f"{path}[")
+            origins = {origin for leaf, origin in loaded.origins.items() if leaf == path or leaf.startswith(below)}
+            first, *rest = settings.dump({key: value}).rstrip("\n").split("\n")
+            lines.append(f"  {first:<40}  # {', '.join(sorted(origins))}")
+            lines += [f"  {line}" for line in rest]
+    return "\n".join(lines)

@@ -114,6 +114,11 @@ def _prepare_cpu() -> None:
         matmul.fp32_precision = before
 
 
+def prepare_worker() -> None:
+    """Make a fresh process on the CPU as `choose_device` has made the first one."""
+    _prepare_cpu()
+
+
 def can_compile(device: Device) -> bool:
     """Whether torch.compile has what it takes on this GPU: Triton, compute capability 7.0, a C compiler."""
     compilers = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))

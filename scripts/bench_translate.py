@@ -1,9 +1,9 @@
-"""Measure translation speed: sentences and output tokens per second of a trained model, start-up excluded.
+"""Translation speed, beside CTranslate2 where that is installed: lines per second from text to text.
 
-    python scripts/bench_translate.py --model runs/multi30k --input ../shared/data/multi30k/train.de.gz
+    python scripts/bench_translate.py --model runs/multi30k --input corpora/multi30k/train.de.gz
 
-Translates 5,000 lines spread evenly over the input, greedily and with beam 5. Settings take turns, repeat after
-repeat, and the median is quoted. With --reference, BLEU of each setting is printed too.
+Both decode one model: `--model` is exported first. Tokenisation and detokenisation count, starting up does not. The
+settings take turns, so that a machine that gets slower slows all of them; figures are medians over the turns.
 """
 
 from __future__ import annotations
@@ -11,21 +11,74 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mt.data.corpus import read_lines
-from mt.decoding.translate import Translator
-from mt.devices import choose_device, peak_memory_mb
+from mt.decoding.translate import load_translator
 from mt.evaluation.metrics import score_corpus
 from mt.model.checkpoint import load_model
 
+# CTranslate2's best batch sizes on two cores of an AMD EPYC, one thread for each of two translators.
+CT2_BATCH = {"float32": 128, "int8": 32}
+Texts = Callable[[list[str]], list[str]]
+
 
 def spread(lines: list[str], count: int) -> list[str]:
-    """`count` lines at equal distances."""
-    return lines[:: max(1, len(lines) // count)][:count]
+    """`count` lines from all over the text."""
+    step = max(1, len(lines) // count)
+    return lines[::step][:count]
+
+
+@contextmanager
+def ours(args: argparse.Namespace, precision: str, beam: int) -> Iterator[Texts]:
+    """mt as `mt translate` runs it."""
+    with load_translator(
+        [args.model],
+        {"beam_size": beam},
+        precision=precision,
+        device=args.device,
+        workers=args.workers,
+        batch_tokens=args.batch_tokens,
+    ) as translator:
+        yield lambda lines: [one.texts[0] for one in translator.translate(lines)]
+
+
+@contextmanager
+def theirs(args: argparse.Namespace, folder: Path, precision: str, beam: int) -> Iterator[Texts]:
+    """CTranslate2 on the same number of cores, one thread each."""
+    import ctranslate2
+
+    loaded = load_model(args.model)
+    tokenizer, decode = loaded.tokenizer, loaded.config.decode
+    translator: Any = ctranslate2.Translator(
+        str(folder),
+        device="cpu",
+        compute_type=precision,
+        inter_threads=args.workers or torch.get_num_threads(),
+        intra_threads=1,
+    )
+
+    def translate(lines: list[str]) -> list[str]:
+        pieces = [tokenizer.src_pieces_of(ids) for ids in tokenizer.encode_src(lines)]
+        results = translator.translate_batch(
+            pieces,
+            beam_size=beam,
+            length_penalty=decode.length_penalty,
+            max_batch_size=CT2_BATCH.get(precision, 64),
+            max_decoding_length=256,
+            disable_unk=True,
+        )
+        return [str(tokenizer._tgt.decode(result.hypotheses[0])) for result in results]
+
+    yield translate
 
 
 def main() -> None:
@@ -36,52 +89,78 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=5000)
     parser.add_argument("--beam-size", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
+    parser.add_argument(
+        "--ctranslate2", nargs="*", default=["float32", "int8"], help="its precisions; none: without it"
+    )
+    parser.add_argument("--workers", type=int)
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--latency", type=int, default=0, help="also so many lines one at a time, greedy")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
     lines = spread(list(read_lines(args.input)), args.lines)
     references = spread(list(read_lines(args.reference)), args.lines) if args.reference else None
-    loaded = load_model(args.model)
-    settings = [(precision, beam) for precision in args.precision for beam in args.beam_size]
-    runs: dict[tuple[str, int], list[dict[str, float]]] = {setting: [] for setting in settings}
-    bleu: dict[tuple[str, int], float] = {}
-    for _ in range(args.repeats):
-        for precision, beam in settings:
-            translator = Translator(
-                loaded.model,
-                loaded.tokenizer,
-                loaded.config.decode.model_copy(update={"beam_size": beam}),
-                choose_device(args.device, precision),
-                max_source=loaded.config.data.max_tokens,
-                batch_tokens=args.batch_tokens,
-            )
-            list(translator.translate(lines[:64]))  # first use of kernels
-            tokens_before, start = translator.tally.tokens, time.perf_counter()
-            texts = [one.texts[0] for one in translator.translate(lines)]
-            seconds = time.perf_counter() - start
-            tokens = translator.tally.tokens - tokens_before
-            runs[precision, beam].append({"seconds": seconds, "tokens": tokens})
-            if references:
-                bleu[precision, beam] = score_corpus(texts, [references], ["bleu"])[0].value
-    memory = peak_memory_mb(choose_device(args.device).device)
-    print(f"{len(lines):,} lines, torch {torch.__version__}, {torch.get_num_threads()} threads, {memory:,.0f} MB")
-    print(f"{'precision':<9} {'beam':>4} {'lines/s':>8} {'tokens/s':>9} {'slowest':>8} {'fastest':>8} {'BLEU':>6}")
+    tokenizer = load_model(args.model).tokenizer
     rows = []
-    for (precision, beam), results in runs.items():
-        speeds = [len(lines) / run["seconds"] for run in results]
-        middle = statistics.median(speeds)
-        tokens = statistics.median(run["tokens"] / run["seconds"] for run in results)
-        score = f"{bleu[precision, beam]:6.2f}" if references else "     -"
-        print(
-            f"{precision:<9} {beam:>4} {middle:>8,.0f} {tokens:>9,.0f} "
-            f"{min(speeds):>8,.0f} {max(speeds):>8,.0f} {score}"
-        )
-        rows.append({"precision": precision, "beam": beam, "lines_per_second": middle, "tokens_per_second": tokens})
+    with ExitStack() as stack:
+        engines: dict[tuple[str, str, int], Texts] = {}
+        folder = exported(args.model, stack) if args.ctranslate2 else Path()
+        for beam in args.beam_size:
+            for precision in args.precision:
+                engines["mt", precision, beam] = stack.enter_context(ours(args, precision, beam))
+            for precision in args.ctranslate2:
+                engines["ctranslate2", precision, beam] = stack.enter_context(theirs(args, folder, precision, beam))
+        seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in engines}
+        outputs: dict[tuple[str, str, int], list[str]] = {}
+        for translate in engines.values():
+            translate(lines[:64])  # first use of kernels
+        for _ in range(args.repeats):
+            for key, translate in engines.items():
+                start = time.perf_counter()
+                outputs[key] = translate(lines)
+                seconds[key].append(time.perf_counter() - start)
+        print(f"{date.today()}, {len(lines):,} lines, torch {torch.__version__}, {args.repeats} turns")
+        print(f"{'engine':<12} {'precision':<9} beam  lines/s tokens/s  slowest  fastest   BLEU")
+        for key, times in seconds.items():
+            name, precision, beam = key
+            speed = len(lines) / statistics.median(times)
+            tokens = sum(len(ids) + 1 for ids in tokenizer.encode_tgt(outputs[key])) / statistics.median(times)
+            bleu = score_corpus(outputs[key], [references], ["bleu"])[0].value if references else None
+            slow, fast = len(lines) / max(times), len(lines) / min(times)
+            shown = "" if bleu is None else f"{bleu:6.2f}"
+            figures = " ".join(f"{value:>8,.0f}" for value in (speed, tokens, slow, fast))
+            print(f"{name:<12} {precision:<9} {beam:>4} {figures} {shown}")
+            row = {"engine": name, "precision": precision, "beam": beam, "lines_per_second": speed}
+            rows.append({**row, "tokens_per_second": tokens, "bleu": bleu})
+        for key in [key for key in engines if args.latency and key[2] == 1]:
+            rows.append(latency(key, engines[key], lines[: args.latency]))
     if args.json:
-        args.json.write_text(json.dumps({"memory_mb": memory, "rows": rows}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"date": str(date.today()), "torch": torch.__version__, "rows": rows}, indent=1)
+        )
+
+
+def exported(model: Path, stack: ExitStack) -> Path:
+    """The model as a CTranslate2 folder."""
+    from mt.export.ctranslate2 import export
+
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
+    print(export(load_model(model), folder))
+    return folder
+
+
+def latency(key: tuple[str, str, int], translate: Texts, lines: list[str]) -> dict[str, Any]:
+    """Milliseconds for one line at a time."""
+    taken = []
+    for line in lines:
+        start = time.perf_counter()
+        translate([line])
+        taken.append(1000 * (time.perf_counter() - start))
+    median, last = statistics.median(taken), sorted(taken)[round(0.99 * (len(taken) - 1))]
+    print(f"{key[0]:<12} {key[1]:<9} one line at a time: median {median:.1f} ms, 99th percentile {last:.1f} ms")
+    return {"engine": key[0], "precision": key[1], "latency_ms": median, "latency_99_ms": last}
 
 
 if __name__ == "__main__":

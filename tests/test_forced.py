@@ -131,6 +131,8 @@ def test_words_begin_at_spaces() -> None:
     assert words_of(["▁Hau", "s", "▁ist", "▁", "1", "9", "."]) == [0, 0, 1, 2, 2, 2, 2]
     assert words_of(["▁", "▁a", "▁b"]) == [0, 0, 1]  # two spaces are one
     assert words_of(["s", "▁a"]) == [0, 1]
+    assert words_of(["▁a", "▁"]) == [0, 0]  # one at the end is none
+    assert words_of(["▁"]) == [0]
     assert words_of([]) == []
 
 
@@ -173,6 +175,21 @@ def test_a_trained_model_reads_digit_for_digit(mt: Mt, tiny_run: Path, tiny_corp
             good += sum(number == target for number, target in found)
     assert total > 20
     assert good / total > 0.8
+
+
+def test_a_line_in_pieces_is_aligned_as_one(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Every word of the output has its link, and the words that it comes from move on from piece to piece."""
+    words = [word for _ in range(60) for word in ("eins", "zwei", "drei,")]
+    write_lines(tmp_path / "in", [" ".join(words), "", "eins"])
+    ended = mt("translate", "-m", tiny_run, tmp_path / "in", "--precision", "fp32", "--alignments")
+    assert "translated in pieces: line 1)" in ended.err
+    text, aligned = ended.lines[0].split("\t")
+    found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+    assert [target for _, target in found] == list(range(len(text.split())))
+    places = [number for number, _ in found]
+    assert min(places) < 10
+    assert len(words) - 10 < max(places) < len(words)
+    assert ended.lines[1] == "\t"
 
 
 # --- mt score -----------------------------------------------------------------------------------

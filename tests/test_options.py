@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused, write_lines
 
+from mt.decoding import mbr
 from mt.decoding.options import SearchOptions
 from mt.decoding.translate import load_translator
 
@@ -37,9 +38,9 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
 
 def test_what_is_forbidden_does_not_come_out(tiny_run: Path, text: Path, mt: Mt) -> None:
     def pieces(*forbidden: str) -> list[str]:
-        translator = load_translator(tiny_run, {}, precision="fp32", options=SearchOptions(forbidden=forbidden))
+        translator = load_translator([tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden))
         sources = translator.tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
-        found = translator._search([ids for ids in sources if ids])
+        found = translator._search([ids for ids in sources if ids], [[] for _ in range(39)])
         return [piece for (one, *_) in found for piece in translator.tokenizer.tgt_pieces_of(list(one.tokens))]
 
     free = pieces()
@@ -104,6 +105,21 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
     assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
 
 
+def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> None:
+    drawn = ["--sample", "--n-best", 6, "--precision", "fp32", "--temperature", 0.8]
+    samples: list[list[str]] = [[] for _ in range(LINES)]
+    for line in translated(*drawn, lines=1 + 6 * (LINES - 1)):
+        number, text, _ = line.split(" ||| ")
+        samples[int(number)].append(text)
+    for name in ("chrf", "bleu"):
+        utility = mbr.metric(name)
+        chosen = translated(*drawn, "--mbr", name, "--alignments")
+        for line, texts in zip(chosen, samples, strict=True):
+            text, aligned = line.split("\t")
+            assert text == texts[mbr.choose(texts, utility).place]
+            assert len(aligned.split()) == len(text.split())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -122,6 +138,12 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
         (
             ["--sample", "--beam-size", 2],
             "--sample: draws one output at a time, without a beam; leave out the one or --beam-size",
+        ),
+        (["--mbr", "chrf"], "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample"),
+        (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
+        (
+            ["--forbid", "</s>"],
+            "--forbid: must name a piece of the target vocabulary, found '</s>'; this text is made of ",
         ),
         (["--forbid", ""], "--forbid: must name a piece of the target vocabulary, found ''; this text is made of "),
         (

@@ -89,7 +89,7 @@ def run_greedy(models: list[Model], limits: list[int], alpha: float = 0.0, vocab
 
 def run_beams(models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any) -> Ran:
     stepper = ScriptedStepper(models, size, more.get("vocab", 7))
-    options = {"beam_size": size, "length_penalty": alpha, "n_best": n_best}
+    options = {"beam_size": size, "length_penalty": alpha, "n_best": n_best, "exact": more.get("exact", False)}
     return beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options), stepper
 
 
@@ -97,8 +97,10 @@ def greedy(model: Model, limit: int, alpha: float = 0.0) -> list[Hypothesis]:
     return run_greedy([model], [limit], alpha)[0][0]
 
 
-def beams(model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7) -> list[Hypothesis]:
-    return run_beams([model], [limit], size, alpha, n_best, vocab=vocab)[0][0]
+def beams(
+    model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7, exact: bool = False
+) -> list[Hypothesis]:
+    return run_beams([model], [limit], size, alpha, n_best, vocab=vocab, exact=exact)[0][0]
 
 
 def assert_same(found: list[Hypothesis], expected: list[Scored]) -> None:
@@ -244,6 +246,7 @@ def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_would_score_hi
     )
     assert beams(model, 3, size=2, alpha=1.0)[0].tokens == (A,)
     assert beams(model, 3, size=3, alpha=1.0)[0].tokens == (A, A, A)
+    assert beams(model, 3, size=2, alpha=1.0, exact=True)[0].tokens == (A, A, A)
 
 
 # ------------------------------------------------------------------------------ against brute force
@@ -289,6 +292,8 @@ def test_a_wide_enough_beam_finds_the_best_of_all_translations(seed: int, alpha:
     model = random_model(seed)
     everything = all_translations(model, 3, alpha)
     assert_same(beams(model, 3, 40, alpha, n_best=40), everything)
+    # The exact search does not count ends: room for the 9 x 4 candidates of a step is enough.
+    assert_same(beams(model, 3, 36, alpha, n_best=36, exact=True), everything[:36])
     for size in (1, 2, 3, 5):  # a narrow one finds at most as much, and reports it rightly
         for one in beams(model, 3, size, alpha, n_best=size):
             assert one.score <= everything[0][0] + 1e-4

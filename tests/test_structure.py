@@ -18,7 +18,7 @@ FLOORS = (
     {"model"},
     {"decoding", "evaluation"},
     {"training", "export"},
-    {"cli"},
+    {"cli", "arguments"},
     {"__main__"},
 )
 # Every folder of a floor on its own; the single files of a floor may import each other.

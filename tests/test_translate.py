@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
-import io
 import itertools
-import os
 import random
 import re
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,23 +16,23 @@ from unittest import mock
 
 import pytest
 import torch
+from conftest import Mt
 from torch import Tensor
 
 from mt.config import DecodeConfig, ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import translate as module
+from mt.decoding.checks import Numbers
+from mt.decoding.inference import Inference
+from mt.decoding.lines import Form, open_output, write_lines
 from mt.decoding.translate import (
     CUTS,
     Tally,
     Translation,
     Translator,
-    format_lines,
-    open_output,
-    read_input,
-    write_lines,
 )
 from mt.devices import Device
-from mt.errors import ConfigError, DataError
+from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
 
@@ -57,7 +54,7 @@ def sources(tiny_corpus: Path) -> list[str]:
 def translator(loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any) -> Translator:
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     return Translator(
-        loaded.model, loaded.tokenizer, settings, CPU,
+        Inference(loaded.model, CPU), loaded.tokenizer, settings,
         max_source=loaded.config.data.max_tokens, n_best=n_best, batch_tokens=batch_tokens,
     )  # fmt: skip
 
@@ -65,13 +62,13 @@ def translator(loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = 
 def started(translator: Translator) -> list[tuple[int, ...]]:
     """From now on, the shape (B, S) of every batch that enters the model."""
     shapes: list[tuple[int, ...]] = []
-    start = translator.inference.start
+    start = translator.searcher.engine.start
 
     def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
         shapes.append(tuple(src.shape))
         return start(src, src_mask, n_hypotheses)
 
-    translator.inference.start = spy  # type: ignore[method-assign]
+    translator.searcher.engine.start = spy  # type: ignore[method-assign]
     return shapes
 
 
@@ -123,7 +120,7 @@ def test_windows_do_not_show(loaded: LoadedModel, sources: list[str], monkeypatc
     monkeypatch.setattr(module, "WINDOW", 4)
     windowed = translator(loaded)
     assert texts(windowed.translate(lines)) == expected
-    assert windowed.tally.split == whole.tally.split == [22]
+    assert windowed.tally.split == whole.tally.split == Numbers(1, [22])
     assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
     assert windowed.tally.tokens == whole.tally.tokens
 
@@ -174,7 +171,7 @@ def test_a_score_is_the_forced_log_probability_over_the_length(
     lines = sources[:20]
     ids = loaded.tokenizer.encode_src(lines)
     lengths = set()
-    for line, source, hypotheses in zip(one.translate(lines), ids, one._search(ids), strict=True):
+    for line, source, hypotheses in zip(one.translate(lines), ids, one._search(ids, [[] for _ in ids]), strict=True):
         for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
             assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
             length = len(hypothesis.tokens) + 1  # with eos
@@ -241,7 +238,7 @@ class Scripted:
 
 def scripted(loaded: LoadedModel, inference: Scripted, **options: Any) -> Translator:
     one = translator(loaded, **options)
-    one.inference = inference  # type: ignore[assignment]
+    one.searcher = dataclasses.replace(one.searcher, engine=inference)
     one.max_source = min(one.max_source, inference.max_tokens - 1)
     return one
 
@@ -268,8 +265,64 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     inference = Scripted([300], positions)
     one = scripted(loaded, inference, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra)
     sources = [[301] * length for length in (1, 2, 7, 20)]
-    assert [len(found[0].tokens) for found in one._search(sources)] == [limit(len(ids)) for ids in sources]
+    assert [len(found[0].tokens) for found in one._search(sources, [[] for _ in sources])] == [
+        limit(len(ids)) for ids in sources
+    ]
     assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
+
+
+def unicode_lines(count: int) -> list[str]:
+    """Random lines of all that Unicode holds but line feeds: controls, U+2028, NUL, right-to-left, emoji, blanks."""
+    draw = random.Random(11)
+    kinds = [
+        lambda: chr(draw.choice([n for n in range(0x20) if n not in (10, 13)])),
+        lambda: draw.choice("\x00\x85\u2028\u2029\u200b\u200f\u202e\ufeff\u00a0\u3000\t\u2581"),
+        lambda: chr(draw.randrange(0x590, 0x700)),
+        lambda: chr(draw.randrange(0x1F300, 0x1FAFF)) + draw.choice(["", "\u200d", "\ufe0f"]),
+        lambda: chr(draw.choice([draw.randrange(0x20, 0xD800), draw.randrange(0xE000, 0x110000)])),
+        lambda: draw.choice(["eins", "zwei", "drei", "one", ".", "!"]) + " ",
+        lambda: " ",
+    ]
+    lines = []
+    for _ in range(count):
+        some, size = draw.sample(kinds, draw.randint(1, 3)), int(draw.expovariate(1 / 12))
+        lines.append("".join(draw.choice(some)() for _ in range(size)))
+    lines[7], lines[count // 2] = "zwei drei " * 1500, "\U0001f600" * 3000
+    return [line.removeprefix("\ufeff").removesuffix("\r") for line in lines]
+
+
+def lines_out(path: Path, tiny_run: Path, mt: Mt, *options: object) -> list[str]:
+    ended = mt("translate", "-m", tiny_run, path, "--precision", "fp32", "--beam-size", 1, *options)
+    assert ended.code == 0, ended.err
+    return ended.lines
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
+    count: int, tiny_run: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """From a file, packed, from stdin, at any batch size; what is blank stays blank, and nothing else is moved."""
+    lines = unicode_lines(count)
+    content = "".join(line + "\n" for line in lines).encode()
+    (tmp_path / "in").write_bytes(content)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(content))
+    found = lines_out(tmp_path / "in", tiny_run, mt)
+    assert len(found) == count
+    for line, output in zip(lines, found, strict=True):
+        assert not output or line.strip()
+        assert output == " ".join(output.split())
+    assert lines_out(tmp_path / "in.gz", tiny_run, mt, "--batch-tokens", 300) == found
+    piped = mt("translate", "-m", tiny_run, "--precision", "fp32", "--beam-size", 1, "--workers", 2, stdin=content)
+    assert piped.lines == found
+    # Alone a line gives what it gave among the others.
+    for number in random.Random(1).sample(range(count), 5):
+        one = mt(
+            "translate", "-m", tiny_run, "--precision", "fp32", "--beam-size", 1, stdin=(lines[number] + "\n").encode()
+        )
+        assert one.lines == [found[number]]
+    # Its own output is as good an input as any.
+    again = "".join(line + "\n" for line in found).encode()
+    assert len(mt("translate", "-m", tiny_run, "--beam-size", 1, stdin=again).lines) == count
 
 
 def test_whatever_bytes_the_model_spells_a_line_is_one_line(loaded: LoadedModel, tmp_path: Path) -> None:
@@ -289,7 +342,8 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(loaded: LoadedModel,
         one = scripted(loaded, Scripted(ids, once=True), beam_size=2, n_best=2)
         lines = ["eins", "", "zwei drei"]
         with open_output(str(path)) as file:
-            write_lines(file, format_lines(one.translate(lines), 1, scores=False))
+            for line, found in zip(lines, one.translate(lines), strict=True):
+                write_lines(file, Form().lines_of(line, found, 1))
         written = path.read_bytes()
         assert written.count(b"\n") == 3
         assert [len(line.splitlines()) <= 1 for line in written.decode().split("\n")] == [True] * 4
@@ -331,7 +385,7 @@ class Letters:
 @functools.cache
 def cutter(max_source: int) -> Translator:
     model = Transformer(ModelConfig(d_model=4, n_heads=1, d_ff=4, n_encoder_layers=1, n_decoder_layers=1), 9, 9, True)
-    return Translator(model, Letters(), DecodeConfig(), CPU, max_source=max_source)  # type: ignore[arg-type]
+    return Translator(Inference(model, CPU), Letters(), DecodeConfig(), max_source=max_source)  # type: ignore[arg-type]
 
 
 def pieces(text: str, max_source: int) -> list[str]:
@@ -396,13 +450,13 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(loaded: LoadedModel, so
     assert len(found[1].texts[0].split()) > 1000
     assert "\n" not in found[1].texts[0]
     assert "  " not in found[1].texts[0]
-    assert one.tally.split == [2]
+    assert one.tally.split.first == [2]
     assert "1 too long for the model, translated in pieces: line 2)" in one.tally.summary()
     assert [found[0].texts[0], found[3].texts[0]] == texts(translator(loaded, beam_size=2).translate(["eins", "zwei"]))
     # Each piece is translated as if it stood alone; text and score are put together from them.
     ids = one._split(long)
     assert loaded.tokenizer._src.decode(list(itertools.chain(*ids))).split() == long.split()
-    parts = one._search(ids)
+    parts = one._search(ids, [[] for _ in ids])
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
         assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.decode_tgt(tokens)))
@@ -413,169 +467,19 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(loaded: LoadedModel, so
 
 
 def test_the_closing_line() -> None:
-    assert Tally(1, 0, [], 8, 0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
-    assert Tally(12000, 2, [7], 90000, 10.0).summary() == (
+    assert Tally(1, tokens=8, seconds=0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
+    assert Tally(12000, blank=2, split=Numbers(1, [7]), tokens=90000, seconds=10.0).summary() == (
         "12,000 lines (2 blank; 1 too long for the model, translated in pieces: line 7) in 10.0 s: "
         "1,200 lines/s, 9,000 tokens/s"
     )
     assert "6 too long for the model, translated in pieces: line 1, 2, 3, 4, 1,005, ...)" in (
-        Tally(9000, 0, [1, 2, 3, 4, 1005, 2000], 1, 1.0).summary()
+        Tally(9000, split=Numbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0).summary()
     )
     assert Tally().summary() == "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"
-
-
-def test_the_form_of_output_lines() -> None:
-    found = [Translation(("one", "two"), (-0.5, -1.25)), Translation(("",), (0.0,), 0)]
-    assert list(format_lines(found, 1, scores=False)) == ["one", ""]
-    assert list(format_lines(found, 1, scores=True)) == ["-0.5000\tone", "0.0000\t"]
-    assert list(format_lines(found, 2, scores=False)) == [
-        "0 ||| one ||| -0.5000", "0 ||| two ||| -1.2500", "1 |||  ||| 0.0000",
-    ]  # fmt: skip
-
-
-# --- where lines come from and go to -----------------------------------------------------------
-
-
-def test_lines_of_a_file_a_packed_file_and_stdin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = "\ufeffeins\r\nzwei\u2028drei\x85\n\n\ttab\ufeff\x00\rvier\r\r\nfünf".encode()
-    expected = ["eins", "zwei\u2028drei\x85", "", "\ttab\ufeff\x00\rvier\r", "fünf"]
-    (tmp_path / "plain").write_bytes(content)
-    (tmp_path / "packed.gz").write_bytes(gzip.compress(content))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    for source in (str(tmp_path / "plain"), str(tmp_path / "packed.gz"), "-"):
-        assert list(read_input(source)) == expected
-    (tmp_path / "empty").write_bytes(b"")
-    assert list(read_input(str(tmp_path / "empty"))) == []
-
-
-def test_bytes_that_are_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "latin"
-    path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
-    for source, name in ((str(path), str(path)), ("-", "stdin")):
-        with pytest.raises(DataError) as caught:
-            list(read_input(source))
-        message = str(caught.value)
-        assert message.startswith(f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8.")
-        assert "iconv -f WINDOWS-1252" in message
-        assert message.endswith("Or go on with --errors replace: they become U+FFFD")
-    assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
-
-
-def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read_input("-", "ignore")
-    assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
-    with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
-        read_input(str(tmp_path / "missing.de"))
-    assert "--errors" not in str(missing.value)  # would be no remedy
-    with pytest.raises(DataError, match="is a folder, a file is required"):
-        read_input(str(tmp_path))
-    (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
-    with pytest.raises(DataError, match="Unpack it first: xz -dk"):
-        read_input(str(tmp_path / "in.xz"))
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DataError) as closed:
-        read_input("-")
-    assert str(closed.value) == "stdin: is closed; name an input file, or send text to it"
-
-
-def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(io.BytesIO):
-        def __next__(self) -> bytes:
-            raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
-    with pytest.raises(DataError) as caught:
-        list(read_input("-"))
-    assert str(caught.value) == "stdin: cannot be read: Input/output error; name an input file"
-
-
-@pytest.mark.parametrize("error", [DataError("in the middle"), KeyboardInterrupt(), SystemExit(143), RuntimeError("x")])
-def test_output_appears_whole_or_not_at_all(tmp_path: Path, error: BaseException) -> None:
-    def lines() -> Iterator[str]:
-        yield from ["new"] * 50_000
-        raise error
-
-    for path in (tmp_path / "none", tmp_path / "old"):
-        if path.name == "old":
-            path.write_text("old\n", encoding="utf-8")
-        with pytest.raises(type(error)) as caught, open_output(str(path)) as file:
-            write_lines(file, lines())
-        assert caught.value is error
-    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
-    assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"
-    with open_output(str(tmp_path / "old")) as file:
-        write_lines(file, ["new", "äß\u2028"])
-        assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"  # until all is written
-    assert (tmp_path / "old").read_bytes() == "new\näß\u2028\n".encode()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
-
-
-def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x", encoding="utf-8")
-    for path, folder, reason in (
-        (tmp_path / "nowhere" / "out", tmp_path / "nowhere", "No such file or directory"),
-        (tmp_path / "file" / "out", tmp_path / "file", "Not a directory"),
-    ):
-        with pytest.raises(DataError) as caught, open_output(str(path)):
-            raise AssertionError("nothing must be translated")
-        assert str(caught.value) == (
-            f"--output {path}: cannot be written in the folder {folder}: {reason}; nothing was left or changed "
-            "there. Give a place that can be written and has room"
-        )
-    with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
-        raise AssertionError("nothing must be translated")
-    assert str(caught.value) == f"--output {tmp_path}: is a folder, a file is required; name a file in it"
-
-
-def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real")
-    with open_output(str(tmp_path / "link")) as file:
-        write_lines(file, ["x"])
-    assert (tmp_path / "link").is_symlink()
-    assert (tmp_path / "real").read_bytes() == b"x\n"
-    with open_output(os.devnull) as file:
-        write_lines(file, ["x"])
-    assert not Path(os.devnull).is_file()  # still a device
-    with (tmp_path / "log").open("wb") as log:  # a file that the shell has opened, as by `3> log`
-        log.write(b"before\n")
-        log.flush()
-        with open_output(f"/dev/fd/{log.fileno()}") as file:
-            write_lines(file, ["x"])
-    assert (tmp_path / "log").read_bytes() == b"before\nx\n"
-    os.mkfifo(tmp_path / "pipe")
-    received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
-    reader.start()
-    with open_output(str(tmp_path / "pipe")) as file:
-        write_lines(file, ["x"])
-    reader.join()
-    assert received == [b"x\n"]
-
-
-def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Disk(io.RawIOBase):
-        full = True
-
-        def writable(self) -> bool:
-            return True
-
-        def write(self, data: Any) -> int:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            return len(data)
-
-    disk = Disk()
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BufferedWriter(disk)))
-    for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
-        with pytest.raises(DataError) as caught, open_output("-") as file:
-            write_lines(file, lines)
-        assert str(caught.value) == "stdout: cannot be written: No space left on device; give an output file with -o"
-    disk.full = False  # what is left in the buffer is written when it is closed
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(DataError) as caught, open_output("-"):
-        raise AssertionError("nothing must be translated")
-    assert str(caught.value) == "stdout: is closed; give an output file with -o"
+    flagged = {"copied": Numbers(1, [3]), "truncated": Numbers()}
+    for number in range(1, 7):
+        flagged["truncated"].add(number)
+    assert Tally(9, flagged=flagged, seconds=1.0).summary().split("\n")[1:] == [
+        "copied: 1 (equal to the source): line 3",
+        "truncated: 6 (stopped at the length limit): line 1, 2, 3, 4, 5, ...",
+    ]

@@ -2,7 +2,8 @@
 
 A constraint changes, in place, the log-probabilities (B, N, V) of what may follow each hypothesis. What it forbids
 becomes -inf; the rest keeps the model's probability, nothing is shared out. The search applies constraints before it
-ends a sentence at its limit, so that none of them can keep one from ending there.
+ends a sentence at its limit, so that none of them can keep one from ending there. All but `prefixed` can be handed
+to another process.
 
 Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
 """
@@ -10,6 +11,7 @@ Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabula
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -30,21 +32,21 @@ Constraint = Callable[[Tensor, Past], None]
 
 def forbid(pieces: Sequence[int]) -> Constraint:
     """None of these pieces, anywhere."""
+    return partial(_forbid, list(pieces))
 
-    def constrain(log_probs: Tensor, past: Past) -> None:
-        log_probs[..., list(pieces)] = -torch.inf
 
-    return constrain
+def _forbid(pieces: list[int], log_probs: Tensor, past: Past) -> None:
+    log_probs[..., pieces] = -torch.inf
 
 
 def min_length(least: int) -> Constraint:
     """No eos before `least` tokens."""
+    return partial(_min_length, least)
 
-    def constrain(log_probs: Tensor, past: Past) -> None:
-        if past.tokens.shape[2] < least:
-            log_probs[..., EOS] = -torch.inf
 
-    return constrain
+def _min_length(least: int, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2] < least:
+        log_probs[..., EOS] = -torch.inf
 
 
 def repetition_penalty(penalty: float) -> Constraint:
@@ -52,30 +54,30 @@ def repetition_penalty(penalty: float) -> Constraint:
 
     Keskar et al., 2019 (CTRL), section 4.1, on log-probabilities, which are never positive.
     """
+    return partial(_repetition_penalty, penalty)
 
-    def constrain(log_probs: Tensor, past: Past) -> None:
-        if past.tokens.shape[2]:
-            used = log_probs.gather(2, past.tokens)  # (B, N, t)
-            log_probs.scatter_(2, past.tokens, used * penalty)  # a piece used twice is penalised once
 
-    return constrain
+def _repetition_penalty(penalty: float, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2]:
+        used = log_probs.gather(2, past.tokens)  # (B, N, t)
+        log_probs.scatter_(2, past.tokens, used * penalty)  # a piece used twice is penalised once
 
 
 def no_repeat_ngram(n: int) -> Constraint:
     """No n pieces in a row that the hypothesis holds already (Paulus et al., 2017, section 2.5)."""
+    return partial(_no_repeat_ngram, n)
 
-    def constrain(log_probs: Tensor, past: Past) -> None:
-        if past.tokens.shape[2] < n:
-            return
-        grams = past.tokens.unfold(2, n, 1)  # (B, N, t - n + 1, n)
-        newest = past.tokens[:, :, past.tokens.shape[2] - n + 1 :].unsqueeze(2)  # (B, N, 1, n - 1)
-        again = (grams[..., :-1] == newest).all(-1)  # (B, N, t - n + 1)
-        last = grams[..., -1]
-        # A gram that is not begun again forbids nothing: it writes back what is there already.
-        # amin: one piece may end several grams, and one that forbids it is enough.
-        log_probs.scatter_reduce_(2, last, log_probs.gather(2, last).masked_fill(again, -torch.inf), "amin")
 
-    return constrain
+def _no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2] < n:
+        return
+    grams = past.tokens.unfold(2, n, 1)  # (B, N, t - n + 1, n)
+    newest = past.tokens[:, :, past.tokens.shape[2] - n + 1 :].unsqueeze(2)  # (B, N, 1, n - 1)
+    again = (grams[..., :-1] == newest).all(-1)  # (B, N, t - n + 1)
+    last = grams[..., -1]
+    # A gram that is not begun again forbids nothing: it writes back what is there already.
+    # amin: one piece may end several grams, and one that forbids it is enough.
+    log_probs.scatter_reduce_(2, last, log_probs.gather(2, last).masked_fill(again, -torch.inf), "amin")
 
 
 def prefixed(prefixes: Sequence[Sequence[int]], others: Sequence[Constraint] = ()) -> Constraint:

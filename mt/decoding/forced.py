@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mt.data.batches import Batch, collate, cut
 from mt.data.tokenizer import Tokenizer
+from mt.decoding.checks import Numbers
 from mt.decoding.inference import Inference
 from mt.devices import Device
 from mt.errors import ConfigError, DataError
@@ -55,32 +56,36 @@ class Forced:
         config = inference.model.config
         self.heads = None if heads is None else chosen_heads(heads, config.n_decoder_layers, config.n_heads)
 
-    def read(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Reading]:
-        """A `Reading` of each pair (source ids, target ids; without bos and eos), in order."""
+    def read(self, pairs: Sequence[tuple[Ids, Ids]], scored: bool = True) -> list[Reading]:
+        """A `Reading` of each pair (source ids, target ids; without bos and eos), in order.
+
+        Not `scored`: without log-probabilities, which take a pass of their own.
+        """
         lengths = np.array([max(len(src), len(tgt)) + 1 for src, tgt in pairs], np.int64)
         order = np.argsort(-lengths, kind="stable")
         order = order[lengths[order] <= self.inference.max_tokens]
         found = [Reading(()) for _ in pairs]
         if len(order):
             for rows in np.split(order, cut(lengths[order], self.batch_tokens)[:-1]):
-                for row, reading in zip(rows, self._batch([pairs[row] for row in rows]), strict=True):
+                for row, reading in zip(rows, self._batch([pairs[row] for row in rows], scored), strict=True):
                     found[row] = reading
         return found
 
-    def _batch(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[Reading]:
+    def _batch(self, pairs: Sequence[tuple[Ids, Ids]], scored: bool) -> list[Reading]:
         ids = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in pairs]
         batch = collate(ids).to(self.inference.device)
-        sizes = [len(tgt) + 1 for _, tgt in pairs]
-        log_probs = token_log_probs(self.inference.model, batch).cpu().split(sizes)
-        if self.heads is None:
-            return [Reading(tuple(row.tolist())) for row in log_probs]
-        maps = cross_attention(self.inference.model, batch)  # (B, L, H, T, S)
-        layers, heads = zip(*self.heads, strict=True)
-        mean = maps[:, list(layers), list(heads)].mean(1).cpu()  # (B, T, S)
-        return [
-            Reading(tuple(row.tolist()), one[: len(tgt) + 1, : len(src) + 1])
-            for row, one, (src, tgt) in zip(log_probs, mean, pairs, strict=True)
-        ]
+        model = self.inference.model
+        log_probs: list[tuple[float, ...]] = [()] * len(pairs)
+        seen: list[Tensor | None] = [None] * len(pairs)
+        if scored:
+            sizes = [len(tgt) + 1 for _, tgt in pairs]
+            log_probs = [tuple(row.tolist()) for row in token_log_probs(model, batch).cpu().split(sizes)]
+        if self.heads is not None:
+            layers, heads = zip(*self.heads, strict=True)
+            mean = cross_attention(model, batch)[:, list(layers), list(heads)].mean(1).cpu()  # (B, T, S)
+            # Copies: a view would keep the whole padded batch in memory.
+            seen = [one[: len(tgt) + 1, : len(src) + 1].clone() for one, (src, tgt) in zip(mean, pairs, strict=True)]
+        return [Reading(*both) for both in zip(log_probs, seen, strict=True)]
 
 
 def chosen_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:
@@ -137,7 +142,7 @@ def cross_attention(model: Transformer, batch: Batch) -> Tensor:
 
 def words_of(pieces: Sequence[str]) -> list[int]:
     """Which word of the line, from 0, each of its pieces belongs to; a word begins at `▁`."""
-    words, number, empty = [], -1, False
+    words, number, empty = list[int](), -1, False
     for piece in pieces:
         if piece.startswith("▁"):
             number += not empty  # two signs for a space in a row are one space in the text
@@ -145,7 +150,8 @@ def words_of(pieces: Sequence[str]) -> list[int]:
         else:
             number, empty = max(number, 0), False
         words.append(max(number, 0))
-    return words
+    # A space at the end is none in the text.
+    return [min(word, max(0, number - empty)) for word in words]
 
 
 def joined_links(parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]]) -> str:
@@ -180,15 +186,13 @@ class ScoreTally:
     pairs: int = 0
     tokens: int = 0  # of the target, eos counted
     log_prob: float = 0.0
-    too_long: list[int] = field(default_factory=list)  # line numbers, from 1
+    too_long: Numbers = field(default_factory=Numbers)
     seconds: float = 0.0
 
     def summary(self) -> str:
         """One line, such as `500 pairs in 1.2 s: perplexity 4.81 over 7,210 tokens`."""
-        note = ""
-        if self.too_long:
-            shown = ", ".join(f"{number:,}" for number in self.too_long[:5]) + ", ..." * (len(self.too_long) > 5)
-            note = f" ({len(self.too_long):,} too long for the model, scored nan: line {shown})"
+        note = f" ({self.too_long.count:,} too long for the model, scored nan: {self.too_long})"
+        note = note if self.too_long.count else ""
         said = f"perplexity {math.exp(-self.log_prob / self.tokens):.2f} over " if self.tokens else ""
         return (
             f"{self.pairs:,} pair{'s' * (self.pairs != 1)}{note} in {self.seconds:.1f} s: {said}{self.tokens:,} tokens"
@@ -255,7 +259,7 @@ class Scorer:
         results = []
         for number, ((src, tgt), reading) in enumerate(zip(pairs, readings, strict=True), tally.pairs + 1):
             if not reading.log_probs:
-                tally.too_long.append(number)
+                tally.too_long.add(number)
             total = sum(reading.log_probs) if reading.log_probs else math.nan
             pieces = tuple(tokenizer.src_pieces_of(src)), tuple(tokenizer.tgt_pieces_of(tgt))
             results.append(Scored(*pieces, reading, total / (len(tgt) + 1) ** self.length_penalty))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mt.data.tokenizer import UNK, Tokenizer
+from mt.data.tokenizer import EOS, UNK, Tokenizer
 from mt.decoding.constraints import Constraint, forbid, min_length, no_repeat_ngram, prefixed, repetition_penalty
 from mt.errors import ConfigError, DataError
 
@@ -46,6 +46,8 @@ class SearchOptions:
     forbidden: tuple[str, ...] = ()  # pieces of the target vocabulary, `▁` for a space
     sampling: Sampling | None = None
     alignment: str | None = None  # the heads whose mean aligns, as for `chosen_heads`; None: no alignments
+    exact: bool = False  # no end of a search that could miss a better hypothesis of the beam
+    mbr: str | None = None  # the utility by which one of the n-best is chosen, of `mbr.UTILITIES`; None: the score
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value out of range."""
@@ -72,7 +74,7 @@ class SearchOptions:
 
 def _piece_id(piece: str, tokenizer: Tokenizer) -> int:
     number = tokenizer.tgt_piece_id(piece)
-    if number == UNK:
+    if number <= EOS:  # unk: there is none; the others are no pieces of a text
         pieces = " ".join(tokenizer.tgt_pieces(piece)) or "nothing"
         raise ConfigError(
             f"--forbid: must name a piece of the target vocabulary, found {piece!r}; this text is made of {pieces}"

@@ -212,6 +212,7 @@ def beam_search(
     beam_size: int,
     length_penalty: float,
     n_best: int = 1,
+    exact: bool = False,
     constraints: Sequence[Constraint] = (),
 ) -> list[list[Hypothesis]]:
     """The `n_best` finished hypotheses of highest score for each sentence, best first.
@@ -220,7 +221,8 @@ def beam_search(
     one of them that ends is finished, and its place goes to the next best that does not end.
     A sentence is done when `beam_size` hypotheses have finished, or when `cannot_improve` says so.
     The first rule may miss a hypothesis that would have finished later with a higher score; the
-    second never does. Equal ones: first finished first, then by rank of the parent, then token id.
+    second never does, and with `exact` it is the only one. Equal ones: first finished first, then by
+    rank of the parent, then token id.
     Fewer than `n_best` come back where the vocabulary and the limit allow no more.
     Raises ConfigError if n_best > beam_size, CheckpointError if the logits are not numbers.
     """
@@ -238,7 +240,8 @@ def beam_search(
         best = best_candidates(logits, offsets, 2 * beam_size)
         # 3. those that end are finished, the others go on
         extend(state, best, step, length_penalty)
-        state.done |= state.n_finished >= beam_size
+        if not exact:
+            state.done |= state.n_finished >= beam_size
         state.done |= cannot_improve(state, step, length_penalty, n_best)
         # 4. sentences that are done leave
         live = rows_to_keep(state.done, step, last_step)

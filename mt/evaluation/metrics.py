@@ -7,7 +7,7 @@ only where an n-gram order has no match (Post 2018); chrF2 (Popović 2015); TER 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from mt.errors import DataError
@@ -63,6 +63,17 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
                 f"reference {number} has {len(ref):,} lines, the hypotheses have {len(hyps):,}; "
                 "each hypothesis needs the reference of the same line: check that both belong "
                 "together and that no line was added, dropped or split"
+            )
+
+
+def check_counts(texts: Mapping[str, Sequence[str]]) -> None:
+    """Refuse files, each under the name for a message, that do not match line for line."""
+    (first, lines), *others = texts.items()
+    for name, other in others:
+        if len(other) != len(lines):
+            raise DataError(
+                f"{name} has {len(other):,} lines, {first} has {len(lines):,}; line n of one must belong to line n "
+                "of the other: check that both belong together and that no line was added, dropped or split"
             )
 
 

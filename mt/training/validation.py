@@ -13,6 +13,7 @@ import torch
 from mt.data.batches import bucket, collate
 from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_or_build
+from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
@@ -50,7 +51,7 @@ def read_text(config: Config, source: Source, where: str) -> tuple[list[str], li
 
 def translate(config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]) -> list[str]:
     """The lines translated with the config's decode settings."""
-    translator = Translator(model, tokenizer, config.decode, device, max_source=config.data.max_tokens)
+    translator = Translator(Inference(model, device), tokenizer, config.decode, max_source=config.data.max_tokens)
     return [one.texts[0] for one in translator.translate(lines)]
 
 
