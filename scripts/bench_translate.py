@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import statistics
 import tempfile
 import time
@@ -97,10 +98,14 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--latency", type=int, default=0, help="also so many lines one at a time, greedy")
+    parser.add_argument("--flips", action="store_true", help="instead: lines that change with batches and precisions")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
     lines = spread(list(read_lines(args.input)), args.lines)
+    if args.flips:
+        flips(args, lines)
+        return
     references = spread(list(read_lines(args.reference)), args.lines) if args.reference else None
     tokenizer = load_model(args.model).tokenizer
     rows = []
@@ -140,6 +145,24 @@ def main() -> None:
         args.json.write_text(
             json.dumps({"date": str(date.today()), "torch": torch.__version__, "rows": rows}, indent=1)
         )
+
+
+def flips(args: argparse.Namespace, lines: list[str]) -> None:
+    """How many outputs differ from those of fp32 in batches of the default size."""
+    for beam in args.beam_size:
+        args.batch_tokens = None
+        with ours(args, "fp32", beam) as translate:
+            expected = translate(lines)
+        shuffled = random.Random(1).sample(range(len(lines)), len(lines))
+        for precision in args.precision:
+            for tokens in (50, 400, None):  # about 3 lines, 25, and 500 shared by the beam
+                args.batch_tokens = None if tokens is None else tokens * beam
+                with ours(args, precision, beam) as translate:
+                    found = dict(zip(shuffled, translate([lines[i] for i in shuffled]), strict=True))
+                changed = sum(found[i] != text for i, text in enumerate(expected))
+                budget = "default" if tokens is None else f"{tokens} tokens"
+                share = f"{changed:,} of {len(lines):,} lines differ ({changed / len(lines):.2%})"
+                print(f"{precision:<5} beam {beam}, shuffled, batches of {budget}: {share}", flush=True)
 
 
 def exported(model: Path, stack: ExitStack) -> Path:

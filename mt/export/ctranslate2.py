@@ -1,4 +1,4 @@
-"""A model as a CTranslate2 folder (`pip install mt[export]`), with a proof that both find the same probabilities.
+"""A model as a CTranslate2 folder (`pip install ctranslate2`), with a proof that both find the same probabilities.
 
 Shapes: V vocabulary, D d_model, F d_ff; CTranslate2 keeps matrices as torch does, (outputs, inputs).
 """
