@@ -28,7 +28,7 @@ def square(number: int, seconds: float = 0.0) -> tuple[int, int, int]:
 def test_jobs_are_dealt_to_whoever_is_free() -> None:
     """The first job takes as long as all the others: one process does it, the other does the rest."""
     with Pool(square, 2) as pool:
-        answers = dict(pool.run([(0, 1.0), *((number,) for number in range(1, 20))]))
+        answers = dict(pool.run([(0, 2.0), *((number,) for number in range(1, 20))]))
         assert [answers[number][0] for number in range(20)] == [number**2 for number in range(20)]
         assert {answers[number][1] for number in range(1, 20)} == {answers[1][1]}
         assert answers[0][1] not in (answers[1][1], os.getpid())
