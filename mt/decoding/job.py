@@ -67,8 +67,8 @@ class Job:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                self._state.unlink(missing_ok=True)
                 partial.replace(path)
+                self._state.unlink(missing_ok=True)  # after it: what cannot be renamed can still be gone on with
                 sync_folder(path.parent)
             except BaseException:
                 if not self._state.exists():
