@@ -147,8 +147,10 @@ def translate(
     ] = 1,
     scores: Annotated[bool, typer.Option("--scores", help="score and tab before each output")] = False,
     form: Annotated[str, typer.Option("--format", metavar="NAME", help="of the lines: text, tsv or jsonl")] = "text",
-    column: Annotated[int, typer.Option("--column", min=1, metavar="N", help="of a TSV line, from 1")] = 1,
-    field: Annotated[str, typer.Option("--field", metavar="NAME", help="of a JSON line")] = "text",
+    column: Annotated[
+        int | None, typer.Option("--column", min=1, metavar="N", help="of a TSV line, from 1; default: 1")
+    ] = None,
+    field: Annotated[str | None, typer.Option("--field", metavar="NAME", help="of a JSON line; default: text")] = None,
     errors: Annotated[
         str, typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace")
     ] = "strict",
@@ -190,8 +192,8 @@ def translate(
         str | None, typer.Option("--mbr", metavar="NAME", help="of --n-best the one most like the rest: chrf or bleu")
     ] = None,
     ensemble: Annotated[
-        str, typer.Option("--ensemble", metavar="MEAN", help="of several models: probability or log")
-    ] = "probability",
+        str | None, typer.Option("--ensemble", metavar="MEAN", help="of several models: probability (default) or log")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, metavar="N", help="processes on a CPU; default: its cores")
     ] = None,

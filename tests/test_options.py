@@ -139,6 +139,13 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
             ["--sample", "--beam-size", 2],
             "--sample: draws one output at a time, without a beam; leave out the one or --beam-size",
         ),
+        (
+            ["--sample", "--exact"],
+            "--exact: is about beam search, which --sample does not make; leave out the one or the other",
+        ),
+        (["--column", 2], "--column: only with --format tsv, found text; add it, or leave it out"),
+        (["--format", "tsv", "--field", "x"], "--field: only with --format jsonl, found tsv; add it, or leave it out"),
+        (["--ensemble", "log"], "--ensemble: takes several models, found one; give --model again, or leave it out"),
         (["--mbr", "chrf"], "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample"),
         (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
         (

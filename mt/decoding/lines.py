@@ -37,15 +37,18 @@ class Form:
     """What a line holds, and how its translation is put beside it."""
 
     name: str = "text"
-    column: int = 1  # of a TSV line, from 1
-    field: str = "text"  # of a JSON line
+    column: int | None = None  # of a TSV line, from 1; None: the first
+    field: str | None = None  # of a JSON line; None: text
     n_best: int = 1
     scores: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a format that is none."""
+        """Raises ConfigError for a format that is none, and for what belongs to another one."""
         if self.name not in FORMATS:
             raise ConfigError(f"--format: must be {', '.join(FORMATS[:-1])} or {FORMATS[-1]}, found {self.name!r}")
+        for option, value, name in (("--column", self.column, "tsv"), ("--field", self.field, "jsonl")):
+            if value is not None and self.name != name:
+                raise ConfigError(f"{option}: only with --format {name}, found {self.name}; add it, or leave it out")
 
     def text_of(self, line: str, number: int) -> str:
         """The text to translate in line `number`; a blank line has none. Raises DataError where it is not there."""
@@ -53,21 +56,23 @@ class Form:
             return line
         if self.name == "tsv":
             cells = line.split("\t")
-            if len(cells) < self.column:
+            column = self.column or 1
+            if len(cells) < column:
                 raise DataError(
-                    f"line {number:,}: --column {self.column} is asked for, and the line has {len(cells)}; columns are "
+                    f"line {number:,}: --column {column} is asked for, and the line has {len(cells)}; columns are "
                     "separated by tabs and counted from 1"
                 )
-            return cells[self.column - 1]
+            return cells[column - 1]
+        field = self.field or "text"
         row = self._object(line, number)
         if taken := [key for key in JSON_KEYS if key in row]:
             raise DataError(
                 f"line {number:,}: has the field {taken[0]!r} already, which the translation would overwrite; rename it"
             )
-        if not isinstance(row.get(self.field), str):
-            found = f"found {row[self.field]!r}" if self.field in row else f"its fields are {', '.join(row) or 'none'}"
-            raise DataError(f"line {number:,}: --field {self.field} must be there and hold a text, {found}")
-        return SURROGATES.sub("\ufffd", row[self.field])
+        if not isinstance(row.get(field), str):
+            found = f"found {row[field]!r}" if field in row else f"its fields are {', '.join(row) or 'none'}"
+            raise DataError(f"line {number:,}: --field {field} must be there and hold a text, {found}")
+        return SURROGATES.sub("\ufffd", row[field])
 
     def _object(self, line: str, number: int) -> dict[str, Any]:
         try:

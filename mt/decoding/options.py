@@ -57,6 +57,10 @@ class SearchOptions:
         if not self.repetition_penalty > 0:
             found = f"{self.repetition_penalty:g}"
             raise ConfigError(f"--repetition-penalty: must be above 0, found {found}; 1 asks for nothing")
+        if self.exact and self.sampling is not None:
+            raise ConfigError(
+                "--exact: is about beam search, which --sample does not make; leave out the one or the other"
+            )
 
     def constraints(self, tokenizer: Tokenizer) -> list[Constraint]:
         """Those asked for. Raises ConfigError for a piece that the vocabulary has not."""

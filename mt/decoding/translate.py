@@ -323,7 +323,7 @@ def load_translator(
     device: str = "auto",
     n_best: int = 1,
     options: SearchOptions | None = None,
-    ensemble: str = "probability",
+    ensemble: str | None = None,
     workers: int | None = None,
 ) -> Translator:
     """The models at these paths ready to translate, as an ensemble if they are several.
@@ -334,6 +334,8 @@ def load_translator(
     chosen = choose_device(device, precision)
     if chosen.is_cuda and (workers or 1) > 1:
         raise ConfigError(f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}")
+    if ensemble is not None and len(models) == 1:
+        raise ConfigError("--ensemble: takes several models, found one; give --model again, or leave it out")
     loaded = [load_model(path) for path in models]
     first = loaded[0]
     for path, other in zip(models[1:], loaded[1:], strict=True):
@@ -345,7 +347,7 @@ def load_translator(
     values = {**first.config.decode.model_dump(), **{key: one for key, one in decode.items() if one is not None}}
     members = [Inference(one.model, chosen) for one in loaded]
     return Translator(
-        members[0] if len(members) == 1 else Ensemble(members, ensemble),
+        members[0] if len(members) == 1 else Ensemble(members, ensemble or "probability"),
         first.tokenizer,
         config_from_mapping({"decode": values}, "command line").decode,
         max_source=min(one.config.data.max_tokens for one in loaded),
@@ -356,7 +358,7 @@ def load_translator(
         workers=1 if chosen.is_cuda else workers or torch.get_num_threads(),
         origin={
             "--model": " ".join(str(one.meta["sha256"]["model.safetensors"]) for one in loaded),
-            "--ensemble": ensemble,
+            "--ensemble": ensemble or "probability",
             "--precision": chosen.precision,
         },
     )
