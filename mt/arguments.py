@@ -23,7 +23,9 @@ Models = Annotated[
     typer.Option("--model", "-m", metavar="FOLDER", help="run directory, checkpoint or folder; again for an ensemble"),
 ]
 DeviceName = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")]
-Precision = Annotated[str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16 or fp16")]
+Precision = Annotated[
+    str, typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16, fp16 or, on a CPU, int8")
+]
 BeamSize = Annotated[
     int | None,
     typer.Option(

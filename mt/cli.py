@@ -240,6 +240,7 @@ def translate(
             options=options,
             ensemble=ensemble,
             workers=workers,
+            say=_say,
         )
         with translator:
             run(translator, lines, prefixes, shape, file, job, 0.2 if source == "-" and max_wait is None else max_wait)
@@ -275,7 +276,7 @@ def score(
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
     sources, targets = read_input(src), read_input(tgt)
-    chosen = choose_device(device, precision)
+    chosen = choose_device(device, precision, _say)
     with open_output(output) as file:
         loaded = load_model(model)
         penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
@@ -336,7 +337,7 @@ def evaluate(
         check_counts({f"--src {src}": lines, **refs})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
         with load_translator(
-            [model], given, batch_tokens=batch_tokens, precision=precision, device=device
+            [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=_say
         ) as translator:
             systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
         _say(translator.tally.summary())

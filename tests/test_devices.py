@@ -117,7 +117,7 @@ def test_what_a_device_cannot_compute_in_is_refused() -> None:
     assert message_of("cpu", "fp16") == (
         "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
     )
-    assert message_of("cpu", "fp8") == "precision: must be auto, fp32, bf16 or fp16, found 'fp8'"
+    assert message_of("cpu", "fp8") == "precision: must be auto, fp32, bf16, fp16, int8, found 'fp8'"
 
 
 # --- arithmetic -------------------------------------------------------------------------------
@@ -277,3 +277,19 @@ def test_a_device_names_its_dtype() -> None:
     assert [Device(torch.device("cpu"), name).dtype for name in ("fp32", "bf16", "fp16")] == [
         torch.float32, torch.bfloat16, torch.float16,
     ]  # fmt: skip
+
+
+def test_int8_is_for_decoding_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    with pytest.raises(ConfigError, match="precision: int8 is for decoding on a CPU; a GPU takes bf16, fp16 or fp32"):
+        devices._find_precision("int8", torch.device("cuda"))
+
+
+def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(devices, "_has_int8", lambda: False)
+    assert choose_device("cpu", "int8", said.append).precision == "fp32"
+    assert said == [f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): in fp32 instead"]
+    monkeypatch.setattr(devices, "_has_int8", lambda: True)
+    chosen = choose_device("cpu", "int8", said.append)
+    assert (chosen.precision, chosen.dtype, len(said)) == ("int8", torch.float32, 1)

@@ -196,7 +196,8 @@ def test_what_is_decoded_together_does_not_matter() -> None:
 
     def logits(rows: slice, width: int) -> Tensor:
         stepper = Inference(model, cpu("fp64")).start(src[rows, :width], src_mask[rows, :width], 2)
-        return torch.stack([stepper.step(word[rows], parents[rows]) for word in words])
+        begun = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
+        return torch.stack([begun, *(stepper.step(word[rows], parents[rows]) for word in words[1:])])
 
     together = logits(slice(None), src.shape[1])
     for row in range(5):

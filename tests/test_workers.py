@@ -95,10 +95,11 @@ def test_an_error_that_cannot_travel_is_told_all_the_same() -> None:
         list(pool.run([()]))
 
 
-def test_what_is_handed_to_a_worker_can_travel(tiny_run: Path) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_what_is_handed_to_a_worker_can_travel(tiny_run: Path, precision: str) -> None:
     """Where processes are not forked, the search goes to them as bytes."""
     options = SearchOptions(2, 3, 1.5, ("▁t",), Sampling(top_k=5))
-    translator = load_translator([tiny_run], {}, precision="fp32", options=options, n_best=2)
+    translator = load_translator([tiny_run], {}, precision=precision, options=options, n_best=2)
     copy = pickle.loads(pickle.dumps(translator.searcher))
     assert copy([[9, 10, 11]], [[]]) == translator.searcher([[9, 10, 11]], [[]])
 

@@ -8,6 +8,8 @@ from itertools import pairwise
 
 # A row of so many equal n-grams, n = 1, 2, 3, 4, is a loop, unless the source has it too.
 REPEATS = (4, 3, 3, 3)
+# A text with a loop says so many words again; few do, and only they need a closer look.
+LEAST_REPEATED = min((most - 1) * n for n, most in enumerate(REPEATS, 1))
 # Names, numbers and single words are often right as they stand; a copy counts from so many words on.
 LEAST_COPIED = 4
 # Pieces of the longer side below which lengths say nothing.
@@ -28,12 +30,13 @@ def flags(source: str, output: str, n_src: int, n_tgt: int, *, truncated: bool, 
     if not source_words:
         return ()
     shorter, longer = sorted((n_src, n_tgt))
+    repeated = len(words) - len(set(words))
     found = {
         "copied": len(words) >= LEAST_COPIED and words == source_words,
         "empty": not words,
-        "looping": any(
-            longest_row(words, n) >= most > longest_row(source_words, n) for n, most in enumerate(REPEATS, 1)
-        ),
+        # The shortest loop, four equal words, says three of them again: few lines need a closer look.
+        "looping": repeated >= min(REPEATS)
+        and any(longest_row(words, n) >= most > longest_row(source_words, n) for n, most in enumerate(REPEATS, 1)),
         "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         "truncated": truncated,
     }

@@ -39,7 +39,8 @@ class Stepper(Protocol):
         """Extend every hypothesis by one token and say what may follow it.
 
         `tokens` (B, N): last token of each hypothesis, bos at first. `parents` (B, N): which of the
-        previous step's N hypotheses of its sentence each one continues, 0..N-1 at first.
+        previous step's hypotheses of its sentence each one continues, 0 at first. N is 1 in the first
+        step, for there is one way to begin, and the same number in all others.
         Returns logits (B, N, V): log-probabilities up to a constant per hypothesis. The search
         writes into them.
         """
@@ -76,7 +77,7 @@ class BeamState:
 
     rows: Tensor  # (B,) place of the sentence in the call
     limits: Tensor  # (B,) most tokens, eos not counted
-    tokens: Tensor  # (B, N, 1 + t) live hypotheses with their bos, most probable first
+    tokens: Tensor  # (B, N, 1 + t) live hypotheses with their bos, most probable first; N is 1 at first
     parents: Tensor  # (B, N) the previous step's hypothesis each one continues
     log_probs: Tensor  # (B, N) fp32, descending; -inf: nothing lives here
     kept_tokens: Tensor  # (B, N, 1 + t) finished ones, best score first, filled up with eos
@@ -281,19 +282,16 @@ def start_greedy(limits: Tensor) -> GreedyState:
 
 
 def start_beams(limits: Tensor, beam_size: int) -> BeamState:
-    """Every sentence with one live hypothesis, its bos, and nothing finished."""
+    """Every sentence with one live hypothesis, its bos, room for `beam_size` finished ones, and nothing finished."""
     shape, device = (len(limits), beam_size), limits.device
     nothing = torch.full(shape, -torch.inf, device=device)
-    bos = torch.full((*shape, 1), BOS, device=device)
-    log_probs = nothing.clone()
-    log_probs[:, 0] = 0.0  # N equal hypotheses would stay equal for ever: all but one are dead
     return BeamState(
         rows=torch.arange(shape[0], device=device),
         limits=limits,
-        tokens=bos,
-        parents=torch.arange(beam_size, device=device).repeat(shape[0], 1),
-        log_probs=log_probs,
-        kept_tokens=bos,
+        tokens=torch.full((shape[0], 1, 1), BOS, device=device),
+        parents=torch.zeros(shape[0], 1, dtype=torch.long, device=device),
+        log_probs=torch.zeros(shape[0], 1, device=device),
+        kept_tokens=torch.full((*shape, 1), BOS, device=device),
         kept_log_probs=nothing,
         kept_scores=nothing,
         n_finished=torch.zeros(shape[0], dtype=torch.long, device=device),
@@ -381,6 +379,9 @@ def best_candidates(logits: Tensor, offsets: Tensor, count: int) -> Candidates:
     if whole < vocab:
         log_probs = log_probs.masked_fill(columns >= vocab, -torch.inf)
     log_probs = log_probs.flatten(1)
+    missing = count - log_probs.shape[1]
+    if missing > 0:  # the first step of a wide beam over a small vocabulary
+        log_probs, places = pad(log_probs, (0, missing), value=-torch.inf), pad(places, (0, missing))
     best = top(log_probs, count)
     places = places.gather(1, best)
     return Candidates(log_probs.gather(1, best), places // vocab, places % vocab)
@@ -404,7 +405,7 @@ def extend(state: BeamState, best: Candidates, step: int, length_penalty: float)
     Only an end among the best N counts: a word in its place would not have gone on either. So a
     beam of one is greedy search.
     """
-    n_hyps = state.log_probs.shape[1]
+    n_hyps = state.kept_scores.shape[1]
     parents, eos = best.parents.unsqueeze(-1), best.tokens == EOS
     tokens = torch.cat([torch.take_along_dim(state.tokens, parents, 1), best.tokens[..., None]], 2)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from mt.decoding.options import SearchOptions, encode_prefixes
 from mt.decoding.search import Hypothesis
 from mt.decoding.searcher import Engine, Searcher
 from mt.decoding.workers import Pool
-from mt.devices import choose_device
+from mt.devices import choose_device, keep_freed_memory
 from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import load_model
 
@@ -197,11 +197,12 @@ class Translator:
             first += [begins[len(ends)], *([] for _ in parts[1:])][: len(parts)]
             ends.append(len(pieces))
         found = self._search(pieces, first)
+        texts = self._texts(found)
         results: list[Translation] = []
         kept: list[list[list[Hypothesis]]] = []  # of each line, for each output, the hypotheses it is made of
         for line, (begin, end) in zip(lines, itertools.pairwise([0, *ends]), strict=True):
             place = slice(begin, end)
-            one, ranks = self._join(line, pieces[place], first[place], found[place])
+            one, ranks = self._join(line, pieces[place], first[place], found[place], texts[place])
             results.append(one)
             kept.append(ranks)
         if self.forced is not None:
@@ -288,16 +289,27 @@ class Translator:
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
         return found
 
+    def _texts(self, found: list[list[Hypothesis]]) -> list[list[str]]:
+        """The text of every hypothesis; all at once, for a call of the tokenizer costs more than ten rows."""
+        texts = iter(self.tokenizer.decode_tgt([list(one.tokens) for row in found for one in row]))
+        return [list(itertools.islice(texts, len(row))) for row in found]
+
     def _join(
-        self, line: str, sources: list[list[int]], prefixes: list[list[int]], parts: list[list[Hypothesis]]
+        self,
+        line: str,
+        sources: list[list[int]],
+        prefixes: list[list[int]],
+        parts: list[list[Hypothesis]],
+        spoken: list[list[str]],
     ) -> tuple[Translation, list[list[Hypothesis]]]:
-        """The n-th best of a line is made of the n-th best of its parts; beside it, what each output is made of."""
+        """The n-th best of a line is made of the n-th best of its parts, whose texts are `spoken`.
+
+        Beside it, what each output is made of.
+        """
         if not parts:
             return Translation(("",), (0.0,), 0), []
         ranks = [[hypotheses[rank] for hypotheses in parts] for rank in range(min(map(len, parts)))]
-        texts = [
-            " ".join(filter(None, self.tokenizer.decode_tgt([list(one.tokens) for one in best]))) for best in ranks
-        ]
+        texts = [" ".join(filter(None, (row[rank] for row in spoken))) for rank in range(len(ranks))]
         if self.utility is not None:
             place = mbr.choose(texts, self.utility).place
             ranks, texts = [ranks[place]], [texts[place]]
@@ -325,17 +337,22 @@ def load_translator(
     options: SearchOptions | None = None,
     ensemble: str | None = None,
     workers: int | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Translator:
     """The models at these paths ready to translate, as an ensemble if they are several.
 
     What `decode` gives, if not None, is used instead of the first model's own settings. `workers`: processes on a
-    CPU, None for as many as it has cores. Raises MtError for what the user must mend.
+    CPU, None for as many as it has cores. `say` is told what is not as asked for.
+
+    Raises MtError for what the user must mend.
     """
-    chosen = choose_device(device, precision)
+    chosen = choose_device(device, precision, say)
     if chosen.is_cuda and (workers or 1) > 1:
         raise ConfigError(f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}")
     if ensemble is not None and len(models) == 1:
         raise ConfigError("--ensemble: takes several models, found one; give --model again, or leave it out")
+    if not chosen.is_cuda:
+        keep_freed_memory()
     loaded = [load_model(path) for path in models]
     first = loaded[0]
     for path, other in zip(models[1:], loaded[1:], strict=True):

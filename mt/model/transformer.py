@@ -31,6 +31,11 @@ class Linear(nn.Linear):
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
+    def part(self, x: Tensor, rows: slice) -> Tensor:
+        """The product with some rows of the weight alone: these columns of the output."""
+        bias = None if self.bias is None else self.bias[rows].to(x.dtype)
+        return F.linear(x, self.weight[rows].to(x.dtype), bias)
+
 
 class LayerNorm(nn.LayerNorm):
     """`nn.LayerNorm` that casts its weights to the dtype of its input (statistics are kept in float32)."""
@@ -147,7 +152,7 @@ class _CpuAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
-        q, k, v = (x.to(wide, memory_format=torch.contiguous_format) for x in (q, k, v))
+        q, k, v = (x.to(wide).contiguous() for x in (q, k, v))
         with small_products():
             weights = attention_weights(q, k, None if bias is None else bias.to(wide))  # (B, H, T, S)
             out = weights @ v
@@ -190,17 +195,12 @@ class MultiHeadAttention(nn.Module):
 
     def query(self, x: Tensor) -> Tensor:
         """The queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
-        return self.heads(self._part(x, slice(0, x.shape[-1])))
+        return self.heads(self.query_key_value.part(x, slice(0, x.shape[-1])))
 
     def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values alone. (B, S, D) -> 2 x (B, H, S, K)"""
-        k, v = self._part(memory, slice(memory.shape[-1], None)).chunk(2, dim=-1)
+        k, v = self.query_key_value.part(memory, slice(memory.shape[-1], None)).chunk(2, dim=-1)
         return self.heads(k), self.heads(v)
-
-    def _part(self, x: Tensor, rows: slice) -> Tensor:
-        merged = self.query_key_value
-        bias = None if merged.bias is None else merged.bias[rows].to(x.dtype)
-        return F.linear(x, merged.weight[rows].to(x.dtype), bias)
 
     def cross_attention(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
         """x (B, T, D) attends to the encoder's output (B, S, D) -> (B, T, D)"""
