@@ -223,8 +223,9 @@ def keep_freed_memory() -> None:
     mallopt = getattr(_c_library(), "mallopt", None)
     if mallopt is not None:
         trim_threshold, mmap_threshold = -1, -3
-        mallopt(trim_threshold, 1 << 30)
-        mallopt(mmap_threshold, 1 << 30)
+        # Older ones take 32 MB at most. Both or none: to set one stops the C library from adapting the other.
+        if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):
+            mallopt(trim_threshold, 1 << 30)
 
 
 @cache

@@ -67,6 +67,7 @@ def theirs(args: argparse.Namespace, folder: Path, precision: str, beam: int) ->
     os.environ["OMP_NUM_THREADS"] = "1"
     process = context.Process(target=serve_ctranslate2, args=work, daemon=True)
     process.start()
+    their_end.close()  # so that its death is the end of what can be received
     if before is None:
         del os.environ["OMP_NUM_THREADS"]
     else:

@@ -8,14 +8,16 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Mt, mt_command, refused
 
 from mt.decoding.options import Sampling, SearchOptions
-from mt.decoding.translate import load_translator
+from mt.decoding.translate import Translator, load_translator
 from mt.decoding.workers import Pool
 from mt.errors import DataError, MtError
 
@@ -172,3 +174,26 @@ def test_workers_are_for_a_cpu(mt: Mt, tiny_run: Path, monkeypatch: pytest.Monke
     with pytest.raises(MtError) as error:
         load_translator([tiny_run], {}, workers=2)
     assert str(error.value) == "--workers: processes share the cores of a CPU, a GPU takes 1, found 2"
+
+
+def test_the_last_work_is_dealt_in_small_batches() -> None:
+    sizes = np.sort(np.random.default_rng(1).integers(8, 40, 3000))[::-1]
+
+    def areas(workers: int) -> list[int]:
+        pool = SimpleNamespace(workers=[None] * workers) if workers > 1 else None
+        cuts = Translator._cuts(SimpleNamespace(pool=pool), sizes, 2000)  # type: ignore[arg-type]
+        batches = np.split(sizes, cuts)
+        assert sum(map(len, batches)) == len(sizes)
+        return [len(batch) * int(batch[0]) for batch in batches]
+
+    alone, two = areas(1), areas(2)
+    assert max(alone) <= 2000
+    assert max(two) <= 2000
+    last = next(i for i, _ in enumerate(two) if sum(two[i:]) <= 4000)
+    assert max(two[last:]) <= 500
+    assert two[: len(alone) - 4] == alone[:-4]
+    assert len(two) >= len(alone) + 6
+    assert min(alone[:-1]) > 1500
+    # Too little for four batches each: none is made smaller still.
+    few = Translator._cuts(SimpleNamespace(pool=SimpleNamespace(workers=[1, 2])), sizes[:300], 2000)  # type: ignore[arg-type]
+    assert few == Translator._cuts(SimpleNamespace(pool=None), sizes[:300], 2000)  # type: ignore[arg-type]

@@ -34,8 +34,7 @@ def flags(source: str, output: str, n_src: int, n_tgt: int, *, truncated: bool, 
     found = {
         "copied": len(words) >= LEAST_COPIED and words == source_words,
         "empty": not words,
-        # The shortest loop, four equal words, says three of them again: few lines need a closer look.
-        "looping": repeated >= min(REPEATS)
+        "looping": repeated >= LEAST_REPEATED
         and any(longest_row(words, n) >= most > longest_row(source_words, n) for n, most in enumerate(REPEATS, 1)),
         "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         "truncated": truncated,

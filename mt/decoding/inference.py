@@ -79,13 +79,14 @@ class Decoding:
         # The two products of attention are in float32 at least on a CPU; see `_CpuAttention`.
         wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
         self.src_bias = attention_bias(src_mask, wide)[:, None, None, :]  # (B, 1, 1, S)
-        self.src_bias = _widened(self.src_bias, -math.inf, dim=-1)
+        self.least = 1 if memory.is_cuda else LEAST_COLUMNS
+        self.src_bias = self._widened(self.src_bias, -math.inf, dim=-1)
         # The N hypotheses of a sentence are N queries to the same keys: these are never repeated N times.
         self.source = [
-            tuple(_widened(x.to(wide), 0.0, dim=-2) for x in layer.cross_attention.key_value(memory))
+            tuple(self._widened(x.to(wide), 0.0, dim=-2) for x in layer.cross_attention.key_value(memory))
             for layer in self.layers
         ]  # per layer 2 x (B, H, S, K)
-        columns, width = n_hypotheses * FIRST_STEPS, config.d_model // config.n_heads
+        columns, width = max(n_hypotheses * FIRST_STEPS, self.least), config.d_model // config.n_heads
         empty = memory.new_zeros(rows, config.n_heads, columns, width, dtype=wide)
         self.cache = [(empty.clone(), empty.clone()) for _ in self.layers]  # per layer 2 x (B, H, C, K)
         self.ancestors = torch.zeros(rows, 1, columns, dtype=torch.bool, device=memory.device)
@@ -96,7 +97,7 @@ class Decoding:
         first, end = self.n_columns, self.n_columns + tokens.shape[1]
         while end > self.ancestors.shape[2]:
             self._grow()
-        used, bias = max(end, LEAST_COLUMNS), None
+        used, bias = max(end, self.least), None
         if self.several:
             self._descend(parents, first)
             bias = attention_bias(self.ancestors[:, None, :, :used], self.src_bias.dtype)  # (B, 1, N, C)
@@ -122,7 +123,7 @@ class Decoding:
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
         """Go on with these sentences only; rows (B',)."""
-        used = max(self.n_columns, LEAST_COLUMNS)
+        used = max(self.n_columns, self.least)
 
         def kept(cache: Tensor) -> Tensor:
             smaller = cache.new_empty(len(rows), *cache.shape[1:])
@@ -132,6 +133,11 @@ class Decoding:
         self.cache = [(kept(keys), kept(values)) for keys, values in self.cache]
         self.source = [(keys[rows], values[rows]) for keys, values in self.source]
         self.src_bias, self.ancestors = self.src_bias[rows], self.ancestors[rows]
+
+    def _widened(self, x: Tensor, value: float, dim: int) -> Tensor:
+        """x, contiguous, with as many more columns of `value` as are missing."""
+        missing = max(0, self.least - x.shape[dim])
+        return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value).contiguous()
 
     def _descend(self, parents: Tensor, first: int) -> None:
         """Each hypothesis takes over its parent's past and adds the column it is about to write."""
@@ -151,12 +157,6 @@ class Decoding:
             return larger
 
         self.cache = [(grown(keys), grown(values)) for keys, values in self.cache]
-
-
-def _widened(x: Tensor, value: float, dim: int) -> Tensor:
-    """x, contiguous, with as many more columns of `value` as are missing to LEAST_COLUMNS."""
-    missing = max(0, LEAST_COLUMNS - x.shape[dim])
-    return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value).contiguous()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:

@@ -22,6 +22,8 @@ from mt.model.transformer import Linear, MultiHeadAttention, Transformer
 TYPICAL_ROWS = 128
 # Whole numbers of 8 bits with their sign, from -127 to 127; the kernel takes them from 1 to 255.
 LARGEST, SHIFT = 127, 128
+# What the largest value of a row of zeros is taken for; a 127th of it is still a normal number.
+LEAST = 1e-30
 
 
 class Packed(nn.Module):
@@ -50,7 +52,7 @@ class Int8(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
         weight = weight.float().contiguous()
-        scale = weight.abs().amax(1).clamp_(min=torch.finfo(torch.float32).tiny) / LARGEST  # (N,)
+        scale = weight.abs().amax(1).clamp_min_(LEAST) / LARGEST  # (N,)
         codes = (weight / scale.unsqueeze(1)).round_().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(codes, [TYPICAL_ROWS, weight.shape[1]])
         self.scale, self.zero = scale, torch.zeros(len(scale), dtype=torch.int32)
@@ -63,7 +65,7 @@ class Int8(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(..., K) fp32 -> (..., N) fp32"""
         rows = x.flatten(0, -2)  # (M, K)
-        largest = rows.abs().amax(1, keepdim=True).clamp_min_(1e-30)  # (M, 1)
+        largest = rows.abs().amax(1, keepdim=True).clamp_min_(LEAST)  # (M, 1)
         # By way of int8: torch converts to uint8 six times slower.
         codes = (rows * (LARGEST / largest)).round_().to(torch.int8).view(torch.uint8).bitwise_xor_(SHIFT)
         y = torch.ops.onednn.qlinear_pointwise(
