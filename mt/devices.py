@@ -218,7 +218,7 @@ def keep_freed_memory() -> None:
     """Let what was freed be used again by this process, where the C library can (glibc), not given back at once.
 
     Large tensors are otherwise new pages each time, and a first touch of each costs more than what is computed there:
-    a step of decoding does little with its 10 MB of logits. Translating 5,000 lines is 3 to 8 % faster.
+    a step of decoding does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 % faster.
     """
     mallopt = getattr(_c_library(), "mallopt", None)
     if mallopt is not None:

@@ -4,8 +4,8 @@ A decoder's step multiplies few rows by every matrix of the model, so that layin
 as much as the product. One Zen 4 thread, rows x 256 x 8,000 (the vocabulary), ms:
 
     rows   fp32   laid out   bf16   laid out   int8
-       5   0.65       0.22   0.23       0.13   0.11
-     320   14.7       12.3    7.5        6.5    4.2
+       5   0.65       0.22   0.23       0.13   0.13
+     320   14.7       12.3    7.5        6.5    4.6
 """
 
 from __future__ import annotations

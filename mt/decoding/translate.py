@@ -294,7 +294,7 @@ class Translator:
         if self.pool is None or sizes.sum() < 4 * budget * len(self.pool.workers):
             return cut(sizes, budget)[:-1]
         # The last work comes in quarters, so that all workers are done at about the same time: 5,000 sentences make 16
-        # batches, and to wait for one of them takes 5 % of the time.
+        # batches, so that one of them is 6 % of the work.
         left = sizes[::-1].cumsum()[::-1]  # from here on
         quarters = len(left) - int(np.searchsorted(left[::-1], budget * len(self.pool.workers), side="right"))
         return [*cut(sizes[:quarters], budget), *(quarters + end for end in cut(sizes[quarters:], budget // 4))][:-1]
