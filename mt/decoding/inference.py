@@ -95,7 +95,7 @@ class Decoding:
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """tokens (B, N), parents (B, N) -> logits (B, N, V); see `Stepper`."""
         first, end = self.n_columns, self.n_columns + tokens.shape[1]
-        while end > self.ancestors.shape[2]:
+        if end > self.ancestors.shape[2]:
             self._grow()
         used, bias = max(end, self.least), None
         if self.several:
