@@ -38,7 +38,8 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except MtError as error:
-            print(f"mt: {error}", file=sys.stderr)
+            if str(error):  # else another process has said it
+                print(f"mt: {error}", file=sys.stderr)
             code = error.exit_code
         except BrokenPipeError:  # the reader has read enough, as `head` does
             code = 0
@@ -125,9 +126,15 @@ def train(
     mt train --config multi30k.yaml --set data.root=corpora/multi30k --set train.max_steps=2000
     """
     from mt.config import load_config, require_training_data
+    from mt.errors import ConfigError
 
-    loaded = load_config(config, sets or [])
-    require_training_data(loaded.config)
+    try:
+        loaded = load_config(config, sets or [])
+        require_training_data(loaded.config)
+    except ConfigError:
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            raise
+        sys.exit(ConfigError.exit_code)  # of several processes on a machine the first one says it
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
     from mt.training import trainer
 

@@ -43,16 +43,24 @@ class Device:
         return f"{name} in {self.precision}{threads}"
 
 
-def choose_device(name: str = "auto", precision: str = "auto", say: Callable[[str], None] = lambda _: None) -> Device:
+def choose_device(
+    name: str = "auto",
+    precision: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+    local_rank: int | None = None,
+) -> Device:
     """The device called `name` (auto, cpu, cuda, cuda:1) made ready to compute in `precision`.
 
+    Of several processes on a machine each says its `local_rank`, and gets the GPU of that number.
     int8 becomes fp32 on a CPU that would gain nothing by it; that is said.
     Raises ConfigError where there is no such device or it cannot compute in that precision.
     """
-    device = _find_device(name)
+    device = _find_device(name, local_rank)
     if device.type == "cpu":
         _prepare_cpu()
     else:
+        if local_rank is not None:
+            torch.cuda.set_device(device)
         # cuDNN's attention plans anew for each shape, about a second each, and batches come in many shapes.
         torch.backends.cuda.enable_cudnn_sdp(False)
     found = _find_precision(precision, device)
@@ -61,9 +69,13 @@ def choose_device(name: str = "auto", precision: str = "auto", say: Callable[[st
     return Device(device, found)
 
 
-def _find_device(name: str) -> torch.device:
+def _find_device(name: str, local_rank: int | None) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if local_rank is not None and name.startswith("cuda"):
+        if name != "cuda":
+            raise ConfigError(f"--device: must be auto, cpu or cuda where several processes train, found {name}")
+        name = f"cuda:{local_rank}"
     try:
         device = torch.device(name)
     except RuntimeError:

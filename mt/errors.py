@@ -26,3 +26,17 @@ class TrainingDivergedError(MtError):
     """Training gave up: the loss or its gradient stopped being a number."""
 
     exit_code = 3
+
+
+class RankLostError(MtError):
+    """Another process of the same training has gone."""
+
+    exit_code = 1
+
+
+class EndedElsewhereError(MtError):
+    """Another process of the same training has said what is wrong: this one ends without a word."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("")
+        self.exit_code = exit_code

@@ -62,7 +62,7 @@ def measure(trainer: Trainer, feed: Feed, n_updates: int) -> float:
     start = time.perf_counter()
     for _ in range(n_updates):
         update = next(updates)
-        trainer.learn(update)
+        trainer.learner.learn(update, trainer.state.step)
         trainer.state.step += 1
         tokens += update.n_tgt
     if device.type == "cuda":
@@ -96,7 +96,7 @@ def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, 
                 "slowest": round(min(speeds[precision])),
                 "fastest": round(max(speeds[precision])),
                 "updates": args.updates,
-                "parameters": sum(p.numel() for p in trainer.model.parameters()),
+                "parameters": sum(p.numel() for p in trainer.learner.model.parameters()),
                 "memory_mb": round(peak_memory_mb(trainer.device.device)),
             }
         )

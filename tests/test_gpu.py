@@ -15,6 +15,7 @@ from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.devices import choose_device
 from mt.model.checkpoint import load_model
+from mt.processes import Ranks
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer, train
 
@@ -38,7 +39,8 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
         trainer = Trainer(config, run, device, log)
         trainer.resume()
     assert trainer.validation is not None
-    return trainer.validation.loss(trainer.judged, device)
+    losses = trainer.validation.losses(trainer.learner.judged, device, Ranks())
+    return sum(losses) / trainer.validation.n_tgt
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -30,9 +30,10 @@ from mt import cli
 from mt.config import Config, config_from_mapping
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
-from mt.training import trainer, validation
+from mt.training import learner, validation
+from mt.training.learner import Learner
 from mt.training.runlog import claim
-from mt.training.trainer import Trainer, train
+from mt.training.trainer import train
 
 Mapped = Mapping[str, Any]
 STEPS, EVERY, LOG_EVERY = 12, 4, 2
@@ -137,11 +138,11 @@ def place(where: str, act: Callable[[], None]) -> None:
     """Have `act` called at a place such as `learn 5` (update 5, from 0) or `save_file 1` (in the second save)."""
     name, number = where.split()
     if name == "micro-batch":
-        at_call(trainer, "batch_loss", int(number), act)
+        at_call(learner, "batch_loss", int(number), act)
     elif name == "learn":
-        at_call(Trainer, "learn", int(number), act)
+        at_call(Learner, "learn", int(number), act)
     elif name == "judge":
-        at_call(validation.Validation, "loss", int(number), act, after=True)
+        at_call(validation.Validation, "losses", int(number), act, after=True)
     elif name == "renamed":  # partial -> its place: the link `last` is not set yet
         at_call(checkpoint, "sync_folder", int(number), act)
     else:
@@ -317,7 +318,7 @@ def test_a_second_ctrl_c_ends_at_once(settings: Mapped, tmp_path: Path, monkeypa
         send(signal.SIGINT)
         send(signal.SIGINT)
 
-    monkeypatch.setattr(Trainer, "learn", twice)
+    monkeypatch.setattr(Learner, "learn", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(settings), tmp_path, "cpu")
     assert checkpoint.checkpoints(tmp_path) == []

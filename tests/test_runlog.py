@@ -23,6 +23,7 @@ from mt import files
 from mt.config import Config, config_from_mapping
 from mt.errors import CheckpointError, DataError, TrainingDivergedError
 from mt.files import whole_file, write_whole
+from mt.processes import Ranks
 from mt.training import runlog
 from mt.training.runlog import (
     RunLog,
@@ -157,11 +158,11 @@ def update(n_src: int, n_tgt: int, n_padded: int) -> Any:
 
 def test_the_figures_of_a_window_by_hand() -> None:
     """Two updates of 10 and 30 target tokens: nll (10 x 2 + 30 x 4) / 40 = 3.5, padding 1 - 80 / 100."""
-    window = Window(SimpleNamespace(waited=0.0))  # type: ignore[arg-type]
-    window.add(update(10, 10, 30), torch.tensor(2.0), torch.tensor(1.0))
-    window.add(update(30, 30, 70), torch.tensor(4.0), torch.tensor(2.0))
+    window = Window(SimpleNamespace(waited=0.0), Ranks())  # type: ignore[arg-type]
+    window.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
+    window.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(4.0), torch.tensor(2.0))
     figures = window.figures()
-    assert figures["nll"] == 3.5
+    assert (figures["loss"], figures["nll"]) == (5.0, 3.5)
     assert figures["perplexity"] == pytest.approx(math.exp(3.5))
     assert figures["grad_norm"] == 1.5
     assert figures["padding"] == pytest.approx(0.2)
@@ -169,13 +170,13 @@ def test_the_figures_of_a_window_by_hand() -> None:
 
 
 def test_a_skipped_update_spoils_no_figure() -> None:
-    window = Window(SimpleNamespace(waited=0.0))  # type: ignore[arg-type]
-    window.add(update(10, 10, 30), torch.tensor(2.0), torch.tensor(1.0))
-    window.add(update(30, 30, 70), torch.tensor(math.nan), torch.tensor(math.inf))
+    window = Window(SimpleNamespace(waited=0.0), Ranks())  # type: ignore[arg-type]
+    window.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
+    window.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(math.nan), torch.tensor(math.inf))
     figures = window.figures()
     assert (figures["nll"], figures["grad_norm"], figures["skipped"]) == (2.0, 1.0, 1)
     window.restart()
-    window.add(update(30, 30, 70), torch.tensor(1.0), torch.tensor(math.nan))
+    window.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(1.0), torch.tensor(math.nan))
     figures = window.figures()
     assert math.isnan(figures["nll"])
     assert math.isnan(figures["perplexity"])
@@ -185,9 +186,9 @@ def test_a_skipped_update_spoils_no_figure() -> None:
 def test_speed_and_waiting_are_shares_of_the_time_since_the_last_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     now, feed = [100.0], SimpleNamespace(waited=5.0)
     monkeypatch.setattr(runlog.time, "perf_counter", lambda: now[0])
-    window = Window(feed)  # type: ignore[arg-type]
+    window = Window(feed, Ranks())  # type: ignore[arg-type]
     now[0], feed.waited = 104.0, 6.0
-    window.add(update(10, 200, 300), torch.tensor(2.0), torch.tensor(1.0))
+    window.add(update(10, 200, 300), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
     figures = window.figures()
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
     window.leave_out(2.0)  # a validation

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 # From the ground up. A file imports only from its own floor or below; what is beside each other is apart.
 FLOORS = (
     {"errors"},
-    {"settings", "files", "config", "devices"},
+    {"settings", "files", "config", "devices", "processes"},
     {"data"},
     {"model"},
     {"decoding", "evaluation"},

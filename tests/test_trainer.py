@@ -24,13 +24,15 @@ from mt import cli
 from mt.config import Config, config_from_mapping
 from mt.data.batches import Update, collate
 from mt.devices import choose_device
-from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
+from mt.errors import CheckpointError, ConfigError, DataError
 from mt.model import checkpoint
+from mt.processes import Ranks
 from mt.training import trainer as trainer_module
 from mt.training import validation
+from mt.training.learner import Learner
 from mt.training.optim import learning_rate
 from mt.training.runlog import RunLog
-from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer, train
+from mt.training.trainer import Outcome, Trainer, train
 from mt.training.validation import Verdict
 
 Mapped = Mapping[str, Mapping[str, Any]]
@@ -66,7 +68,7 @@ def trainer_of(config_of: Callable[..., Config], tmp_path: Path) -> Callable[...
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in checkpoint.weights_of(trainer.model).items()}
+    return {name: tensor.clone() for name, tensor in checkpoint.weights_of(trainer.learner.model).items()}
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
@@ -84,11 +86,12 @@ def log_of(run: Path) -> str:
 
 def update_of(trainer: Trainer, *groups: range) -> Update:
     """An update with one micro-batch for each group of sentences."""
-    return Update(0, 0, False, [collate([trainer.store.pair(i) for i in group]) for group in groups])
+    batches = [collate([trainer.store.pair(i) for i in group]) for group in groups]
+    return Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
 
 
 def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
-    nll, norm = trainer.learn(update)
+    _, nll, norm = trainer.learner.learn(update, trainer.state.step)
     trainer.state.step += 1
     return float(nll), float(norm)
 
@@ -105,7 +108,7 @@ def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: flo
     results = []
     for cuts in ([0, 64], [0, 40, 47, 60, 64]):
         trainer = trainer_of(BLIND, model={"dropout": 0.0}, optim={"clip_norm": clip_norm, "warmup_steps": 1})
-        trainer.model.double().compute_dtype = None
+        trainer.learner.model.double().compute_dtype = None
         figures = []
         for start in (0, 64, 128):
             groups = [range(start + a, start + b) for a, b in itertools.pairwise(cuts)]
@@ -123,11 +126,15 @@ def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: Callable[..
     trainer = trainer_of(BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2})
     update = update_of(trainer, range(10))
     (batch,) = update.batches
-    scores = trainer.model.output(trainer.model(batch.src, batch.tgt_in, batch.src_mask)).flatten(0, 1)[batch.real]
+    scores = trainer.learner.model.output(trainer.learner.model(batch.src, batch.tgt_in, batch.src_mask)).flatten(0, 1)[
+        batch.real
+    ]
     nll = torch.nn.functional.cross_entropy(scores, batch.tgt_out).item()
     torch.nn.functional.cross_entropy(scores, batch.tgt_out, label_smoothing=0.2).backward()
-    norm = math.sqrt(sum(float(p.grad.square().sum()) for p in trainer.model.parameters() if p.grad is not None))
-    trainer.optimizer.zero_grad()
+    norm = math.sqrt(
+        sum(float(p.grad.square().sum()) for p in trainer.learner.model.parameters() if p.grad is not None)
+    )
+    trainer.learner.optimizer.zero_grad()
     assert learn(trainer, update) == pytest.approx((nll, norm), rel=1e-4)
 
 
@@ -138,8 +145,8 @@ def test_a_gradient_longer_than_allowed_is_shortened(
     """Its direction stays; one that is short enough is left as it is."""
     trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
     used: list[float] = []
-    parameters = list(trainer.model.parameters())
-    trainer.optimizer.register_step_pre_hook(
+    parameters = list(trainer.learner.model.parameters())
+    trainer.learner.optimizer.register_step_pre_hook(
         lambda *_: used.append(float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm()))
     )
     _, norm = learn(trainer, update_of(trainer, range(20)))
@@ -156,29 +163,31 @@ def test_an_update_moves_the_weights_by_the_scheduled_rate(trainer_of: Callable[
     moved = (weights(trainer)[name] - before[name]).abs().flatten()
     assert float(moved.median()) == pytest.approx(1e-2 / 30, rel=1e-3)
     learn(trainer, update_of(trainer, range(50)))
-    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
+    assert trainer.learner.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
 
 
 def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
     """e = d e + (1 - d) w after update s = 0, 1, 2, ...; d = (1 + s) / (10 + s) until that exceeds the setting."""
     trainer = trainer_of(BLIND, train={"ema": 0.2})
-    assert trainer.ema is not None
+    assert trainer.learner.ema is not None
     expected = {name: tensor.double() for name, tensor in weights(trainer).items()}
     for step, decay in enumerate((1 / 10, 2 / 11, 0.2, 0.2)):
         learn(trainer, update_of(trainer, range(step * 20, step * 20 + 20)))
         for name, tensor in weights(trainer).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
-    for name, tensor in checkpoint.weights_of(trainer.ema).items():
+    for name, tensor in checkpoint.weights_of(trainer.learner.ema).items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7)
-    assert not equal(checkpoint.weights_of(trainer.ema), weights(trainer))
+    assert not equal(checkpoint.weights_of(trainer.learner.ema), weights(trainer))
 
 
 def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: Callable[..., Trainer]) -> None:
     trainer = trainer_of(BLIND, train={"ema": 0.9})
     learn(trainer, update_of(trainer, range(20)))
     trainer.save()
-    assert trainer.ema is not None
-    assert equal(checkpoint.load_weights(trainer.run / "checkpoints" / "last"), checkpoint.weights_of(trainer.ema))
+    assert trainer.learner.ema is not None
+    assert equal(
+        checkpoint.load_weights(trainer.run / "checkpoints" / "last"), checkpoint.weights_of(trainer.learner.ema)
+    )
     assert equal(checkpoint.load_state(trainer.run / "checkpoints" / "last")["weights"], weights(trainer))
 
 
@@ -187,13 +196,13 @@ def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: Calla
 
 def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
     """The decoder's output, in the updates for which `bad(updates done)`, is not a number."""
-    real = trainer.forward
+    real = trainer.learner.forward
 
     def poisoned(*inputs: Tensor) -> Tensor:
         hidden: Tensor = real(*inputs)
         return hidden * value if bad(trainer.state.step) else hidden
 
-    trainer.forward = poisoned
+    trainer.learner.forward = poisoned
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -208,10 +217,10 @@ def test_a_gradient_that_is_no_number_changes_nothing(trainer_of: Callable[..., 
     learn(spoilt, good)
     before = weights(spoilt)
     assert not math.isfinite(learn(spoilt, bad)[1])
-    assert int(spoilt.skipped) == 1
+    assert int(spoilt.learner.skipped) == 1
     assert equal(weights(spoilt), before)
     learn(spoilt, good)
-    assert int(spoilt.skipped) == 0
+    assert int(spoilt.learner.skipped) == 0
     assert equal(weights(spoilt), weights(clean))
 
 
@@ -219,14 +228,14 @@ def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -
     """As fp16 needs it, here on the CPU: scaled by a power of two, unscaled before clipping; skipped where infinite."""
     changes = {"model": {"dropout": 0.0}, "optim": {"clip_norm": 0.5, "schedule": "constant", "warmup_steps": 1}}
     plain, scaled = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
-    scaled.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled.learner.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     poison(scaled, lambda step: step == 1, math.inf)
     update = update_of(plain, range(20), range(20, 50))
     first = learn(plain, update)
     assert learn(scaled, update) == pytest.approx(first, rel=1e-6)
     learn(scaled, update)
-    assert int(scaled.skipped) == 1
-    assert scaled.scaler.get_scale() == 512.0
+    assert int(scaled.learner.skipped) == 1
+    assert scaled.learner.scaler.get_scale() == 512.0
     assert learn(scaled, update) == pytest.approx(learn(plain, update), rel=1e-6)
     assert equal(weights(scaled), weights(plain))
 
@@ -236,89 +245,13 @@ def test_a_run_that_goes_on_in_fp16_begins_with_a_fresh_scale(trainer_of: Callab
     trainer = trainer_of(BLIND)
     learn(trainer, update_of(trainer, range(20)))
     trainer.save()
-    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    trainer.learner.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     trainer.resume()
-    assert trainer.scaler.get_scale() == 256.0
+    assert trainer.learner.scaler.get_scale() == 256.0
     trainer.save()
-    trainer.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    trainer.learner.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     trainer.resume()
-    assert trainer.scaler.get_scale() == 256.0
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[int], bool]], None]:
-    """Poison the trainer that `train` makes."""
-
-    def set_up(bad: Callable[[int], bool]) -> None:
-        real = Trainer.train
-
-        def start(self: Trainer) -> Outcome:
-            poison(self, bad)
-            return real(self)
-
-        monkeypatch.setattr(Trainer, "train", start)
-
-    return set_up
-
-
-def test_twenty_skipped_updates_in_a_row_end_the_run(
-    config_of: Callable[..., Config], poisoned: Callable[[Callable[[int], bool]], None], tmp_path: Path
-) -> None:
-    """Looked at whenever a line is logged: every 4 updates, and 4 + 20 is one of them."""
-    poisoned(lambda step: step >= 4)
-    run = tmp_path / "run"
-    with pytest.raises(TrainingDivergedError) as error:
-        train(config_of(BLIND, train={"max_steps": 60, "valid_every": 4}), run, "cpu")
-    assert error.value.exit_code == 3
-    message = str(error.value)
-    assert message == (
-        "training gave up at update 24: 20 updates in a row had a loss or a gradient that is no number (precision "
-        "fp32, peak_lr 0.01). Lower optim.peak_lr, raise optim.warmup_steps, or set train.precision=fp32; the last "
-        f"checkpoint is whole: {run / 'checkpoints' / 'last'}"
-    )
-    assert message in log_of(run)
-    assert [line["skipped"] for line in metrics(run, "train")] == [0, 4, 4, 4, 4]
-    assert metrics(run, "train")[1]["nll"] is None
-    first, *_, last = checkpoint.checkpoints(run)
-    assert equal(checkpoint.load_weights(first), checkpoint.load_weights(last))
-
-
-def test_nothing_is_saved_of_a_run_that_has_diverged(
-    config_of: Callable[..., Config], poisoned: Callable[[Callable[[int], bool]], None], tmp_path: Path
-) -> None:
-    """Also where lines are logged too rarely to notice."""
-    poisoned(lambda _: True)
-    with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; the run has no checkpoint yet$"):
-        train(config_of(BLIND, train={"max_steps": 20, "log_every": 999, "valid_every": 999}), tmp_path, "cpu")
-    assert checkpoint.checkpoints(tmp_path) == []
-
-
-def test_a_few_skipped_updates_are_told_and_survived(
-    config_of: Callable[..., Config], poisoned: Callable[[Callable[[int], bool]], None], tmp_path: Path
-) -> None:
-    poisoned(lambda step: step % MOST_SKIPPED != 0)  # 19 in a row, again and again
-    settings = {"max_steps": 60, "log_every": 10, "valid_every": 15}
-    assert train(config_of(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
-    lines = metrics(tmp_path, "train")
-    assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
-    assert [line["nll"] is None for line in lines] == [False, True] * 3
-    assert log_of(tmp_path).count(" left | 9 updates skipped\n") == 3
-
-
-def test_the_command_ends_with_code_3(
-    tiny_config: Path,
-    poisoned: Callable[[Callable[[int], bool]], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    poisoned(lambda _: True)
-    command = ["train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", "--set", "data.valid=null"]
-    monkeypatch.setattr(sys, "argv", ["mt", *map(str, command), "--set", "train.max_steps=20"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 3
-    assert "mt: training gave up at update 20" in capsys.readouterr().err
+    assert trainer.learner.scaler.get_scale() == 256.0
 
 
 # --- repeatable -------------------------------------------------------------------------------
@@ -461,13 +394,14 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: Callable[..., 
     assert judge is not None
     assert max(judge.store.src_lengths) > 8
     assert len(judge.store) == 40
-    model, total, tokens = trainer.model.eval(), 0.0, 0
+    model, total, tokens = trainer.learner.model.eval(), 0.0, 0
     for number in range(40):
         batch = collate([judge.store.pair(number)])
         log_p = model.output(model(batch.src, batch.tgt_in, batch.src_mask))[0].log_softmax(-1)
         total -= float(log_p.gather(1, batch.tgt_out[:, None]).sum())
         tokens += len(batch.tgt_out)
-    assert judge.loss(trainer.model.train(), trainer.device) == pytest.approx(total / tokens, rel=1e-5)
+    losses = judge.losses(trainer.learner.model.train(), trainer.device, Ranks())
+    assert sum(losses) / judge.n_tgt == pytest.approx(total / tokens, rel=1e-5)
 
 
 # --- what a run leaves behind -----------------------------------------------------------------
@@ -611,7 +545,7 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(Trainer, "learn", full)
+    monkeypatch.setattr(Learner, "learn", full)
     with pytest.raises(ConfigError) as error:
         train(config_of(BLIND), tmp_path, "cpu")
     message = str(error.value)

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,10 @@ class Batch:
     def n_padded(self) -> int:
         """Tokens of both sides, padding included."""
         return self.src.numel() + self.tgt_in.numel()
+
+    def without_targets(self) -> Batch:
+        """The batch with no token that counts: its loss and gradients are 0."""
+        return replace(self, tgt_out=self.tgt_out[:0], real=self.real[:0], n_src=0, n_tgt=0)
 
     def to(self, device: torch.device) -> Batch:
         """The batch on `device`."""
@@ -148,29 +152,55 @@ class Plan:
         return np.concatenate(parts)
 
 
+def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], count: int) -> list[list[Indices]]:
+    """The sentences of an update dealt to `count` ranks: to each as many batches, at each turn of like size.
+
+    They are cut anew, into batches no larger than the largest that was given. Where there are fewer sentences than
+    ranks some batches are empty.
+    """
+    if count == 1:
+        return [batches]
+    order = np.concatenate(batches)
+    longest = np.maximum(src_lengths, tgt_lengths) + 1
+    turns = -(-len(batches) // count)
+    low, high = int(longest[order].max()), max(int(longest[batch].max()) * len(batch) for batch in batches)
+    pieces = bucket(src_lengths, tgt_lengths, order, high)
+    while low < high:  # the smallest budget that makes no more pieces than there are places
+        budget = (low + high) // 2
+        tried = bucket(src_lengths, tgt_lengths, order, budget)
+        low, high, pieces = (low, budget, tried) if len(tried) <= turns * count else (budget + 1, high, pieces)
+    while len(pieces) % count:
+        pieces.sort(key=len)
+        largest = pieces.pop()
+        pieces += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
+    pieces.sort(key=lambda piece: -int(longest[piece].max(initial=0)) * len(piece))
+    return [pieces[rank::count] for rank in range(count)]
+
+
 @dataclass(frozen=True)
 class Update:
-    """The micro-batches of one update, and where it stands in the run's data."""
+    """The micro-batches of one update that are this rank's, and where it stands in the run's data."""
 
     epoch: int
     number: int  # within the epoch, from 0
-    last: bool  # of its epoch
+    of: int  # updates of the epoch
     batches: list[Batch]
+    n_tgt: int  # target tokens of the whole update, over all ranks: what its loss is divided by
 
     @property
-    def n_tgt(self) -> int:
-        """Target tokens of the whole update: what its loss is divided by."""
-        return sum(batch.n_tgt for batch in self.batches)
+    def last(self) -> bool:
+        """Whether it is the last of its epoch."""
+        return self.number == self.of - 1
 
 
 class Feed:
-    """Updates from a position on, for ever, made ready by a thread.
+    """Updates from a position on, for ever, made ready by a thread: the share of rank `rank` of `count`.
 
     A context manager: leaving it ends the thread. `waited` counts the seconds that training stood waiting.
     """
 
-    def __init__(self, plan: Plan, epoch: int, number: int) -> None:
-        self.plan, self.waited = plan, 0.0
+    def __init__(self, plan: Plan, epoch: int, number: int, rank: int = 0, count: int = 1) -> None:
+        self.plan, self.rank, self.count, self.waited = plan, rank, count, 0.0
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=AHEAD)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(epoch, number), daemon=True)
@@ -201,13 +231,21 @@ class Feed:
             while not self._stop.is_set():
                 updates = self.plan.updates(epoch)
                 for here in range(number, len(updates)):
-                    batches = [collate([self.plan.store.pair(i) for i in batch]) for batch in updates[here]]
-                    self._put(Update(epoch, here, here == len(updates) - 1, batches))
+                    self._put(self._share(updates[here], epoch, here, len(updates)))
                     if self._stop.is_set():
                         return
                 epoch, number = epoch + 1, 0
         except BaseException as error:
             self._put(error)
+
+    def _share(self, update: list[Indices], epoch: int, number: int, of: int) -> Update:
+        store = self.plan.store
+        n_tgt = int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
+        mine = deal(store.src_lengths, store.tgt_lengths, update, self.count)[self.rank]
+        batches = [collate([store.pair(i) for i in batch]) for batch in mine if len(batch)]
+        # A rank for which no sentence is left must go through the motions all the same: the others wait for it.
+        batches += [collate([store.pair(update[0][0])]).without_targets()] * (len(mine) - len(batches))
+        return Update(epoch, number, of, batches, n_tgt)
 
     def _put(self, item: Update | BaseException) -> None:
         while not self._stop.is_set():

@@ -6,6 +6,7 @@ checkpoint of a run also `state.pt`, from which training goes on. Nothing in the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -149,6 +150,11 @@ def prune(run: Path, keep: set[str]) -> None:
             shutil.rmtree(_beside(folder, "partial"), ignore_errors=True)
 
 
+def prune_after(run: Path, step: int) -> None:
+    """Delete the checkpoints of a run after update `step`."""
+    prune(run, {folder.name for folder in checkpoints(run) if step_of(folder.name) <= step})
+
+
 def tidy(run: Path) -> None:
     """Clear away what a process left that was killed while it saved; only for who holds the run directory."""
     for path in (run / CHECKPOINTS).glob(".*.before"):
@@ -221,6 +227,16 @@ def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict
             return folder, read_meta(folder, [WEIGHTS, STATE])
         except DamagedError as error:
             log(f"{error}. Passed over for the checkpoint before it")
+    return None
+
+
+def latest_finite(run: Path) -> Path | None:
+    """The newest undamaged checkpoint of a run whose weights are all numbers."""
+    for folder in reversed(checkpoints(run)):
+        with contextlib.suppress(DamagedError):
+            read_meta(folder, [WEIGHTS, STATE])
+            if all(bool(tensor.isfinite().all()) for tensor in load_weights(folder).values()):
+                return folder
     return None
 
 

@@ -24,6 +24,7 @@ from mt.files import write_whole
 
 if TYPE_CHECKING:
     from mt.data.batches import Feed, Update
+    from mt.processes import Ranks
 
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"
 LOCK = ".lock"
@@ -32,11 +33,12 @@ LOCK = ".lock"
 class RunLog:
     """What a run says: lines to stderr and `train.log`, figures to `metrics.jsonl`, and a progress bar.
 
-    The bar shows only on a terminal; elsewhere log lines do its work. A context manager.
+    The bar shows only on a terminal; elsewhere log lines do its work. Where several processes train, all but one are
+    silent. A context manager.
     """
 
-    def __init__(self, folder: Path, total: int) -> None:
-        self.folder, self._total = folder, total
+    def __init__(self, folder: Path, total: int, speaks: bool = True) -> None:
+        self.folder, self._total, self._speaks = folder, total, speaks
         self._start = time.perf_counter()
         self._bar: tqdm[Any] | None = None
         self._logger = logging.getLogger("mt.train")
@@ -44,6 +46,8 @@ class RunLog:
         self._logger.propagate = False
 
     def __enter__(self) -> RunLog:
+        if not self._speaks:
+            return self
         lines = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
         self._handlers = (_FileHandler(self.folder / LOG, encoding="utf-8"), _BarHandler(self))
         for handler in self._handlers:
@@ -52,6 +56,8 @@ class RunLog:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not self._speaks:
+            return
         file, bar = self._handlers
         self._logger.removeHandler(bar)
         if isinstance(error, MtError):  # the command line shows it; the log must hold it too
@@ -64,11 +70,12 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """One line for the user, on stderr and in `train.log`."""
-        self._logger.info(text)
+        if self._speaks:
+            self._logger.info(text)
 
     def progress(self, step: int, figures: Mapping[str, str] | None = None) -> None:
         """Move the bar to `step`, with new figures beside it where given; without a terminal there is none."""
-        if not sys.stderr.isatty():
+        if not self._speaks or not sys.stderr.isatty():
             return
         if self._bar is None:
             self._bar = tqdm(total=self._total, initial=step, unit="update", dynamic_ncols=True, smoothing=0.05)
@@ -85,6 +92,8 @@ class RunLog:
 
     def record(self, kind: str, step: int, **figures: Any) -> None:
         """One line of `metrics.jsonl`."""
+        if not self._speaks:
+            return
         # JSON has no word for what is not a number.
         known = {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in figures.items()}
         line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
@@ -102,7 +111,7 @@ class RunLog:
     def forget_after(self, step: int) -> None:
         """Drop figures of updates after `step`: a resumed run will make them again."""
         path = self.folder / METRICS
-        if not path.exists():
+        if not self._speaks or not path.exists():
             return
         lines = path.read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line and _step_of(line) <= step]
@@ -141,44 +150,55 @@ def _step_of(line: str) -> float:
 
 
 class Window:
-    """Figures since the last log line. Sums stay on the device until they are asked for."""
+    """Figures since the last log line, of all ranks. Sums stay on the device until they are asked for."""
 
-    def __init__(self, feed: Feed) -> None:
-        self.feed = feed
+    def __init__(self, feed: Feed, ranks: Ranks) -> None:
+        self.feed, self.ranks = feed, ranks
         self.restart()
 
     def restart(self) -> None:
         self.start = time.perf_counter()
         self.waited = self.feed.waited
         self.updates = self.n_tgt = self.n_real = self.n_padded = 0
-        self.sums = torch.zeros(4)  # nll, gradient norm, target tokens and updates, of those not skipped
+        # Smoothed loss, nll, and, of updates that were not skipped, gradient norm, target tokens and their number.
+        self.sums = torch.zeros(5)
 
     def leave_out(self, seconds: float) -> None:
         """So much of the time went into something else than training."""
         self.start += seconds
 
-    def add(self, update: Update, nll: Tensor, norm: Tensor) -> None:
+    def add(self, update: Update, smoothed: Tensor, nll: Tensor, norm: Tensor) -> None:
+        """An update, this rank's share of its smoothed loss and nll per target token, and its gradient norm."""
         self.updates += 1
         self.n_tgt += update.n_tgt
         self.n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
         self.n_padded += sum(batch.n_padded for batch in update.batches)
         one = torch.ones_like(norm)
-        sums = torch.stack([nll * update.n_tgt, norm, one * update.n_tgt, one])
+        sums = torch.stack([smoothed * update.n_tgt, nll * update.n_tgt, norm, one * update.n_tgt, one])
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self.sums = self.sums.to(sums.device) + sums
 
     def figures(self) -> dict[str, Any]:
-        nll, norm, n_tgt, updates = self.sums.tolist()  # the device is waited for
-        nll, norm = (nll / n_tgt, norm / updates) if updates else (math.nan, math.nan)
-        seconds = time.perf_counter() - self.start
+        """Their means; the device is waited for, and so are the other ranks."""
+        seconds, count = time.perf_counter() - self.start, self.ranks.count
+        waited = self.feed.waited - self.waited
+        host = torch.tensor([self.n_real, self.n_padded, waited], dtype=torch.float64)
+        totals = self.ranks.sum(torch.cat([self.sums.cpu().double(), host])).tolist()
+        smoothed, nll, norm, n_tgt, updates, n_real, n_padded, waited = totals
+        if updates:  # the last three of the sums are the same in every rank
+            smoothed, nll = smoothed * count / n_tgt, nll * count / n_tgt
+            norm, updates = norm / updates, updates / count
+        else:
+            smoothed = nll = norm = math.nan
         return {
+            "loss": smoothed,
             "nll": nll,
             "perplexity": _perplexity(nll),
             "grad_norm": norm,
             "skipped": self.updates - round(updates),
             "tokens_per_second": self.n_tgt / seconds,
-            "padding": 1 - self.n_real / self.n_padded,
-            "waiting": (self.feed.waited - self.waited) / seconds,
+            "padding": 1 - n_real / n_padded,
+            "waiting": waited / count / seconds,
         }
 
 

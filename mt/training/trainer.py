@@ -1,39 +1,36 @@
 """The conductor: one config becomes a trained run, or goes on where it stopped.
 
 The state of a run is (config, data, step): the plan of an epoch is a function of (seed, epoch), dropout is
-seeded by (seed, step), so a run that was killed and started again ends with the same weights, bit for bit, on
-a CPU.
+seeded by (seed, step, rank), so a run that was killed and started again ends with the same weights, bit for bit,
+on a CPU. How many processes share the work is no part of it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from mt.config import Config, require_training_data
 from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import check_sources, data_root, read_pairs
 from mt.data.store import known_facts, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.devices import Device, choose_device, compiled, peak_memory_mb, release_freed_memory, seed_everything
+from mt.devices import Device, choose_device, peak_memory_mb
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.model import checkpoint
-from mt.model.transformer import Transformer
-from mt.training.loss import batch_loss
-from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
+from mt.processes import Ranks, connected, ranks_of_environment
+from mt.training.diagnosis import diagnose
+from mt.training.learner import Learner
+from mt.training.optim import learning_rate
 from mt.training.runlog import (
+    CONFIG,
     RunLog,
     Window,
     check_same_run,
@@ -44,12 +41,12 @@ from mt.training.runlog import (
     write_faults,
     write_manifest,
 )
+from mt.training.signals import BrokenOffError, Signals
 from mt.training.validation import Validation, score_tests
 
-# On a CPU: 1 % of the time, for a third of the memory.
-UPDATES_BETWEEN_RELEASES = 12
-# Updates without a finite gradient, one after the other, before training gives up.
-MOST_SKIPPED = 20
+# Updates without a finite gradient, one after the other, before training goes back to its last checkpoint, and how
+# often it does so before it gives up.
+MOST_SKIPPED, MOST_ROLLBACKS = 20, 3
 
 
 @dataclass
@@ -66,10 +63,7 @@ class TrainState:
     tokens: int = 0  # target tokens learned from
     scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
     plan: str = ""  # what the position (epoch, update) refers to
-
-
-class _Interrupted(Exception):  # noqa: N818 - nothing went wrong
-    """A signal came during a validation."""
+    rollbacks: int = 0  # how often training has gone back because of gradients that are no numbers
 
 
 @dataclass(frozen=True)
@@ -84,31 +78,25 @@ class Outcome:
 class Trainer:
     """A run in progress: model, optimiser, position, and what they are written to."""
 
-    def __init__(self, config: Config, run: Path, device: Device, log: RunLog) -> None:
+    def __init__(self, config: Config, run: Path, device: Device, log: RunLog, ranks: Ranks | None = None) -> None:
         self.config, self.run, self.device, self.log = config, run, device, log
+        self.ranks = ranks or Ranks()
         self.ticked = time.perf_counter()
-        self.tokenizer = self._tokenizer()
+        self.tokenizer = self.ranks.first(self._tokenizer)
         data, folder = config.data, run / "store" / "train"
-        self.store = open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
-        self.validation = Validation(config, data.valid, run, self.tokenizer, log) if data.valid else None
-        self.plan = Plan(
-            self.store,
-            [source.weight for source in config.data.train],
-            config.batch,
-            config.run.seed,
+        self.store = self.ranks.first(
+            lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
         )
-        seed_everything(config.run.seed)
-        self.model = checkpoint.build_model(config, self.tokenizer).to(device.device)
-        self.model.compute_dtype = device.dtype
-        self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
-        self.optimizer = build_optimizer(self.model, config.optim)
-        self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
-        self.forward: Any = compiled(self.model, config.train.compile, device, log.say)
+        self.validation = (
+            self.ranks.first(lambda: Validation(config, valid, run, self.tokenizer, log))
+            if (valid := data.valid)
+            else None
+        )
+        weights = [source.weight for source in config.data.train]
+        self.plan = Plan(self.store, weights, config.batch, config.run.seed)
+        self.learner = Learner(config, self.tokenizer, device, self.ranks, log.say)
         self.state = TrainState(plan=self._plan_id())
-        self.stop_signal: int | None = None
-        self.judging = False  # a validation can be broken off, an update cannot
-        # Updates without a finite gradient, one after the other; on the device, where nothing waits for it.
-        self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
+        self.signals = Signals()
 
     # --- getting ready ----------------------------------------------------------------------
 
@@ -131,14 +119,8 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
-        checkpoint.tidy(self.run)
-        found = checkpoint.latest_checkpoint(self.run, self.log.say)
+        found = self.ranks.first(self._latest)
         if found is None:
-            if checkpoint.checkpoints(self.run):
-                raise CheckpointError(
-                    f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
-                    "and start over"
-                )
             self.log.forget_after(0)
             return
         folder, meta = found
@@ -147,15 +129,7 @@ class Trainer:
                 f"{folder}: was trained with another tokenizer than the one in {self.run}; put the run's tokenizer "
                 "back, or give --fresh to set the run aside and start over"
             )
-        state = checkpoint.load_state(folder)
-        weights = checkpoint.load_weights(folder)
-        checkpoint.put_weights(self.model, state.get("weights", weights), str(folder))
-        if self.ema is not None:
-            checkpoint.put_weights(self.ema, weights, str(folder))
-        restore_optimizer(self.optimizer, state["optimizer"], str(folder))
-        if state["scaler"]:  # empty where the precision was not fp16
-            self.scaler.load_state_dict(state["scaler"])
-        self.state = TrainState(**state["train"])
+        self.state = self._restored(folder)
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
@@ -166,66 +140,31 @@ class Trainer:
                 0,
             )
 
-    # --- one update -------------------------------------------------------------------------
+    def _latest(self) -> tuple[Path, dict[str, Any]] | None:
+        if self.ranks.leads:
+            checkpoint.tidy(self.run)
+        found = checkpoint.latest_checkpoint(self.run, self.log.say)
+        if found is None and checkpoint.checkpoints(self.run):
+            raise CheckpointError(
+                f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
+                "and start over"
+            )
+        return found
 
-    def learn(self, update: Update) -> tuple[Tensor, Tensor]:
-        """One optimiser step on all micro-batches of an update.
-
-        Returns the nll per target token and the gradient norm before clipping, both on the device, so that
-        nothing waits for them.
-        """
-        config, state = self.config, self.state
-        seed_everything(config.run.seed, state.step)
-        rate = learning_rate(state.step + 1, config.optim, config.model.d_model, config.train.max_steps)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.model.train()
-        nll = torch.zeros((), device=self.device.device)
-        for batch in update.batches:
-            batch = batch.to(self.device.device)
-            loss = batch_loss(self.forward, self.model.output, batch, config.optim.label_smoothing)
-            self.scaler.scale(loss.smoothed / update.n_tgt).backward()
-            nll += loss.nll
-        self.scaler.unscale_(self.optimizer)
-        limit = config.optim.clip_norm or math.inf
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
-        bad = ~torch.isfinite(norm)
-        self.skipped = (self.skipped + 1) * bad
-        if not self.scaler.is_enabled():  # the scaler tells the optimiser itself
-            self.optimizer.found_inf = bad.float()  # type: ignore[attr-defined]
-        self.scaler.step(self.optimizer)  # a gradient that is no number is skipped inside the kernel
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        if not self.device.is_cuda and state.step % UPDATES_BETWEEN_RELEASES == 0:
-            release_freed_memory()
-        self._follow(state.step)
-        return nll / update.n_tgt, norm
-
-    @torch.no_grad()
-    def _follow(self, step: int) -> None:
-        """Move the averaged weights: their memory grows from nothing to 1 / (1 - ema) updates."""
-        if self.ema is None or self.config.train.ema is None:
-            return
-        decay = min(self.config.train.ema, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.ema.parameters()), list(self.model.parameters()), 1 - decay)
+    def _restored(self, folder: Path) -> TrainState:
+        """Weights and moments of a checkpoint, put back; returns the rest of it."""
+        state = checkpoint.load_state(folder)
+        self.learner.restore(folder, state)
+        return TrainState(**state["train"])
 
     # --- validation and checkpoints ---------------------------------------------------------
-
-    @property
-    def judged(self) -> Transformer:
-        """The model that is validated and saved as the result: the averaged one where there is one."""
-        return self.ema if self.ema is not None else self.model
 
     def validate(self) -> float | None:
         """Judge the model on the validation set; the score is its BLEU there."""
         if self.validation is None:
             return None
         start = time.perf_counter()
-        try:
-            self.judging = True
-            verdict = self.validation.judge(self.judged, self.device)
-        finally:
-            self.judging = False
+        verdict = self.validation.judge(self.learner.judged, self.device, self.ranks, self.signals)
         seconds, step = time.perf_counter() - start, self.state.step
         self._tick()
         self.log.record(
@@ -242,7 +181,8 @@ class Trainer:
             f"valid | step {step:,} | nll {verdict.nll:.3f} | ppl {verdict.perplexity:.2f} "
             f"| BLEU {verdict.bleu.value:.2f} | {seconds:.1f} s"
         )
-        self.validation.write_samples(checkpoint.step_name(step), verdict.outputs)
+        if self.ranks.leads:
+            self.validation.write_samples(checkpoint.step_name(step), verdict.outputs)
         return verdict.bleu.value
 
     def save(self, score: float | None = None) -> None:
@@ -255,21 +195,20 @@ class Trainer:
                 state.best_score, state.best_step, state.bad_validations = score, state.step, 0
             else:
                 state.bad_validations += 1
-        folder = self.run / checkpoint.CHECKPOINTS / name
-        tensors: dict[str, Any] = {
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "train": asdict(state),
-        }
-        if self.ema is not None:
-            tensors["weights"] = checkpoint.weights_of(self.model)
+        if self.ranks.leads:
+            self._write(name)
+
+    def _write(self, name: str) -> None:
+        """The checkpoint, the links to it and to the best one; then those whose time is over are deleted."""
+        state, folder = self.state, self.run / checkpoint.CHECKPOINTS / name
         meta = {
             "config": self.config.model_dump(mode="json"),
             "tokenizer": self.tokenizer.fingerprint,
             "step": state.step,
-            "score": score,
+            "score": state.scores.get(name),
         }
-        checkpoint.save_model_folder(folder, checkpoint.weights_of(self.judged), meta, tensors)
+        tensors = {**self.learner.state(), "train": asdict(state)}
+        checkpoint.save_model_folder(folder, checkpoint.weights_of(self.learner.judged), meta, tensors)
         checkpoint.point(self.run, checkpoint.LAST, folder)
         if state.best_step is not None:
             best = checkpoint.step_name(state.best_step)
@@ -300,33 +239,40 @@ class Trainer:
     def train(self) -> Outcome:
         """Train until the steps are done, patience is out, or a signal comes."""
         config, state = self.config.train, self.state
-        with Feed(self.plan, state.epoch, state.update) as feed, self._signals():
+        feed = Feed(self.plan, state.epoch, state.update, self.ranks.rank, self.ranks.count)
+        with self.signals, feed:
             if self.validation and self._due() and checkpoint.step_name(state.step) not in state.scores:
                 self._judge_and_save()  # a signal came before its validation
-            window, updates, saved = Window(feed), iter(feed), state.step
-            while not self._stopping() and state.step < config.max_steps and not self._impatient():
+            window, updates, saved = Window(feed, self.ranks), iter(feed), state.step
+            stopped = self._stopped_by()
+            while not stopped and state.step < config.max_steps and not self._impatient():
                 update = next(updates)
-                nll, norm = self.learn(update)
+                window.add(update, *self.learner.learn(update, state.step))
                 state.step += 1
-                state.epoch, state.update = update.epoch, update.number + 1
-                if update.last:
-                    state.epoch, state.update = update.epoch + 1, 0
+                state.epoch, state.update = (update.epoch + 1, 0) if update.last else (update.epoch, update.number + 1)
                 state.tokens += update.n_tgt
-                window.add(update, nll, norm)
                 self.log.progress(state.step)
                 if state.step % config.log_every == 0:
-                    self._report(window)
-                if self._due() and not self._stopping():
+                    self._report(window, update)
+                stopped = self._stopped_by()
+                due = self._due()
+                if (due or state.step % config.log_every == 0) and self._diverged():
+                    self._roll_back(update)
+                    state = self.state
+                    saved = state.step
+                    window.restart()
+                elif due and not stopped:
                     start = time.perf_counter()
                     self._judge_and_save()
-                    saved = state.step
+                    saved, stopped = state.step, self._stopped_by()
                     window.leave_out(time.perf_counter() - start)
             if state.step > saved:  # a signal came
                 self.save()
-        return self._stopped() if self._stopping() else self._finished()
+        return self._stopped(stopped) if stopped else self._finished()
 
-    def _stopping(self) -> bool:
-        return self.stop_signal is not None
+    def _stopped_by(self) -> int:
+        """The number of the signal that has come to this rank or another, 0 for none."""
+        return self.ranks.largest(self.signals.number)
 
     def _due(self) -> bool:
         step, config = self.state.step, self.config.train
@@ -334,10 +280,9 @@ class Trainer:
 
     def _judge_and_save(self) -> None:
         """Validation and checkpoint; a signal breaks off the first, which is made up for on resuming."""
-        self._give_up_if_diverged()
         try:
             score = self.validate()
-        except _Interrupted:
+        except BrokenOffError:
             score = None
         self.save(score)
 
@@ -345,13 +290,13 @@ class Trainer:
         patience = self.config.train.patience
         return patience is not None and self.state.bad_validations >= patience
 
-    def _report(self, window: Window) -> None:
+    def _report(self, window: Window, update: Update) -> None:
         state, config = self.state, self.config
         figures = window.figures()
-        self._give_up_if_diverged()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
-        figures |= {"lr": rate, "epoch": state.epoch, "seconds": state.seconds}
+        position = update.epoch + (update.number + 1) / update.of
+        figures |= {"lr": rate, "epoch": state.epoch, "epoch_position": position, "seconds": state.seconds}
         self.log.record("train", state.step, **figures, memory_mb=peak_memory_mb(self.device.device))
         left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
         self.log.progress(
@@ -370,26 +315,7 @@ class Trainer:
         )
         window.restart()
 
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the update in progress; a second Ctrl-C at once."""
-
-        def note(number: int, _: FrameType | None) -> None:
-            if self.stop_signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.stop_signal = number
-            if self.judging:
-                raise _Interrupted
-
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _stopped(self) -> Outcome:
-        number = self.stop_signal or signal.SIGINT
+    def _stopped(self, number: int) -> Outcome:
         name = signal.Signals(number).name
         reason = f"stopped by {name} after update {self.state.step:,}; run the same command again to go on"
         return Outcome(reason, 128 + number, self._best())
@@ -410,11 +336,12 @@ class Trainer:
 
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        if best is None or not self.config.data.test or self.log.has("test", self.state.step):
+        seen = self.ranks.share(self.log.has("test", self.state.step))
+        if best is None or not self.config.data.test or seen:
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
         checkpoint.put_weights(model, checkpoint.load_weights(best), str(best))
-        for name, score in score_tests(self.config, model, self.tokenizer, self.device).items():
+        for name, score in score_tests(self.config, model, self.tokenizer, self.device, self.ranks).items():
             self.log.record("test", self.state.step, name=name, bleu=score.value, signature=score.signature)
             self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
 
@@ -425,17 +352,46 @@ class Trainer:
                 return link
         return None
 
-    def _give_up_if_diverged(self) -> None:
-        if int(self.skipped) < MOST_SKIPPED:
-            return
-        last = self.run / checkpoint.CHECKPOINTS / checkpoint.LAST
-        kept = f"the last checkpoint is whole: {last}" if last.exists() else "the run has no checkpoint yet"
-        raise TrainingDivergedError(
-            f"training gave up at update {self.state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
-            f"gradient that is no number (precision {self.device.precision}, peak_lr "
-            f"{self.config.optim.peak_lr}). Lower optim.peak_lr, raise optim.warmup_steps, or set "
-            f"train.precision=fp32; {kept}"
+    # --- bad luck ---------------------------------------------------------------------------
+
+    def _diverged(self) -> bool:
+        return int(self.learner.skipped) >= MOST_SKIPPED
+
+    def _roll_back(self, update: Update) -> None:
+        """Back to the last good weights, but on with the data: what spoilt the weights may have been in them.
+
+        Raises TrainingDivergedError, with what can be found out about the cause, where there are no such weights or
+        that has not helped before.
+        """
+        state, run = self.state, self.run
+        found = self.ranks.share(checkpoint.latest_finite(run))
+        if found is None or state.rollbacks == MOST_ROLLBACKS:
+            kept = f"the last checkpoint is whole: {found}" if found else "the run has no checkpoint yet"
+            raise TrainingDivergedError(
+                f"training gave up at update {state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
+                f"gradient that is no number"
+                + (f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else "")
+                + f". {diagnose(self.learner, update, self.tokenizer, state.step - 1, run)}. Lower optim.peak_lr, "
+                f"raise optim.warmup_steps, or set train.precision=fp32; {kept}"
+            )
+        before = self._restored(found)
+        self.log.say(
+            f"{MOST_SKIPPED} updates in a row had a loss or a gradient that is no number: from update {state.step:,} "
+            f"back to the weights after update {before.step:,}, on with the data after those"
         )
+        self.state = replace(
+            before,
+            epoch=state.epoch,
+            update=state.update,
+            seconds=state.seconds,
+            tokens=state.tokens,
+            rollbacks=state.rollbacks + 1,
+        )
+        self.log.forget_after(before.step)
+        self.log.record("rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1)
+        if self.ranks.leads:
+            checkpoint.prune_after(run, before.step)
+            self._write(checkpoint.step_name(before.step))  # a start from here must not meet the same data again
 
 
 def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = False) -> Outcome:
@@ -443,22 +399,23 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
 
     Raises MtError for what the user must mend.
     """
-    require_training_data(config)
-    if faults := check_sources(config.data):
-        raise DataError("\n".join(faults))
-    device = choose_device(device_name, config.train.precision)
-    if fresh and (aside := set_aside(run)):
-        print(f"mt: {run} is now {aside}", file=sys.stderr)
-    lock = claim(run)
+    alone_or_not = ranks_of_environment()
+    device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
+    with connected(alone_or_not, device.is_cuda) as ranks:
+        return _train(config, run, device, fresh, ranks)
+
+
+def _train(config: Config, run: Path, device: Device, fresh: bool, ranks: Ranks) -> Outcome:
+    lock, changed = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(run, ranks))
     try:
-        changed = check_same_run(run, config)
-        with write_faults(run), RunLog(run, config.train.max_steps) as log, write_faults(run):
-            write_config(run, config)
+        with write_faults(run), RunLog(run, config.train.max_steps, ranks.leads) as log, write_faults(run):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
-            log.say(f"run directory {run} on {device}")
-            trainer = Trainer(config, run, device, log)
-            write_manifest(run, _facts(trainer))
+            others = f", {ranks.count} processes" if ranks.count > 1 else ""
+            log.say(f"run directory {run} on {device}{others}")
+            trainer = Trainer(config, run, device, log, ranks)
+            if ranks.leads:
+                write_manifest(run, _facts(trainer))
             trainer.resume()
             outcome = trainer.train()
             log.say(outcome.reason)
@@ -470,7 +427,36 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
             "training the same"
         ) from error
     finally:
+        if lock is not None:
+            lock.close()
+
+
+def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
+    """See that the data and the run directory are fit for it; the lock on the latter, and what has changed there."""
+    require_training_data(config)
+    if faults := check_sources(config.data):
+        raise DataError("\n".join(faults))
+    if fresh and (aside := set_aside(run)):
+        print(f"mt: {run} is now {aside}", file=sys.stderr)
+    lock = claim(run)
+    try:
+        changed = check_same_run(run, config)
+        with write_faults(run):
+            write_config(run, config)
+    except BaseException:
         lock.close()
+        raise
+    return lock, changed
+
+
+def _see(run: Path, ranks: Ranks) -> tuple[None, list[str]]:
+    """The run directory from a process that does not write there."""
+    if not (run / CONFIG).exists():
+        raise DataError(
+            f"rank {ranks.rank}: run directory {run}: must be on a file system that all machines share, but what the "
+            "first process wrote there cannot be seen from here; give another --run-dir"
+        )
+    return None, []
 
 
 def _facts(trainer: Trainer) -> Mapping[str, Any]:
@@ -481,7 +467,7 @@ def _facts(trainer: Trainer) -> Mapping[str, Any]:
     return {
         "seed": trainer.config.run.seed,
         "device": str(trainer.device),
-        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "parameters": sum(p.numel() for p in trainer.learner.model.parameters()),
         "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
         "pairs": len(trainer.store),
         "tokenizer": trainer.tokenizer.fingerprint,

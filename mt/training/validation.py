@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,13 +19,18 @@ from mt.decoding.translate import Translator
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.training.loss import batch_loss
+from mt.training.signals import BrokenOffError
 
 if TYPE_CHECKING:
     from mt.config import Config, Source
     from mt.data.tokenizer import Tokenizer
     from mt.devices import Device
     from mt.model.transformer import Transformer
+    from mt.processes import Ranks
     from mt.training.runlog import RunLog
+    from mt.training.signals import Signals
+
+T = TypeVar("T")
 
 # Sentences shown after each validation.
 SAMPLES = 8
@@ -67,26 +73,43 @@ class Validation:
         data = config.data.model_copy(update=limits)
         self.store = open_or_build(run / "store" / "valid", [source], "data.valid", data, tokenizer, log.say)
 
-    def judge(self, model: Transformer, device: Device) -> Verdict:
-        """Loss and BLEU of a model (Post, 2018: detokenised output against the raw reference)."""
-        nll = self.loss(model, device)
-        outputs = translate(self.config, model, self.tokenizer, device, self.src)
+    def judge(self, model: Transformer, device: Device, ranks: Ranks, signals: Signals) -> Verdict:
+        """Loss and BLEU of a model (Post, 2018: detokenised output against the raw reference).
+
+        Each rank does a share of the work. Raises BrokenOffError in all of them where a signal comes to one.
+        """
+        share: tuple[list[float], list[str]] | None = None
+        with suppress(BrokenOffError), signals.breakable():
+            losses = self.losses(model, device, ranks)
+            share = losses, translate(self.config, model, self.tokenizer, device, self.src[ranks.rank :: ranks.count])
+        shares = ranks.gather(share)
+        done = [share for share in shares if share is not None]
+        if len(done) < len(shares):
+            raise BrokenOffError
+        # In the order of the batches, so that the sum is the same to the last bit however many ranks there are.
+        nll = sum(interleaved([losses for losses, _ in done])) / self.n_tgt
+        outputs = interleaved([outputs for _, outputs in done])
         (bleu,) = score_corpus(outputs, [self.ref], ["bleu"])
         return Verdict(nll, bleu, outputs)
 
+    @property
+    def n_tgt(self) -> int:
+        """Target tokens of the validation set."""
+        return int((self.store.tgt_lengths + 1).sum())
+
     @torch.no_grad()
-    def loss(self, model: Transformer, device: Device) -> float:
-        """Nats per target token of the validation set, without smoothing or dropout."""
+    def losses(self, model: Transformer, device: Device, ranks: Ranks) -> list[float]:
+        """Nats of this rank's batches of the validation set, without smoothing or dropout."""
         store = self.store
         model.eval()
         model.compute_dtype = device.dtype
-        total, tokens = torch.zeros((), device=device.device), 0
         budget = self.config.batch.tokens_per_batch
-        for indices in bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget):
+        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget)
+        losses = []
+        for indices in batches[ranks.rank :: ranks.count]:
             batch = collate([store.pair(i) for i in indices]).to(device.device)
-            total += batch_loss(model, model.output, batch, 0.0).nll
-            tokens += batch.n_tgt
-        return float(total) / tokens
+            losses.append(batch_loss(model, model.output, batch, 0.0).nll)
+        return [float(loss) for loss in losses]  # the device is waited for once
 
     def write_samples(self, name: str, outputs: list[str]) -> None:
         """Some sentences with reference and output, into `samples/`."""
@@ -100,11 +123,21 @@ class Validation:
         write_whole(folder / f"{name}.txt", "\n".join(lines))
 
 
-def score_tests(config: Config, model: Transformer, tokenizer: Tokenizer, device: Device) -> dict[str, Score]:
-    """BLEU on each text of `data.test`, by its source's name."""
+def score_tests(
+    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks
+) -> dict[str, Score]:
+    """BLEU on each text of `data.test`, by its source's name; each rank translates a share."""
     scores = {}
     for number, source in enumerate(config.data.test):
         src, ref = read_text(config, source, f"data.test[{number}]")
-        outputs = translate(config, model, tokenizer, device, src)
-        (scores[source.path or source.src],) = score_corpus(outputs, [ref], ["bleu"])
+        shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
+        (scores[source.path or source.src],) = score_corpus(interleaved(shares), [ref], ["bleu"])
     return scores
+
+
+def interleaved(shares: list[list[T]]) -> list[T]:
+    """What was dealt to the ranks in turn, in one sequence again."""
+    whole: list[Any] = [None] * sum(map(len, shares))
+    for rank, share in enumerate(shares):
+        whole[rank :: len(shares)] = share
+    return whole

@@ -1,0 +1,161 @@
+"""The processes of one training, its ranks: who they are, and how they agree. One alone needs no agreement.
+
+They are started by torchrun, or by anything else that sets its environment: RANK, WORLD_SIZE, LOCAL_RANK,
+MASTER_ADDR and MASTER_PORT.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from inspect import signature
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from mt.errors import ConfigError, EndedElsewhereError, MtError, RankLostError
+
+T = TypeVar("T")
+# How long the others wait while the first learns the tokens and stores the corpus, and how long anybody waits for
+# the rest within training, where only a checkpoint is ever slow.
+PREPARATION, TRAINING = timedelta(days=7), timedelta(minutes=15)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together."""
+
+    rank: int = 0
+    count: int = 1
+    local: int | None = None  # among those on this machine; None where there is but one in all
+    preparing: Any = None  # the group of processes that waits long
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that speaks and writes."""
+        return self.rank == 0
+
+    def first(self, prepare: Callable[[], T]) -> T:
+        """What `prepare` returns: the first rank calls it, and when it has made its files the others do.
+
+        Raises EndedElsewhereError in the others where it fails in the first.
+        """
+        if self.count == 1:
+            return prepare()
+        if self.leads:
+            try:
+                result = prepare()
+            except MtError as error:
+                self._tell(error.exit_code)
+                raise
+            self._tell(0)
+            return result
+        if code := self._tell(0):
+            raise EndedElsewhereError(code)
+        return prepare()
+
+    def _tell(self, code: int) -> int:
+        """The code that the first rank gives here."""
+        told = [code]
+        dist.broadcast_object_list(told, src=0, group=self.preparing)
+        return told[0]
+
+    def share(self, value: T) -> T:
+        """The first rank's value, in all of them."""
+        if self.count == 1:
+            return value
+        shared = [value]
+        dist.broadcast_object_list(shared, src=0, group=self.preparing)
+        return shared[0]
+
+    def gather(self, value: T) -> list[T]:
+        """The values of all ranks, in their order, in all of them."""
+        if self.count == 1:
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self.preparing)
+        return values
+
+    def largest(self, number: int) -> int:
+        """The largest of the numbers that the ranks give. Asked once an update: it waits for no device."""
+        if self.count == 1:
+            return number
+        asked = torch.tensor(number)
+        dist.all_reduce(asked, dist.ReduceOp.MAX)
+        return int(asked)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum of a tensor over the ranks, on the CPU."""
+        values = values.cpu()
+        if self.count > 1:
+            dist.all_reduce(values)
+        return values
+
+    def replicate(self, model: nn.Module) -> nn.Module:
+        """The model as one of as many equal ones as there are ranks: gradients become the mean over all of them."""
+        if self.count == 1:
+            return model
+        # The only buffers are tables of sinusoids, which never change. torch 2.13 calls this setting otherwise.
+        known = signature(DistributedDataParallel).parameters
+        buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        settings: dict[str, Any] = {"gradient_as_bucket_view": True, buffers: False}
+        return DistributedDataParallel(model, **settings)
+
+    def accumulating(self, replica: nn.Module) -> AbstractContextManager[None]:
+        """Inside, gradients stay where they are: more will be added before they are exchanged."""
+        if self.count == 1:
+            return nullcontext()
+        return cast("AbstractContextManager[None]", cast("DistributedDataParallel", replica).no_sync())
+
+
+def ranks_of_environment() -> Ranks:
+    """This process as the environment describes it; alone where that speaks of no others.
+
+    Raises ConfigError where it makes no sense.
+    """
+    defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0}
+    rank, count, local = (_number(name, default) for name, default in defaults.items())
+    if count == 1:
+        return Ranks()
+    if rank >= count:
+        raise ConfigError(f"RANK: must be below WORLD_SIZE, which is {count}, found {rank}; torchrun sets both")
+    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ConfigError(f"WORLD_SIZE is {count}, so {' and '.join(missing)} must be set too; torchrun sets them all")
+    return Ranks(rank, count, local)
+
+
+@contextmanager
+def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
+    """The ranks able to speak to each other: over NCCL what lies on GPUs, over gloo the rest.
+
+    Inside, a process that has gone is a RankLostError.
+    """
+    if ranks.count == 1:
+        yield ranks
+        return
+    try:
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TRAINING)
+        yield replace(ranks, preparing=dist.new_group(backend="gloo", timeout=PREPARATION))
+        # Only here: where another rank is lost it would be waited for.
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        # gloo has no error of its own.
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise RankLostError(
+            f"rank {ranks.rank} has lost contact with the others ({str(error).splitlines()[0]}). What was saved before "
+            "is whole: run the same command again, or let torchrun do it with --max-restarts"
+        ) from error
+
+
+def _number(name: str, default: int) -> int:
+    found = os.environ.get(name, str(default))
+    if not found.isascii() or not found.isdigit():
+        raise ConfigError(f"{name}: must be a whole number, found {found!r}; torchrun sets it")
+    return int(found)

@@ -1,0 +1,445 @@
+"""Several processes train one model: the same one that a single process trains. Over gloo, on a CPU, under torchrun."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from conftest import Ended, merged, mt_command
+from torch import Tensor
+
+from mt.config import BatchConfig, config_from_mapping
+from mt.data.batches import Feed, Plan, deal
+from mt.data.store import Store, open_or_build
+from mt.data.tokenizer import Tokenizer
+from mt.errors import ConfigError
+from mt.model import checkpoint
+from mt.processes import Ranks, ranks_of_environment
+from mt.training.trainer import train
+from mt.training.validation import interleaved
+
+Mapped = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_mapping: Mapped) -> dict[str, Any]:
+    """A run whose weights do not hang on the last bit of a sum.
+
+    No key biases, whose gradient is 0 but for rounding, and an eps beside which rounding is small: Adam would make
+    steps of full size of either.
+    """
+    changes = {
+        "data": {"test": []},
+        "model": {"dropout": 0.0, "attention_bias": False},
+        "optim": {"eps": 1e-3},
+        "train": {"max_steps": 20, "valid_every": 10, "log_every": 5, "ema": 0.9},
+        "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
+    }
+    return merged(tiny_mapping, changes)
+
+
+def torchrun(processes: int, *options: object) -> list[str]:
+    """The command that starts so many processes of what follows."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [*launcher, *map(str, options), "-m"]
+
+
+def command_of(mapping: Mapped, run: Path) -> list[str]:
+    """`mt train` in this run directory, as a module and its arguments."""
+    config = run.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(dict(mapping)), encoding="utf-8")
+    return ["mt", "train", "-c", str(config), "--run-dir", str(run), "--device", "cpu"]
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    environment = mt_command()[1] | {"OMP_NUM_THREADS": "1"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8")
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 100) -> Ended:
+    out, err = process.communicate(timeout=seconds)
+    return Ended(process.returncode, out.encode(), err)
+
+
+def trained(mapping: Mapped, run: Path, processes: int, *options: object) -> Path:
+    """The directory of a run by so many processes that ended well."""
+    if processes == 1:
+        assert train(config_from_mapping(mapping, "test"), run, "cpu").exit_code == 0
+        return run
+    done = ended(start([*torchrun(processes, *options), *command_of(mapping, run)]))
+    assert done.code == 0, done.err
+    return run
+
+
+def state_of(run: Path) -> dict[str, Any]:
+    return checkpoint.load_state(run / "checkpoints" / "last")
+
+
+def tensors_of(run: Path) -> dict[str, Tensor]:
+    """Both sets of weights, and the optimiser's moments."""
+    state, tensors = state_of(run), checkpoint.load_weights(run / "checkpoints" / "last")
+    moments = {
+        f"{key} {i}": m[key] for i, m in state["optimizer"]["state"].items() for key in ("exp_avg", "exp_avg_sq")
+    }
+    return {**{f"ema {name}": tensor for name, tensor in tensors.items()}, **state["weights"], **moments}
+
+
+def check_close(run: Path, other: Path) -> None:
+    """The same weights within 1e-6, at the same place in the same data."""
+    ours, others = tensors_of(run), tensors_of(other)
+    assert ours.keys() == others.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+    own, theirs = (
+        {key: value for key, value in state_of(path)["train"].items() if key not in ("seconds", "scores")}
+        for path in (run, other)
+    )
+    assert own == theirs
+
+
+def figures(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def alone(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process."""
+    return trained(settings, tmp_path_factory.mktemp("alone") / "run", 1)
+
+
+@pytest.fixture(scope="module")
+def together(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of two processes."""
+    return trained(settings, tmp_path_factory.mktemp("together") / "run", 2)
+
+
+# --- one optimisation -------------------------------------------------------------------------
+
+
+def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> None:
+    """Weights, their running mean and the moments after 20 updates; the same tokens seen; the same scores."""
+    check_close(together, alone)
+
+
+def test_the_figures_of_two_are_those_of_one(alone: Path, together: Path) -> None:
+    ours, others = figures(together), figures(alone)
+    assert [(line["kind"], line["step"]) for line in ours] == [(line["kind"], line["step"]) for line in others]
+    same = {"loss": 1e-5, "nll": 1e-5, "perplexity": 1e-4, "grad_norm": 1e-4, "lr": 0, "epoch_position": 0, "bleu": 0}
+    for our, other in zip(ours, others, strict=True):
+        assert our.keys() == other.keys()
+        for key in same.keys() & our.keys():
+            assert our[key] == pytest.approx(other[key], rel=same[key], abs=0), key
+        assert 0 <= our.get("padding", 0) < 0.2
+
+
+def test_only_the_first_process_writes(alone: Path, together: Path) -> None:
+    """The same files, each line of the log once, and that there were two is said."""
+    names = [sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (alone, together)]
+    assert names[0] == names[1]
+    logs = [(run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)]
+    assert len(logs[0]) == len(logs[1])
+    assert " on CPU in fp32, 1 threads, 2 processes" in logs[1][0]
+    for name in ("samples/step-00000020.txt", "tokenizer.model", "store/train/src.tokens"):
+        assert (alone / name).read_bytes() == (together / name).read_bytes()
+
+
+VALIDATE = """
+import sys
+from mt.devices import choose_device
+from mt.model import checkpoint
+from mt.processes import Ranks, connected, ranks_of_environment
+from mt.training.runlog import RunLog
+from mt.training.signals import Signals
+from mt.training.validation import Validation
+from pathlib import Path
+import torch
+run = Path(sys.argv[1])
+loaded = checkpoint.load_model(run)
+device = choose_device("cpu", "fp32")
+with connected(ranks_of_environment(), False) as ranks, RunLog(run, 1, False) as log:
+    for name, tokens in (("small", 60), ("large", 5000)):
+        batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
+        config = loaded.config.model_copy(update={"batch": batch})
+        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log)
+        whole, dealt = (validation.judge(loaded.model, device, r, Signals()) for r in (Ranks(), ranks))
+        assert whole == dealt, (ranks.rank, whole.nll, dealt.nll, whole.bleu, dealt.bleu)
+    scores = ranks.gather(dealt.bleu.value)
+    assert len(set(scores)) == 1 and len(scores) == 3
+    if ranks.leads:
+        print("equal", scores[0])
+"""
+
+
+def test_a_validation_in_shares_is_the_same_to_the_last_digit(tiny_run: Path, tmp_path: Path) -> None:
+    """Loss, outputs and score in each of three processes."""
+    script = tmp_path / "validate.py"
+    script.write_text(VALIDATE, encoding="utf-8")
+    done = ended(start([*torchrun(3)[:-1], str(script), str(tiny_run)]))
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"equal \d\d\.\d+\n", done.out.decode())
+
+
+@pytest.mark.slow
+def test_accumulated_by_two_processes_is_whole(settings: Mapped, alone: Path, tmp_path: Path) -> None:
+    """Micro-batches of a fifth of the size, so that each process adds up several before gradients are exchanged."""
+    small = merged(settings, {"batch": {"tokens_per_batch": 100}, "data": {"valid": None}})
+    runs = [trained(small, tmp_path / str(processes), processes) for processes in (1, 2)]
+    ours, others = (tensors_of(run) for run in runs)
+    for name in ours:
+        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2), (2, 3)])
+def test_stopped_by_so_many_and_resumed_by_others(
+    first: int, second: int, settings: Mapped, alone: Path, tmp_path: Path
+) -> None:
+    """Checkpoints do not know how many processes wrote them."""
+    run = tmp_path / "run"
+    trained(merged(settings, {"train": {"max_steps": 10}}), run, first)
+    trained(settings, run, second)
+    check_close(run, alone)
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_two_agents_are_two_machines(settings: Mapped, alone: Path, tmp_path: Path) -> None:
+    """As on two nodes: an agent on each, with one process here and two there."""
+    run, port = tmp_path / "run", free_port()
+    agents = [
+        start(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
+                "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}", "-m",
+                *command_of(settings, run),
+            ]
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    for agent in agents:
+        done = ended(agent)
+        assert done.code == 0, done.err
+    check_close(run, alone)
+
+
+# --- bad luck ---------------------------------------------------------------------------------
+
+
+def ranks_below(process: subprocess.Popen[str]) -> dict[int, int]:
+    """rank -> process id of the processes that torchrun has started."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) == process.pid:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                (rank,) = (int(line[5:]) for line in environment if line.startswith(b"RANK="))
+                found[rank] = int(folder.name)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def has_step(run: Path, step: int) -> bool:
+    return (run / "checkpoints" / checkpoint.step_name(step)).exists()
+
+
+@pytest.fixture
+def long(settings: Mapped) -> dict[str, Any]:
+    """Long enough to be disturbed in."""
+    return merged(settings, {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}})
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_job_and_is_named(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start([*torchrun(2), *command_of(long, run)])
+    wait_for(lambda: has_step(run, 10))
+    killed = time.monotonic()
+    os.kill(ranks_below(process)[1], signal.SIGKILL)
+    done = ended(process)
+    assert time.monotonic() - killed < 60
+    assert done.code != 0
+    assert re.search(r"rank +: 1 \(local_rank: 1\)\s+exitcode +: -9", done.err)
+    assert not (run / "checkpoints" / ".partial").exists()
+
+
+@pytest.mark.slow
+def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(long: Mapped, tmp_path: Path) -> None:
+    """Three times: the weights are those of an undisturbed run, bit for bit."""
+    quiet, run = trained(long, tmp_path / "quiet", 2), tmp_path / "run"
+    process = start([*torchrun(2, "--max-restarts=3"), *command_of(long, run)])
+    for step, victim in ((20, 1), (60, 0), (100, 1)):
+        wait_for(lambda step=step: has_step(run, step))  # type: ignore[misc]
+        os.kill(ranks_below(process)[victim], signal.SIGKILL)
+    done = ended(process)
+    assert done.code == 0, done.err
+    assert (run / "train.log").read_text().count("resuming after update") == 3
+    ours, others = tensors_of(run), tensors_of(quiet)
+    assert all(torch.equal(ours[name], others[name]) for name in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_a_signal_to_one_process_stops_all_at_the_same_update(
+    number: signal.Signals, code: int, long: Mapped, tmp_path: Path
+) -> None:
+    run, port = tmp_path / "run", free_port()
+    command, environment = mt_command(*command_of(long, run)[1:])
+    processes = []
+    for rank in range(2):  # without torchrun, which would hide the exit codes
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        variables = environment | {name: str(value) for name, value in own.items()}
+        processes.append(subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, encoding="utf-8"))
+    wait_for(lambda: has_step(run, 10))
+    processes[1].send_signal(number)
+    done = [ended_err(process) for process in processes]
+    assert [found for found, _ in done] == [code, code]
+    (step,) = re.findall(rf"stopped by {number.name} after update (\d+); run the same command again", done[0][1])
+    assert done[1][1] == ""
+    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+    assert trained(long, run, 2)
+
+
+def ended_err(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.mark.slow
+def test_a_mistake_is_told_once(settings: Mapped, tmp_path: Path) -> None:
+    """Found before there is a group of processes, and after: one message, no traceback of ours."""
+    for changes, message in (
+        ({"data": {"max_tokenz": 3}}, "max_tokenz"),
+        ({"data": {"train": [{"src": "no.src", "tgt": "train.tgt"}]}}, "no.src"),
+    ):
+        mapping = merged(settings, changes)
+        done = ended(start([*torchrun(2), *command_of(mapping, tmp_path / "run")]))
+        assert done.code != 0
+        assert len([line for line in done.err.splitlines() if line.startswith("mt: ")]) == 1
+        assert message in done.err
+        assert "mt/training/" not in done.err
+
+
+# --- the share of a rank ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tiny_mapping: Mapped, tiny_run: Path) -> Store:
+    data = config_from_mapping(tiny_mapping, "tiny").data
+    tokenizer = Tokenizer.load(tiny_run)
+    return open_or_build(tiny_run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
+
+
+@pytest.mark.parametrize("tokens", [40, 300, 2000])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_ranks_share_out_every_sentence_once(store: Store, tokens: int, count: int) -> None:
+    """As many batches to each, none larger than the largest that there was."""
+    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=2000, tokens_per_batch=tokens), 1)
+    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
+
+    def area(batch: Any) -> int:
+        return int(longest[batch].max(initial=0)) * len(batch)
+
+    for update in plan.updates(0)[:5]:
+        shares = deal(store.src_lengths, store.tgt_lengths, update, count)
+        assert len(shares) == count
+        assert len({len(share) for share in shares}) == 1
+        dealt = np.concatenate([batch for share in shares for batch in share])
+        assert sorted(dealt) == sorted(np.concatenate(update))
+        assert max(area(batch) for share in shares for batch in share) <= max(map(area, update))
+        totals = [sum(map(area, share)) for share in shares]
+        assert max(totals) <= 1.5 * sum(totals) / count + longest.max()
+
+
+def test_of_two_sentences_six_of_eight_ranks_get_none(store: Store) -> None:
+    shares = deal(store.src_lengths, store.tgt_lengths, [np.array([3, 5])], 8)
+    assert sorted(len(batch) for (batch,) in shares) == [0] * 6 + [1, 1]
+
+
+def test_a_rank_without_a_sentence_goes_through_the_motions(store: Store) -> None:
+    """A batch in which nothing counts; the tokens of the update are known to it all the same."""
+    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
+    updates = []
+    for rank in range(3):
+        with Feed(plan, 0, 0, rank, 3) as feed:
+            updates.append(next(iter(feed)))
+    assert len({update.n_tgt for update in updates}) == 1
+    assert sum(batch.n_tgt for update in updates for batch in update.batches) == updates[0].n_tgt
+    idle = [batch for update in updates for batch in update.batches if batch.n_tgt == 0]
+    assert idle
+    assert all(len(batch.tgt_out) == len(batch.real) == 0 and batch.src.numel() > 0 for batch in idle)
+
+
+def test_what_was_dealt_in_turn_is_put_together_again() -> None:
+    assert interleaved([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
+    assert interleaved([[], []]) == []
+
+
+# --- what the environment says ----------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def set_up(**variables: str) -> None:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_up
+
+
+def test_the_environment_says_who_is_who(environment: Callable[..., None]) -> None:
+    environment()
+    assert ranks_of_environment() == Ranks()
+    environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    assert ranks_of_environment() == Ranks()
+    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="1")
+    assert ranks_of_environment() == replace(Ranks(), rank=5, count=8, local=1)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: must be a whole number, found '-1'; torchrun sets it"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both"),
+        (
+            {"WORLD_SIZE": "2"},
+            "WORLD_SIZE is 2, so MASTER_ADDR and MASTER_PORT must be set too; torchrun sets them all",
+        ),
+    ],
+)
+def test_an_environment_without_sense_is_refused(
+    environment: Callable[..., None], variables: dict[str, str], message: str
+) -> None:
+    environment(**variables)
+    with pytest.raises(ConfigError) as error:
+        ranks_of_environment()
+    assert str(error.value) == message

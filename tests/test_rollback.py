@@ -1,0 +1,226 @@
+"""Gradients that are no numbers, update after update: back to good weights, on with the data, and when to give up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import merged
+from torch import Tensor
+
+from mt import cli
+from mt.config import Config, config_from_mapping
+from mt.data.batches import Plan
+from mt.data.store import open_or_build
+from mt.data.tokenizer import Tokenizer
+from mt.errors import TrainingDivergedError
+from mt.model import checkpoint
+from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer, train
+
+Mapped = Mapping[str, Mapping[str, Any]]
+Poison = Callable[[Callable[[int], bool]], None]
+
+
+@pytest.fixture
+def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
+    """The tiny config, without validation and tests, with changes to its `train` section."""
+
+    def made(**settings: Any) -> Config:
+        changes = {"data": {"valid": None, "test": []}, "train": {"max_steps": 12, "keep_last": 99, **settings}}
+        return config_from_mapping(merged(tiny_mapping, changes), "test")
+
+    return made
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
+    """`poisoned(bad)`: in the trainer that `train` makes the decoder's output is nan in all updates for which `bad`."""
+    asked: list[Callable[[int], bool]] = []
+    real = Trainer.train
+
+    def start(self: Trainer) -> Outcome:
+        forward, learn, updates = self.learner.forward, self.learner.learn, itertools.count()
+        spoilt = False
+
+        def spoiling(*inputs: Tensor) -> Tensor:
+            hidden: Tensor = forward(*inputs)
+            return hidden * math.nan if spoilt else hidden
+
+        def counted(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+            nonlocal spoilt
+            spoilt = asked[-1](next(updates))
+            return learn(*arguments)
+
+        self.learner.forward, self.learner.learn = spoiling, counted  # type: ignore[method-assign]
+        return real(self)
+
+    monkeypatch.setattr(Trainer, "train", start)
+    return asked.append
+
+
+def figures(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if line["kind"] == kind]
+
+
+def log_of(run: Path) -> str:
+    return (run / "train.log").read_text(encoding="utf-8")
+
+
+def steps(run: Path) -> list[int]:
+    return [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(run)]
+
+
+def seen(config: Config, run: Path, step: int) -> int:
+    """Updates whose data had been seen when the checkpoint of `step` was written."""
+    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(step))["train"]
+    tokenizer, data = Tokenizer.load(run), config.data
+    store = open_or_build(run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
+    plan = Plan(store, [1.0], config.batch, config.run.seed)
+    return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
+
+
+def last_weights(run: Path) -> dict[str, Tensor]:
+    return checkpoint.load_weights(checkpoint.checkpoints(run)[-1])
+
+
+def test_back_to_the_last_checkpoint_and_on_with_the_data(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """Looked at whenever a line is logged: every 4 updates. Here the updates 5 to 24 are spoilt."""
+    poisoned(lambda update: 4 <= update < 24)
+    config = config_of(valid_every=4, max_steps=28)
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert "from update 24 back to the weights after update 20, on with the data after those" in log_of(tmp_path)
+    (line,) = figures(tmp_path, "rollback")
+    assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
+    assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
+
+
+def test_weights_that_are_no_numbers_are_left_behind(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A weight is spoilt after update 4 and saved so, as in all checkpoints that follow: that of 2 is the good one."""
+    real = Trainer._report
+
+    def report(self: Trainer, *arguments: Any) -> None:
+        if self.state.step == 4 and not self.state.rollbacks:
+            with torch.no_grad():
+                self.learner.model.decoder_norm.weight[0] = math.nan
+        real(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_report", report)
+    config = config_of(valid_every=2, max_steps=30)
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert "from update 24 back to the weights after update 2, on with the data after those" in log_of(tmp_path)
+    assert [line["step"] for line in figures(tmp_path, "train")] == [4, 8, 12, 16, 20, 24, 28]
+    assert [line["skipped"] for line in figures(tmp_path, "train")] == [0] * 7
+    assert [seen(config, tmp_path, step) for step in (2, 4, 30)] == [24, 26, 52]
+    for folder in checkpoint.checkpoints(tmp_path):
+        assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
+
+
+def test_a_run_killed_after_it_went_back_does_not_meet_the_same_data_again(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """It ends with the weights of one that was not killed."""
+    config = config_of(valid_every=4, max_steps=28)
+
+    def killed(update: int) -> bool:
+        if update == 25:
+            raise KeyboardInterrupt
+        return 4 <= update < 24
+
+    poisoned(lambda update: 4 <= update < 24)
+    train(config, tmp_path / "whole", "cpu")
+    poisoned(killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "killed", "cpu")
+    poisoned(lambda _: False)
+    train(config, tmp_path / "killed", "cpu")
+    ends = [last_weights(tmp_path / name) for name in ("whole", "killed")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_after_three_times_training_gives_up_with_a_diagnosis(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    poisoned(lambda update: update >= 4)
+    with pytest.raises(TrainingDivergedError) as error:
+        train(config_of(max_steps=999, valid_every=4), tmp_path, "cpu")
+    assert error.value.exit_code == 3
+    message = str(error.value)
+    assert message in log_of(tmp_path)
+    assert [line["rollbacks"] for line in figures(tmp_path, "rollback")] == [1, 2, 3]
+    start, rest = message.split(". Precision ")
+    assert start == (
+        "training gave up at update 72: 20 updates in a row had a loss or a gradient that is no number, after 3 times "
+        "back to a checkpoint"
+    )
+    # Rate 1e-2 x sqrt(30 / 72).
+    assert rest.startswith("fp32, learning rate 6.5e-03 (peak_lr 0.01); largest gradients: ")
+    assert rest.count(" nan") == 3
+    last = tmp_path / "checkpoints" / checkpoint.step_name(68)
+    assert rest.endswith(
+        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr, raise "
+        f"optim.warmup_steps, or set train.precision=fp32; the last checkpoint is whole: {last}"
+    )
+    assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
+
+
+def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
+    config_of: Callable[..., Config], tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here without a checkpoint to go back to, so that the first twenty are the last."""
+    real = Trainer.train
+
+    def start(self: Trainer) -> Outcome:
+        with torch.no_grad():
+            self.learner.model.decoder_norm.weight[0] = math.inf
+        return real(self)
+
+    monkeypatch.setattr(Trainer, "train", start)
+    with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; the run has no checkpoint yet$") as error:
+        train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
+    assert "weights that are no numbers: decoder_norm.weight; " in str(error.value)
+    assert checkpoint.checkpoints(tmp_path) == []
+    pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
+    texts = [(tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines() for side in ("src", "tgt")]
+    assert len(pairs) > 20
+    assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
+
+
+def test_a_few_skipped_updates_are_told_and_survived(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    poisoned(lambda update: update % MOST_SKIPPED != 0)  # 19 in a row, again and again
+    assert train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
+    lines = figures(tmp_path, "train")
+    assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
+    assert [line["nll"] is None for line in lines] == [False, True] * 3
+    assert log_of(tmp_path).count(" left | 9 updates skipped\n") == 3
+    assert figures(tmp_path, "rollback") == []
+
+
+def test_the_command_ends_with_code_3(
+    tiny_config: Path,
+    poisoned: Poison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    poisoned(lambda _: True)
+    command = ["train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", "--set", "data.valid=null"]
+    sets = ["--set", "train.max_steps=20", "--set", "train.valid_every=999"]
+    monkeypatch.setattr(sys, "argv", ["mt", *map(str, command), *sets])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 3
+    assert "mt: training gave up at update 20" in capsys.readouterr().err
