@@ -117,6 +117,9 @@ def train(
         Path | None, typer.Option("--run-dir", metavar="FOLDER", help="default: runs/NAME of the config")
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="set a used run directory aside and start over")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="prepare, try the largest batch and a translation, print what it will be")
+    ] = False,
     device: DeviceName = "auto",
 ) -> None:
     """Train a model, or go on with a run that was stopped. The same command does both.
@@ -124,6 +127,8 @@ def train(
     \b
     mt train --config base.yaml
     mt train --config multi30k.yaml --set data.root=corpora/multi30k --set train.max_steps=2000
+    mt train --config base.yaml --dry-run
+    torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
     from mt.config import load_config, require_training_data
     from mt.errors import ConfigError
@@ -136,9 +141,11 @@ def train(
             raise
         sys.exit(ConfigError.exit_code)  # of several processes on a machine the first one says it
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
-    from mt.training import trainer
+    from mt.training import run as training
 
-    outcome = trainer.train(loaded.config, folder, device, fresh)
+    outcome = training.train(loaded.config, folder, device, fresh, dry_run)
+    if dry_run and os.environ.get("RANK", "0") == "0":
+        _print(outcome.reason)
     sys.exit(outcome.exit_code)
 
 

@@ -31,6 +31,14 @@ def _switch(value: object) -> object:
     raise PydanticKnownError("literal_error", {"expected": "'auto', True or False"})
 
 
+def _count_or_auto(value: object) -> object:
+    """Python's True is a whole number, so an `int` would let it pass."""
+    whole = _whole(value)
+    if whole == "auto" or (isinstance(whole, int) and not isinstance(whole, bool) and whole >= 1):
+        return whole
+    raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
+
+
 Count = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole)]
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
@@ -40,6 +48,7 @@ Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
+CountOrAuto = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_count_or_auto)]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_switch)]
 
 
@@ -114,7 +123,15 @@ class BatchConfig(_Strict):
     """How much is learned from at a time."""
 
     tokens_per_update: Count = _key(25000, "target tokens of an update, over all of its batches")
-    tokens_per_batch: Count = _key(8192, "rows times longest side that a device takes at a time")
+    tokens_per_batch: CountOrAuto = _key(
+        8192, "rows times longest side that a device takes at a time; auto means as much as fits into its memory"
+    )
+
+    @property
+    def budget(self) -> int:
+        """Rows times longest side of a micro-batch. One beyond the update's own size would make the update larger."""
+        assert self.tokens_per_batch != "auto", "training settles it before the first update"
+        return min(self.tokens_per_batch, self.tokens_per_update)
 
 
 class ModelConfig(_Strict):
@@ -164,6 +181,7 @@ class TrainConfig(_Strict):
     keep_last: Count = _key(5, "newest checkpoints to keep")
     keep_best: Natural = _key(1, "best checkpoints to keep besides")
     ema: Decay | None = _key(None, "decay per update of a running mean of weights; null for none")
+    tensorboard: Flag = _key(False, "write the figures for TensorBoard too (needs the extra tensorboard)")
 
 
 class DecodeConfig(_Strict):
@@ -329,7 +347,7 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         paths = ["model.max_positions", "data.max_tokens"]
         required = f"must be at least data.max_tokens + 2 ({data.max_tokens + 2})"
         yield paths, f"{required}, found {model.max_positions}"
-    if batch and data and batch.tokens_per_batch < data.max_tokens + 1:
+    if batch and data and batch.tokens_per_batch != "auto" and batch.tokens_per_batch < data.max_tokens + 1:
         paths = ["batch.tokens_per_batch", "data.max_tokens"]
         required = f"must be at least data.max_tokens + 1 ({data.max_tokens + 1})"
         yield paths, f"{required}, found {batch.tokens_per_batch}"

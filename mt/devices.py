@@ -8,9 +8,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -252,7 +253,46 @@ def peak_memory_mb(device: torch.device) -> float:
     """Most memory used so far, in MB: of the GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
+    if (peak := _from_proc("/proc/self/status", "VmHWM")) is not None:
+        return peak
     import resource
 
     # In kB, but on macOS in bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Let `peak_memory_mb` begin anew, where that can be done: on GPUs and on Linux."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def available_memory_mb(device: torch.device) -> float:
+    """Memory that this process has or could get, in MB: of the GPU, or of the machine."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return (free + torch.cuda.memory_reserved(device)) / 1e6
+    own = _from_proc("/proc/self/status", "VmRSS") or 0.0
+    free_mb = _from_proc("/proc/meminfo", "MemAvailable")
+    if free_mb is None:  # not Linux
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6
+    # A container may be allowed less than the machine has.
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):
+            group = Path("/sys/fs/cgroup")
+            free_mb = min(free_mb, (int((group / limit).read_text()) - int((group / used).read_text())) / 1e6)
+    return own + max(0.0, free_mb)
+
+
+def _from_proc(path: str, name: str) -> float | None:
+    """A figure of Linux's, in MB."""
+    with suppress(OSError, StopIteration):
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith(f"{name}:")).split()[1]) / 1e3 * 1.024
+    return None

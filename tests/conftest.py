@@ -108,7 +108,7 @@ def tiny_config(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory:
 def tiny_run(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a tiny model that gets most digits right (BLEU about 50); copy it before you write to it."""
     from mt.config import config_from_mapping
-    from mt.training.trainer import train
+    from mt.training.run import train
 
     mapping = merged(
         tiny_mapping,

@@ -30,7 +30,7 @@ from mt.data.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.processes import Ranks, ranks_of_environment
-from mt.training.trainer import train
+from mt.training.run import train
 from mt.training.validation import interleaved
 
 Mapped = Mapping[str, Mapping[str, Any]]

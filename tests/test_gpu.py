@@ -16,8 +16,9 @@ from mt.decoding.translate import Translator
 from mt.devices import choose_device
 from mt.model.checkpoint import load_model
 from mt.processes import Ranks
+from mt.training.run import train
 from mt.training.runlog import RunLog
-from mt.training.trainer import Trainer, train
+from mt.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,7 +15,7 @@ from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.devices import choose_device
 from mt.model.checkpoint import load_model
-from mt.training.trainer import train
+from mt.training.run import train
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data")) / "multi30k"

@@ -32,8 +32,8 @@ from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
 from mt.training import learner, validation
 from mt.training.learner import Learner
+from mt.training.run import train
 from mt.training.runlog import claim
-from mt.training.trainer import train
 
 Mapped = Mapping[str, Any]
 STEPS, EVERY, LOG_EVERY = 12, 4, 2
@@ -162,7 +162,7 @@ def child(mapping: Mapped, run: Path, where: str, number: int) -> None:
 @pytest.fixture(scope="module")
 def server() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mt.training.trainer", "test_resume"])
+    context.set_forkserver_preload(["mt.training.run", "test_resume"])
     return context
 
 

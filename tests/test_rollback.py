@@ -22,7 +22,8 @@ from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer
 from mt.errors import TrainingDivergedError
 from mt.model import checkpoint
-from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer, train
+from mt.training.run import train
+from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer
 
 Mapped = Mapping[str, Mapping[str, Any]]
 Poison = Callable[[Callable[[int], bool]], None]

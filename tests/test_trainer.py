@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -27,12 +28,15 @@ from mt.devices import choose_device
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.model import checkpoint
 from mt.processes import Ranks
+from mt.training import learner as learner_module
+from mt.training import run as run_module
 from mt.training import trainer as trainer_module
 from mt.training import validation
 from mt.training.learner import Learner
 from mt.training.optim import learning_rate
+from mt.training.run import train
 from mt.training.runlog import RunLog
-from mt.training.trainer import Outcome, Trainer, train
+from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import Verdict
 
 Mapped = Mapping[str, Mapping[str, Any]]
@@ -513,7 +517,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(*_: Any) -> None:
         raise AssertionError("training has begun")
 
-    monkeypatch.setattr(trainer_module, "Trainer", begun)
+    monkeypatch.setattr(run_module, "Trainer", begun)
 
 
 @pytest.mark.usefixtures("untrained")
@@ -545,14 +549,25 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr(Learner, "learn", full)
+    monkeypatch.setattr(learner_module, "batch_loss", full)
     with pytest.raises(ConfigError) as error:
         train(config_of(BLIND), tmp_path, "cpu")
-    message = str(error.value)
-    assert message.startswith(
-        "batch.tokens_per_batch: 500 do not fit into the memory of CPU in fp32, 1 threads; at most "
+    message = re.fullmatch(
+        r"batch\.tokens_per_batch: a batch of (\d+) sentences, (\d+) source and (\d+) target tokens long, does not fit "
+        r"into the memory of CPU in fp32, 1 threads: [\d,]+ MB were in use\. Lower it from 500 "
+        r"\(tokens_per_update keeps the training the same\), or set it to auto",
+        str(error.value),
     )
-    assert message.endswith(" MB were in use. Lower it: tokens_per_update keeps the training the same")
+    assert message
+    rows, src, tgt = map(int, message.groups())
+    assert 300 < rows * max(src, tgt) <= 500
+    assert checkpoint.checkpoints(tmp_path) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(Learner, "learn", full)  # not in a batch, but in what the optimiser keeps
+    with pytest.raises(
+        ConfigError, match=r"the memory of CPU in fp32, 1 threads is too small: .* Lower batch\.tokens_"
+    ):
+        train(config_of(BLIND), tmp_path, "cpu")
 
 
 @pytest.fixture

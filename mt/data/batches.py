@@ -118,40 +118,6 @@ def bucket(src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: i
     return np.split(order, cut(longest, budget)[:-1])
 
 
-class Plan:
-    """Which sentences each update of each epoch learns from."""
-
-    def __init__(self, store: Store, weights: Sequence[float], batch: BatchConfig, seed: int) -> None:
-        """`weights`: how often each corpus of the store is seen in an epoch, relative to the others."""
-        self.store, self.seed, self.batch = store, seed, batch
-        self.weights = [weight / min(weights) for weight in weights]
-
-    def updates(self, epoch: int) -> list[list[Indices]]:
-        """Updates of `epoch`, each a list of micro-batches of sentence numbers."""
-        random = np.random.default_rng([self.seed, epoch])
-        order = random.permutation(self._sentences(random))
-        # A micro-batch beyond the update's own size would make the update larger than asked for.
-        budget = min(self.batch.tokens_per_batch, self.batch.tokens_per_update)
-        batches = bucket(self.store.src_lengths, self.store.tgt_lengths, order, budget)
-        batches = [batches[i] for i in random.permutation(len(batches))]
-        n_tokens = int((self.store.tgt_lengths[order] + 1).sum())
-        n_updates = min(len(batches), max(1, round(n_tokens / self.batch.tokens_per_update)))
-        ends = np.linspace(0, len(batches), n_updates + 1).round().astype(int)
-        return [batches[a:b] for a, b in pairwise(ends)]
-
-    def _sentences(self, random: np.random.Generator) -> Indices:
-        """All sentences of the least weighted corpus once, of the others as often as they weigh."""
-        parts, start = [], 0
-        for kept, weight in zip(self.store.kept, self.weights, strict=True):
-            corpus = np.arange(start, start + kept)
-            whole, share = divmod(weight, 1.0)
-            parts += [corpus] * int(whole)
-            if share:
-                parts.append(random.permutation(corpus)[: round(share * kept)])
-            start += kept
-        return np.concatenate(parts)
-
-
 def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], count: int) -> list[list[Indices]]:
     """The sentences of an update dealt to `count` ranks: to each as many batches, at each turn of like size.
 
@@ -175,6 +141,47 @@ def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], cou
         pieces += [largest[: len(largest) // 2], largest[len(largest) // 2 :]]
     pieces.sort(key=lambda piece: -int(longest[piece].max(initial=0)) * len(piece))
     return [pieces[rank::count] for rank in range(count)]
+
+
+class Plan:
+    """Which sentences each update of each epoch learns from."""
+
+    def __init__(self, store: Store, weights: Sequence[float], batch: BatchConfig, seed: int) -> None:
+        """`weights`: how often each corpus of the store is seen in an epoch, relative to the others."""
+        self.store, self.seed, self.batch = store, seed, batch
+        self.weights = [weight / min(weights) for weight in weights]
+
+    def updates(self, epoch: int) -> list[list[Indices]]:
+        """Updates of `epoch`, each a list of micro-batches of sentence numbers."""
+        random = np.random.default_rng([self.seed, epoch])
+        order = random.permutation(self._sentences(random))
+        batches = bucket(self.store.src_lengths, self.store.tgt_lengths, order, self.batch.budget)
+        batches = [batches[i] for i in random.permutation(len(batches))]
+        n_tokens = int((self.store.tgt_lengths[order] + 1).sum())
+        n_updates = min(len(batches), max(1, round(n_tokens / self.batch.tokens_per_update)))
+        ends = np.linspace(0, len(batches), n_updates + 1).round().astype(int)
+        return [batches[a:b] for a, b in pairwise(ends)]
+
+    def share(self, update: list[Indices], rank: int = 0, count: int = 1) -> tuple[list[Batch], int]:
+        """The micro-batches of an update that are for rank `rank` of `count`; the target tokens of all of it."""
+        store = self.store
+        mine = deal(store.src_lengths, store.tgt_lengths, update, count)[rank]
+        batches = [collate([store.pair(i) for i in batch]) for batch in mine if len(batch)]
+        # A rank for which no sentence is left must go through the motions all the same: the others wait for it.
+        batches += [collate([store.pair(update[0][0])]).without_targets()] * (len(mine) - len(batches))
+        return batches, int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
+
+    def _sentences(self, random: np.random.Generator) -> Indices:
+        """All sentences of the least weighted corpus once, of the others as often as they weigh."""
+        parts, start = [], 0
+        for kept, weight in zip(self.store.kept, self.weights, strict=True):
+            corpus = np.arange(start, start + kept)
+            whole, share = divmod(weight, 1.0)
+            parts += [corpus] * int(whole)
+            if share:
+                parts.append(random.permutation(corpus)[: round(share * kept)])
+            start += kept
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
@@ -231,21 +238,13 @@ class Feed:
             while not self._stop.is_set():
                 updates = self.plan.updates(epoch)
                 for here in range(number, len(updates)):
-                    self._put(self._share(updates[here], epoch, here, len(updates)))
+                    batches, n_tgt = self.plan.share(updates[here], self.rank, self.count)
+                    self._put(Update(epoch, here, len(updates), batches, n_tgt))
                     if self._stop.is_set():
                         return
                 epoch, number = epoch + 1, 0
         except BaseException as error:
             self._put(error)
-
-    def _share(self, update: list[Indices], epoch: int, number: int, of: int) -> Update:
-        store = self.plan.store
-        n_tgt = int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
-        mine = deal(store.src_lengths, store.tgt_lengths, update, self.count)[self.rank]
-        batches = [collate([store.pair(i) for i in batch]) for batch in mine if len(batch)]
-        # A rank for which no sentence is left must go through the motions all the same: the others wait for it.
-        batches += [collate([store.pair(update[0][0])]).without_targets()] * (len(mine) - len(batches))
-        return Update(epoch, number, of, batches, n_tgt)
 
     def _put(self, item: Update | BaseException) -> None:
         while not self._stop.is_set():

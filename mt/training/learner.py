@@ -5,21 +5,23 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from mt.devices import Device, compiled, release_freed_memory, seed_everything
+from mt.devices import Device, compiled, peak_memory_mb, release_freed_memory, seed_everything
+from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.processes import Ranks
-from mt.training.loss import batch_loss
+from mt.training.loss import Loss, batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
     from mt.config import Config
-    from mt.data.batches import Update
+    from mt.data.batches import Batch, Update
     from mt.data.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
 
@@ -82,20 +84,39 @@ class Learner:
 
         Returns what of the smoothed loss and of the nll comes from this rank.
         """
-        config = self.config
         self.model.train()
         # Gradients become the mean over the ranks, and should be the sum.
         share = self.ranks.count / update.n_tgt
         smoothed, nll = torch.zeros(2, device=self.device.device)
-        *others, last = (batch.to(self.device.device) for batch in update.batches)
+        for number, batch in enumerate(update.batches, start=1):
+            exchange = number == len(update.batches)
+            with nullcontext() if exchange else self.ranks.accumulating(self.replica):
+                loss = self._backward(batch, share)
+            smoothed, nll = smoothed + loss.smoothed.detach(), nll + loss.nll
+        return smoothed / update.n_tgt, nll / update.n_tgt
+
+    def _backward(self, batch: Batch, share: float) -> Loss:
+        """The loss of a batch; its gradients, times `share`, are added to those that are there."""
+        try:
+            batch = batch.to(self.device.device)
+            loss = batch_loss(self.forward, self.model.output, batch, self.config.optim.label_smoothing)
+            self.scaler.scale(loss.smoothed * share).backward()
+        except torch.OutOfMemoryError as error:
+            (rows, src), (_, tgt) = batch.src.shape, batch.tgt_in.shape
+            raise ConfigError(
+                f"batch.tokens_per_batch: a batch of {rows:,} sentences, {src:,} source and {tgt:,} target tokens long,"
+                f" does not fit into the memory of {self.device}: {peak_memory_mb(self.device.device):,.0f} MB were in "
+                f"use. Lower it from {self.config.batch.tokens_per_batch} (tokens_per_update keeps the training the "
+                "same), or set it to auto"
+            ) from error
+        return loss
+
+    def rehearse(self, batch: Batch) -> None:
+        """All that an update does with a batch, but for the exchange with other ranks; nothing is learned."""
+        self.model.train()
         with self.ranks.accumulating(self.replica):
-            for batch in others:
-                loss = batch_loss(self.forward, self.model.output, batch, config.optim.label_smoothing)
-                self.scaler.scale(loss.smoothed * share).backward()
-                smoothed, nll = smoothed + loss.smoothed.detach(), nll + loss.nll
-        loss = batch_loss(self.forward, self.model.output, last, config.optim.label_smoothing)
-        self.scaler.scale(loss.smoothed * share).backward()
-        return (smoothed + loss.smoothed.detach()) / update.n_tgt, (nll + loss.nll) / update.n_tgt
+            self._backward(batch, 1.0 / max(1, batch.n_tgt))
+        self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
     def _follow(self, step: int) -> None:

@@ -307,6 +307,20 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
     return differing
 
 
+def with_batch(config: Config, tokens: int) -> Config:
+    """The config with another `batch.tokens_per_batch`."""
+    return config.model_copy(update={"batch": config.batch.model_copy(update={"tokens_per_batch": tokens})})
+
+
+def as_settled(config: Config, folder: Path) -> Config:
+    """The config with the number that an earlier start of the run has put in the place of `auto`."""
+    path = folder / CONFIG
+    if config.batch.tokens_per_batch != "auto" or not path.exists():
+        return config
+    before = load_config(str(path)).config.batch.tokens_per_batch
+    return config if before == "auto" else with_batch(config, before)
+
+
 def write_config(folder: Path, config: Config) -> None:
     """`config.yaml`, before anything is made from it, so that what lies in the folder is always of this config."""
     write_whole(folder / CONFIG, config.to_yaml())

@@ -8,38 +8,30 @@ on a CPU. How many processes share the work is no part of it.
 from __future__ import annotations
 
 import signal
-import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from mt.config import Config, require_training_data
+from mt.config import Config
 from mt.data.batches import Feed, Plan, Update
-from mt.data.corpus import check_sources, data_root, read_pairs
-from mt.data.store import known_facts, open_or_build
+from mt.data.corpus import data_root, read_pairs
+from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.devices import Device, choose_device, peak_memory_mb
-from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
+from mt.devices import Device, peak_memory_mb
+from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
-from mt.processes import Ranks, connected, ranks_of_environment
+from mt.processes import Ranks
 from mt.training.diagnosis import diagnose
 from mt.training.learner import Learner
 from mt.training.optim import learning_rate
+from mt.training.rehearsal import fitting_batch
 from mt.training.runlog import (
-    CONFIG,
     RunLog,
     Window,
-    check_same_run,
-    claim,
     clock,
-    set_aside,
+    with_batch,
     write_config,
-    write_faults,
-    write_manifest,
 )
 from mt.training.signals import BrokenOffError, Signals
 from mt.training.validation import Validation, score_tests
@@ -87,14 +79,12 @@ class Trainer:
         self.store = self.ranks.first(
             lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
         )
-        self.validation = (
-            self.ranks.first(lambda: Validation(config, valid, run, self.tokenizer, log))
-            if (valid := data.valid)
-            else None
-        )
-        weights = [source.weight for source in config.data.train]
-        self.plan = Plan(self.store, weights, config.batch, config.run.seed)
         self.learner = Learner(config, self.tokenizer, device, self.ranks, log.say)
+        if config.batch.tokens_per_batch == "auto":
+            self._settle_batch()
+        self.validation = self.ranks.first(self._validation)
+        weights = [source.weight for source in config.data.train]
+        self.plan = Plan(self.store, weights, self.config.batch, config.run.seed)
         self.state = TrainState(plan=self._plan_id())
         self.signals = Signals()
 
@@ -112,6 +102,18 @@ class Trainer:
         tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, self.log.say)
         tokenizer.save(self.run)
         return tokenizer
+
+    def _validation(self) -> Validation | None:
+        source = self.config.data.valid
+        return Validation(self.config, source, self.run, self.tokenizer, self.log) if source else None
+
+    def _settle_batch(self) -> None:
+        """`batch.tokens_per_batch: auto` becomes a number, which the run keeps."""
+        tokens = min(self.ranks.gather(fitting_batch(self.config, self.learner, self.store)))
+        self.config = with_batch(self.config, tokens)
+        self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} here")
+        if self.ranks.leads:
+            write_config(self.run, self.config)
 
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
@@ -392,83 +394,3 @@ class Trainer:
         if self.ranks.leads:
             checkpoint.prune_after(run, before.step)
             self._write(checkpoint.step_name(before.step))  # a start from here must not meet the same data again
-
-
-def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = False) -> Outcome:
-    """Train `config` in the directory `run`, or go on there; `fresh` sets a run that is there aside first.
-
-    Raises MtError for what the user must mend.
-    """
-    alone_or_not = ranks_of_environment()
-    device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
-    with connected(alone_or_not, device.is_cuda) as ranks:
-        return _train(config, run, device, fresh, ranks)
-
-
-def _train(config: Config, run: Path, device: Device, fresh: bool, ranks: Ranks) -> Outcome:
-    lock, changed = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(run, ranks))
-    try:
-        with write_faults(run), RunLog(run, config.train.max_steps, ranks.leads) as log, write_faults(run):
-            for line in changed:
-                log.say(f"config changed since this run was started: {line}")
-            others = f", {ranks.count} processes" if ranks.count > 1 else ""
-            log.say(f"run directory {run} on {device}{others}")
-            trainer = Trainer(config, run, device, log, ranks)
-            if ranks.leads:
-                write_manifest(run, _facts(trainer))
-            trainer.resume()
-            outcome = trainer.train()
-            log.say(outcome.reason)
-            return outcome
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"batch.tokens_per_batch: {config.batch.tokens_per_batch:,} do not fit into the memory of {device}; "
-            f"at most {peak_memory_mb(device.device):,.0f} MB were in use. Lower it: tokens_per_update keeps the "
-            "training the same"
-        ) from error
-    finally:
-        if lock is not None:
-            lock.close()
-
-
-def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
-    """See that the data and the run directory are fit for it; the lock on the latter, and what has changed there."""
-    require_training_data(config)
-    if faults := check_sources(config.data):
-        raise DataError("\n".join(faults))
-    if fresh and (aside := set_aside(run)):
-        print(f"mt: {run} is now {aside}", file=sys.stderr)
-    lock = claim(run)
-    try:
-        changed = check_same_run(run, config)
-        with write_faults(run):
-            write_config(run, config)
-    except BaseException:
-        lock.close()
-        raise
-    return lock, changed
-
-
-def _see(run: Path, ranks: Ranks) -> tuple[None, list[str]]:
-    """The run directory from a process that does not write there."""
-    if not (run / CONFIG).exists():
-        raise DataError(
-            f"rank {ranks.rank}: run directory {run}: must be on a file system that all machines share, but what the "
-            "first process wrote there cannot be seen from here; give another --run-dir"
-        )
-    return None, []
-
-
-def _facts(trainer: Trainer) -> Mapping[str, Any]:
-    """What the manifest says about data and model."""
-    files: dict[str, Any] = {}
-    for split in ("train", "valid"):
-        files |= known_facts(trainer.run / "store" / split)
-    return {
-        "seed": trainer.config.run.seed,
-        "device": str(trainer.device),
-        "parameters": sum(p.numel() for p in trainer.learner.model.parameters()),
-        "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
-        "pairs": len(trainer.store),
-        "tokenizer": trainer.tokenizer.fingerprint,
-    }

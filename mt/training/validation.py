@@ -103,8 +103,7 @@ class Validation:
         store = self.store
         model.eval()
         model.compute_dtype = device.dtype
-        budget = self.config.batch.tokens_per_batch
-        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget)
+        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), self.config.batch.budget)
         losses = []
         for indices in batches[ranks.rank :: ranks.count]:
             batch = collate([store.pair(i) for i in indices]).to(device.device)

@@ -1,0 +1,136 @@
+"""What goes wrong late in a run, done first: the largest batches, and a search. And what a run is going to be."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from mt.data.batches import Batch, Update, collate
+from mt.data.tokenizer import EOS
+from mt.devices import available_memory_mb, peak_memory_mb, release_freed_memory, reset_peak_memory
+from mt.errors import ConfigError
+from mt.training.runlog import clock
+from mt.training.validation import translate
+
+if TYPE_CHECKING:
+    from mt.config import Config
+    from mt.data.store import Store
+    from mt.training.learner import Learner
+    from mt.training.trainer import Trainer
+
+# The share of memory that `batch.tokens_per_batch: auto` leaves free: for what else the device does, and for the
+# pieces between tensors that are too small to be of use.
+MARGIN = 0.15
+# Bytes of an optimiser's moments, per weight.
+MOMENTS = 8
+# Sentences of the validation set that are translated, the longest ones.
+SENTENCES = 16
+# Updates of which a dry run takes the time.
+TIMED = 3
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What it found."""
+
+    rows: int  # of the largest batch
+    longest: int  # tokens, with eos
+    memory_mb: float
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
+
+
+def rehearse(trainer: Trainer) -> Rehearsal:
+    """One batch with the most tokens and one with the longest sentence, learned from without an update; one decoded.
+
+    Raises ConfigError where they do not fit into the device's memory.
+    """
+    store, learner = trainer.store, trainer.learner
+    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
+    batches = [batch for update in trainer.plan.updates(trainer.state.epoch) for batch in update]
+    largest = max(batches, key=lambda batch: int(longest[batch].max()) * len(batch))
+    for batch in (largest, max(batches, key=lambda batch: int(longest[batch].max()))):
+        learner.rehearse(collate([store.pair(i) for i in batch]))
+    if trainer.validation is not None:
+        lines = sorted(trainer.validation.src, key=len)[-SENTENCES:]
+        translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
+    memory = peak_memory_mb(trainer.device.device)
+    return Rehearsal(len(largest), int(longest[largest].max()), max(trainer.ranks.gather(memory)))
+
+
+def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
+    """`batch.tokens_per_batch: auto`: the largest batch of the longest sentences that leaves a margin of memory.
+
+    Two small batches are measured: what a batch takes grows in proportion to its rows. Then the result is tried. Raises
+    ConfigError where not even one sentence fits.
+    """
+    device, longest = learner.device.device, int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
+    fixed = MOMENTS * sum(p.numel() for p in learner.model.parameters() if p.requires_grad) / 1e6
+    room = available_memory_mb(device) * (1 - MARGIN) - fixed
+    most = config.batch.tokens_per_update // longest
+
+    def memory(rows: int) -> float:
+        release_freed_memory()
+        reset_peak_memory(device)
+        learner.rehearse(_worst(rows, longest, learner.model.output.out_features))
+        return peak_memory_mb(device)
+
+    memory(1)  # what is loaded once
+    few, more = max(1, 1024 // longest), max(2, 2048 // longest)
+    base, measured = memory(few), memory(more)
+    each = max(1e-3, (measured - base) / (more - few))
+    rows = max(1, min(most, few + int((room - base) / each)))
+    while rows > more:
+        try:
+            if memory(rows) <= room:
+                break
+        except ConfigError:  # out of memory
+            pass
+        rows = rows * 9 // 10
+    return rows * longest
+
+
+def _worst(rows: int, longest: int, vocab_size: int) -> Batch:
+    """So many pairs of the longest sentences."""
+    ids = np.arange(longest - 1) % (vocab_size - EOS - 1) + EOS + 1
+    return collate([(ids, ids)] * rows)
+
+
+def forecast(trainer: Trainer, rehearsal: Rehearsal) -> str:
+    """What a run is going to be: data, updates, memory, time; a few updates are timed for it, without learning."""
+    config, store, state = trainer.config, trainer.store, trainer.state
+    updates = trainer.plan.updates(state.epoch)
+    order = np.concatenate([batch for update in updates for batch in update])
+    n_src, n_tgt = (int((lengths[order] + 1).sum()) for lengths in (store.src_lengths, store.tgt_lengths))
+    seconds = []
+    for number, update in enumerate(updates[:TIMED]):
+        batches, n_update = trainer.plan.share(update, trainer.ranks.rank, trainer.ranks.count)
+        start = time.perf_counter()
+        trainer.learner.gradients(Update(state.epoch, number, len(updates), batches, n_update))
+        if trainer.device.is_cuda:
+            torch.cuda.synchronize()
+        seconds.append((time.perf_counter() - start) / n_update)
+        trainer.learner.optimizer.zero_grad(set_to_none=True)
+    left = config.train.max_steps - state.step
+    per_update = sorted(seconds)[len(seconds) // 2] * n_tgt / len(updates)
+    sizes = f"{trainer.tokenizer.src_vocab_size:,}"
+    if not trainer.tokenizer.joint:
+        sizes += f" and {trainer.tokenizer.tgt_vocab_size:,}"
+    parameters = sum(p.numel() for p in trainer.learner.model.parameters())
+    rows = {
+        "pairs": f"{len(store):,}, {len(order):,} of them drawn for an epoch",
+        "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",
+        "vocabulary": sizes,
+        "parameters": f"{parameters:,}",
+        "updates per epoch": f"{len(updates):,}, of {n_tgt / len(updates):,.0f} target tokens each",
+        "updates to do": f"{left:,}, {left / len(updates):,.1f} epochs",
+        "largest batch": f"{rehearsal}, on {trainer.device}",
+        "time": f"{clock(left * per_update)} at {per_update:.2f} s an update, validations not counted",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

@@ -1,0 +1,116 @@
+"""From a config to a run: processes connected, the directory claimed, everything tried before the long way begins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mt.config import Config, require_training_data
+from mt.data.corpus import check_sources
+from mt.data.store import known_facts
+from mt.devices import Device, choose_device, peak_memory_mb
+from mt.errors import ConfigError, DataError
+from mt.processes import Ranks, connected, ranks_of_environment
+from mt.training.rehearsal import forecast, rehearse
+from mt.training.runlog import (
+    CONFIG,
+    RunLog,
+    as_settled,
+    check_same_run,
+    claim,
+    set_aside,
+    write_config,
+    write_faults,
+    write_manifest,
+)
+from mt.training.trainer import Outcome, Trainer
+
+
+def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = False, dry_run: bool = False) -> Outcome:
+    """Train `config` in the directory `run`, or go on there; `fresh` sets a run that is there aside first.
+
+    `dry_run` ends after everything is ready and has been tried; the outcome's reason is then what the run would be.
+
+    Raises MtError for what the user must mend.
+    """
+    alone_or_not = ranks_of_environment()
+    device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
+    with connected(alone_or_not, device.is_cuda) as ranks:
+        return _train(config, run, device, fresh, dry_run, ranks)
+
+
+def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
+    config = ranks.share(config if fresh else as_settled(config, run))
+    lock, changed = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(run, ranks))
+    try:
+        with write_faults(run), RunLog(run, config.train.max_steps, ranks.leads) as log, write_faults(run):
+            for line in changed:
+                log.say(f"config changed since this run was started: {line}")
+            others = f", {ranks.count} processes" if ranks.count > 1 else ""
+            log.say(f"run directory {run} on {device}{others}")
+            trainer = Trainer(config, run, device, log, ranks)
+            if ranks.leads:
+                write_manifest(run, _facts(trainer))
+            trainer.resume()
+            rehearsal = rehearse(trainer)
+            if dry_run:
+                return Outcome(forecast(trainer, rehearsal), 0, None)
+            log.say(f"rehearsed with {rehearsal}")
+            outcome = trainer.train()
+            log.say(outcome.reason)
+            return outcome
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "
+            "batch.tokens_per_batch (tokens_per_update keeps the training the same), or choose a smaller model"
+        ) from error
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
+    """See that the data and the run directory are fit for it; the lock on the latter, and what has changed there."""
+    require_training_data(config)
+    if faults := check_sources(config.data):
+        raise DataError("\n".join(faults))
+    if fresh and (aside := set_aside(run)):
+        print(f"mt: {run} is now {aside}", file=sys.stderr)
+    lock = claim(run)
+    try:
+        changed = check_same_run(run, config)
+        with write_faults(run):
+            write_config(run, config)
+    except BaseException:
+        lock.close()
+        raise
+    return lock, changed
+
+
+def _see(run: Path, ranks: Ranks) -> tuple[None, list[str]]:
+    """The run directory from a process that does not write there."""
+    if not (run / CONFIG).exists():
+        raise DataError(
+            f"rank {ranks.rank}: run directory {run}: must be on a file system that all machines share, but what the "
+            "first process wrote there cannot be seen from here; give another --run-dir"
+        )
+    return None, []
+
+
+def _facts(trainer: Trainer) -> Mapping[str, Any]:
+    """What the manifest says about data and model."""
+    files: dict[str, Any] = {}
+    for split in ("train", "valid"):
+        files |= known_facts(trainer.run / "store" / split)
+    return {
+        "seed": trainer.config.run.seed,
+        "device": str(trainer.device),
+        "parameters": sum(p.numel() for p in trainer.learner.model.parameters()),
+        "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
+        "pairs": len(trainer.store),
+        "tokenizer": trainer.tokenizer.fingerprint,
+    }

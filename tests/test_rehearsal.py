@@ -1,0 +1,239 @@
+"""What is tried before the long way begins, a dry run, and a batch as large as the memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import Mt, merged, refused
+
+from mt import devices
+from mt.config import Config, config_from_mapping, load_config
+from mt.data.batches import Batch
+from mt.errors import ConfigError
+from mt.model import checkpoint
+from mt.training import learner, rehearsal, run
+from mt.training.learner import Learner
+from mt.training.run import train
+from mt.training.trainer import Outcome, Trainer
+
+Mapped = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture
+def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
+    def made(**sections: Any) -> Config:
+        return config_from_mapping(merged(merged(tiny_mapping, {"data": {"test": []}}), sections), "test")
+
+    return made
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch]]:
+    """What the model is given, and by whom: ("rehearse" or "learn", batch)."""
+    seen: list[tuple[str, Batch]] = []
+    real = learner.batch_loss
+    now = ["learn"]
+
+    def watched(forward: Any, output: Any, batch: Batch, *arguments: Any) -> Any:
+        seen.append((now[0], batch))
+        return real(forward, output, batch, *arguments)
+
+    def rehearse(self: Learner, batch: Batch) -> None:
+        now[0] = "rehearse"
+        original(self, batch)
+        now[0] = "learn"
+
+    original = Learner.rehearse
+    monkeypatch.setattr(learner, "batch_loss", watched)
+    monkeypatch.setattr(Learner, "rehearse", rehearse)
+    return seen
+
+
+def test_the_largest_and_the_longest_batch_come_first(
+    config_of: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path
+) -> None:
+    """And one search, before the first update."""
+    config = config_of(train={"max_steps": 12, "valid_every": 99})
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    (first, largest), (second, longest), *rest = batches
+    assert first == second == "rehearse"
+    assert {who for who, _ in rest} == {"learn"}
+    assert largest.src.shape[0] * max(largest.src.shape[1], largest.tgt_in.shape[1]) >= max(
+        batch.src.shape[0] * max(batch.src.shape[1], batch.tgt_in.shape[1]) for _, batch in rest
+    )
+    assert max(longest.src.shape[1], longest.tgt_in.shape[1]) >= max(
+        max(batch.src.shape[1], batch.tgt_in.shape[1]) for _, batch in rest
+    )
+    said = re.search(
+        r"rehearsed with (\d+) sentences of up to (\d+) tokens: [\d,]+ MB\n", (tmp_path / "train.log").read_text()
+    )
+    assert said
+    assert int(said[1]) == largest.src.shape[0]
+
+
+def test_a_rehearsal_changes_nothing(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With and without one the weights are the same, bit for bit."""
+    config = config_of(train={"max_steps": 4})
+    train(config, tmp_path / "with", "cpu")
+    monkeypatch.setattr(run, "rehearse", lambda _: None)
+    train(config, tmp_path / "without", "cpu")
+    one, other = (checkpoint.load_weights(tmp_path / name / "checkpoints" / "last") for name in ("with", "without"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_search_that_fails_is_found_before_the_first_update(
+    config_of: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(rehearsal, "translate", full)
+    with pytest.raises(ConfigError, match="the memory of CPU in fp32, 1 threads is too small: "):
+        train(config_of(), tmp_path, "cpu")
+    assert [who for who, _ in batches] == ["rehearse", "rehearse"]
+
+
+# --- a dry run --------------------------------------------------------------------------------
+
+
+def test_a_dry_run_says_what_a_run_would_be(tiny_config: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt) -> None:
+    run = tmp_path / "run"
+    command = ["train", "-c", tiny_config, "--run-dir", run, "--device", "cpu"]
+    ended = mt(*command, "--dry-run")
+    assert ended.code == 0
+    told = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
+    words = sum(len(line.split()) for line in (tiny_corpus / "train.tgt").read_text(encoding="utf-8").splitlines())
+    assert told["pairs"] == "2,000, 2,000 of them drawn for an epoch"
+    tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", told["tokens per epoch"])
+    assert tokens
+    assert int(tokens[1].replace(",", "")) >= words + 2000  # each line has its eos
+    updates = re.fullmatch(r"(\d+), of ([\d,]+) target tokens each", told["updates per epoch"])
+    assert updates
+    assert int(updates[1]) == round(int(tokens[1].replace(",", "")) / 500)
+    assert told["updates to do"] == f"8, {8 / int(updates[1]):.1f} epochs"
+    assert told["vocabulary"] == "320"
+    assert re.fullmatch(
+        r"\d+ sentences of up to \d+ tokens: [\d,]+ MB, on CPU in fp32, 1 threads", told["largest batch"]
+    )
+    assert re.fullmatch(r"0:00:0\d at \d\.\d\d s an update, validations not counted", told["time"])
+    # Nothing was learned, and what was prepared serves the run itself.
+    assert checkpoint.checkpoints(run) == []
+    assert not (run / "metrics.jsonl").exists()
+    prepared = (run / "tokenizer.model").stat().st_mtime_ns
+    assert mt(*command).code == 0
+    assert (run / "tokenizer.model").stat().st_mtime_ns == prepared
+    assert int(checkpoint.read_meta(run / "checkpoints" / "last", [])["step"]) == 8
+    assert mt(*command, "--dry-run").lines[5].endswith(" 0, 0.0 epochs")
+
+
+# --- as much as fits --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """A device on which a batch takes 100 MB and 0.1 MB a token, and which has `memory["room"]` MB."""
+    state = {"room": 300.0, "peak": 0.0, "largest": 0.0}
+
+    def rehearse(_: Learner, batch: Batch) -> None:
+        state["peak"] = 100 + 0.1 * batch.tgt_in.numel()
+        state["largest"] = max(state["largest"], state["peak"])
+        if state["peak"] > state["room"]:
+            raise ConfigError("out of memory")
+
+    monkeypatch.setattr(Learner, "rehearse", rehearse)
+    monkeypatch.setattr(rehearsal, "available_memory_mb", lambda _: state["room"])
+    monkeypatch.setattr(rehearsal, "peak_memory_mb", lambda _: state["peak"])
+    return state
+
+
+AUTO = {"tokens_per_update": 100_000, "tokens_per_batch": "auto"}
+
+
+def test_auto_takes_what_leaves_a_margin(
+    config_of: Callable[..., Config], memory: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.85 x 3000 MB less the moments of the model, less 100: so many tokens at 0.1 MB; whole sentences of them."""
+    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    memory["room"] = 3000.0
+    train(config_of(batch=AUTO, data={"valid": None}), tmp_path, "cpu")
+    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
+    assert isinstance(tokens, int)
+    assert 0.98 * 24_400 < tokens <= 24_500
+    assert f"batch.tokens_per_batch: auto is {tokens:,} here" in (tmp_path / "train.log").read_text()
+
+
+def test_auto_takes_no_more_than_an_update(
+    config_of: Callable[..., Config], memory: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    memory["room"] = 1e6
+    train(config_of(batch={**AUTO, "tokens_per_update": 5000}, data={"valid": None}), tmp_path, "cpu")
+    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
+    assert isinstance(tokens, int)
+    assert 4900 < tokens <= 5000
+
+
+def test_a_resumed_run_keeps_what_auto_was(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    """On a machine with another memory it would be another number, and the plan of the epoch another plan."""
+    changes: dict[str, Any] = {"batch": {"tokens_per_update": 500, "tokens_per_batch": "auto"}, "data": {"valid": None}}
+    train(config_of(**changes, train={"max_steps": 3}), tmp_path, "cpu")
+    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
+    assert tokens != "auto"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: pytest.fail("measured again"))
+        train(config_of(**changes, train={"max_steps": 6}), tmp_path, "cpu")
+    log = (tmp_path / "train.log").read_text()
+    assert "new epoch" not in log
+    assert "config changed since this run was started: train.max_steps: was 3, now 6\n" in log
+    assert "tokens_per_batch: was" not in log
+    assert checkpoint.read_meta(tmp_path / "checkpoints" / "last", [])["config"]["batch"]["tokens_per_batch"] == tokens
+
+
+def test_the_memory_of_a_real_batch_is_measured(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a room of so many MB more than the process has, the batch that is found stays inside."""
+    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    cpu = torch.device("cpu")
+    asked: list[float] = []
+
+    def available(_: torch.device) -> float:
+        devices.reset_peak_memory(cpu)
+        asked.append(devices.peak_memory_mb(cpu) + 400)
+        return asked[-1] / (1 - rehearsal.MARGIN)
+
+    monkeypatch.setattr(rehearsal, "available_memory_mb", available)
+    train(config_of(batch={**AUTO, "tokens_per_update": 10**7}, data={"valid": None}), tmp_path, "cpu")
+    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
+    assert isinstance(tokens, int)
+    assert 2000 < tokens < 10**6
+    devices.reset_peak_memory(cpu)
+    config = config_of(batch={"tokens_per_update": 10**7, "tokens_per_batch": tokens}, data={"valid": None})
+    train(config, tmp_path, "cpu")  # rehearses with its largest batch
+    assert devices.peak_memory_mb(cpu) < asked[0] + 200
+
+
+def test_what_tokens_per_batch_can_be_is_said(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
+    for value in ("0", "true", "automatic"):
+        command = ["train", "-c", tiny_config, "--run-dir", tmp_path, "--set", f"batch.tokens_per_batch={value}"]
+        assert "batch.tokens_per_batch: must be auto or a whole number from 1, found" in refused(mt(*command))
+
+
+def test_a_config_keeps_auto(tiny_mapping: Mapped, tmp_path: Path) -> None:
+    path = tmp_path / "auto.yaml"
+    path.write_text(yaml.safe_dump(merged(tiny_mapping, {"batch": {"tokens_per_batch": "auto"}})), encoding="utf-8")
+    config = load_config(str(path)).config
+    assert config.batch.tokens_per_batch == "auto"
+    again = tmp_path / "again.yaml"
+    again.write_text(config.to_yaml(), encoding="utf-8")
+    assert load_config(str(again)).config == config
+    assert json.loads(config.model_dump_json())["batch"]["tokens_per_batch"] == "auto"
