@@ -94,6 +94,14 @@ optim:
         # limits
         ("model: {n_heads: 0}", "model.n_heads: must be at least 1, found 0"),
         ("model: {dropout: 1}", "model.dropout: must be below 1, found 1"),
+        ("model: {attention_dropout: 1.5}", "model.attention_dropout: must be below 1, found 1.5"),
+        (
+            "model: {attention_dropout: null}",
+            "model.attention_dropout: must be a number, found nothing (null); leave the key out for its default",
+        ),
+        ("model: {activation_dropout: -0.1}", "model.activation_dropout: must be at least 0, found -0.1"),
+        ("model: {source_word_dropout: true}", "model.source_word_dropout: must be a number, found true"),
+        ("model: {word_dropout: 0.1}", "model.word_dropout: unknown key; did you mean source_word_dropout?"),
         ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
         ("data: {max_length_ratio: 0.5}", "data.max_length_ratio: must be at least 1, found 0.5"),
         ("run: {dir: ''}", "run.dir: must not be empty, found ''"),

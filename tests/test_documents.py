@@ -63,8 +63,8 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
         matrices.append(weigh(q, k, bias))
         return matrices[-1]
 
-    def attend_and_note(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        out = attend(q, k, v, bias)
+    def attend_and_note(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        out = attend(q, k, v, bias, dropout)
         calls.append(Attention(q, k, v, matrices[-1], out))
         return out
 

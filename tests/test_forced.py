@@ -90,10 +90,10 @@ def test_the_maps_are_those_of_the_forward_pass(
     seen: list[Tensor] = []
     attend = transformer.attend
 
-    def spy(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    def spy(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
         assert bias is not None
         seen.append(((q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1]) + bias).softmax(-1))
-        return attend(q, k, v, bias)
+        return attend(q, k, v, bias, dropout)
 
     monkeypatch.setattr(transformer, "attend", spy)
     with torch.inference_mode():

@@ -15,6 +15,7 @@ from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.devices import choose_device
 from mt.model.checkpoint import load_model
+from mt.model.transformer import attend, attention_bias
 from mt.processes import Ranks
 from mt.training.run import train
 from mt.training.runlog import RunLog
@@ -77,3 +78,16 @@ def test_resuming_on_a_gpu_goes_on_from_the_checkpoint(tiny_mapping: Mapping[str
         )
         assert train(config, run, "cuda").exit_code == 0
     assert load_model(run / "checkpoints" / "last").meta["step"] == 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_weights_are_dropped_and_the_rest_scaled(dtype: torch.dtype) -> None:
+    """As on a CPU: the share of zeros is 0.25 within 5 standard errors, and other weights are 4/3 as large."""
+    torch.manual_seed(1)
+    q = torch.zeros(8, 4, 64, 64, dtype=dtype, device="cuda")
+    eye = torch.eye(64, dtype=dtype, device="cuda").repeat(8, 4, 1, 1)
+    bias = attention_bias(torch.ones(8, 1, 1, 64, dtype=torch.bool, device="cuda"), dtype)
+    weights = attend(q, q, eye, bias, 0.25).double()
+    assert ((weights == 0).double().mean() - 0.25).abs() < 5 * (0.25 * 0.75 / weights.numel()) ** 0.5
+    torch.testing.assert_close(weights[weights != 0].mean().item() * 64, 4 / 3, rtol=1e-2, atol=0)
+    assert (attend(q, q, eye, bias) > 0).all()

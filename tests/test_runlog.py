@@ -331,6 +331,25 @@ def test_what_may_change_is_told(started: Path, tiny_mapping: Mapping[str, Any])
     ]
 
 
+def test_dropouts_and_computed_positions_may_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+    """No weight has another shape or use by them; learned positions are weights."""
+    dropouts = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0, "source_word_dropout": 0.1}
+    said = [
+        "model.dropout: was 0.1, now 0.3",
+        "model.attention_dropout: was 0.0, now 0.2",
+        "model.activation_dropout: was None, now 0.0",
+        "model.source_word_dropout: was 0.0, now 0.1",
+    ]
+    assert check_same_run(started, config_of(tiny_mapping, model=dropouts)) == said
+    longer = config_of(tiny_mapping, model={"max_positions": 80})
+    assert check_same_run(started, longer) == ["model.max_positions: was 64, now 80"]
+    with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"):  # the key that is at fault alone
+        check_same_run(started, config_of(tiny_mapping, model={**dropouts, "d_ff": 128}))
+    write_config(started, config_of(tiny_mapping, model={"positions": "learned"}))
+    with pytest.raises(CheckpointError, match=r"\(model\.max_positions: was 64, now 80\)"):
+        check_same_run(started, config_of(tiny_mapping, model={"positions": "learned", "max_positions": 80}))
+
+
 def test_another_model_or_tokenizer_is_refused_with_every_key(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
     changed = config_of(
         tiny_mapping, model={"d_ff": 128, "norm": "post"}, tokenizer={"vocab_size": 400}, train={"max_steps": 9}

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from mt.data.tokenizer import EOS
 from mt.devices import small_products
 
 if TYPE_CHECKING:
@@ -60,7 +61,12 @@ class Dropout(nn.Module):
         if not self.training or self.p == 0 or x.device.type != "cpu":
             return F.dropout(x.relu_() if relu else x, self.p, self.training)
         dropout: Any = _CpuReluDropout.apply if relu else _CpuDropout.apply
-        return cast("Tensor", dropout(x, min(255, max(1, round(256 * self.p)))))
+        return cast("Tensor", dropout(x, _of_256(self.p)))
+
+
+def _of_256(p: float) -> int:
+    """How many of the 256 values of a byte stand for "dropped"; 0 only where nothing is to be."""
+    return min(255, max(1, round(256 * p))) if p else 0
 
 
 def _draw_bytes(shape: torch.Size) -> Tensor:
@@ -133,12 +139,16 @@ def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
     return scores.softmax(dim=-1)
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K)."""
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float = 0.0) -> Tensor:
+    """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K).
+
+    Each weight is dropped with the probability `dropout`, after the softmax, as `Dropout` does it. The paper does not
+    tell of that; its authors' code (tensor2tensor) does it.
+    """
     if q.is_cuda:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
     attention: Any = _CpuAttention.apply
-    return cast("Tensor", attention(q, k, v, bias))
+    return cast("Tensor", attention(q, k, v, bias, _of_256(dropout)))
 
 
 class _CpuAttention(torch.autograd.Function):
@@ -147,16 +157,25 @@ class _CpuAttention(torch.autograd.Function):
     Sentences are short, so these products are small and come in ever new shapes. oneDNN writes machine code for
     each new shape, 0.5 ms a product where MKL multiplies in 0.1 to 0.3 (584 x 14 x 64 and 200 x 5 x 65, two Zen 5
     cores); torch's fused kernel is slower still.
+
+    Which weights were dropped takes no memory until the way back: a weight has no use for its sign, so these are kept
+    as negative ones.
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropped: int) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k, v = (x.to(wide).contiguous() for x in (q, k, v))
         with small_products():
             weights = attention_weights(q, k, None if bias is None else bias.to(wide))  # (B, H, T, S)
-            out = weights @ v
+            if dropped:
+                kept = _kept(_draw_bytes(weights.shape), dropped, wide)  # 0, or at least 1
+                out = (kept * weights) @ v
+                weights.copysign_(kept.sub_(0.5))
+            else:
+                out = weights @ v
         ctx.save_for_backward(q, k, v, weights)
+        ctx.dropped = dropped
         return out
 
     @staticmethod
@@ -165,20 +184,28 @@ class _CpuAttention(torch.autograd.Function):
         q, k, v, weights = ctx.saved_tensors
         scale = q.shape[-1] ** -0.5
         with small_products():
-            grad_v = weights.transpose(-2, -1) @ grad
             grad_weights = grad @ v.transpose(-2, -1)
+            if ctx.dropped:
+                kept_scale = 256 / (256 - ctx.dropped)
+                grad_v = weights.relu().mul_(kept_scale).transpose(-2, -1) @ grad
+                # A weight of 0 counts as dropped, which is as good: its score's gradient is 0 either way.
+                grad_weights = torch.ops.aten.threshold_backward(grad_weights, weights, 0)
+                weights, scale = weights.abs(), scale * kept_scale
+            else:
+                grad_v = weights.transpose(-2, -1) @ grad
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(scale)
-            return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None
+            return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None, None
 
 
 class MultiHeadAttention(nn.Module):
     """Section 3.2.2. One product makes Q, K and V of all heads; head h reads columns h*K to (h+1)*K of each."""
 
-    def __init__(self, d_model: int, n_heads: int, bias: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_heads = n_heads
-        self.query_key_value = Linear(d_model, 3 * d_model, bias=bias)
-        self.output = Linear(d_model, d_model, bias=bias)
+        self.n_heads = config.n_heads
+        self.dropout = config.attention_dropout
+        self.query_key_value = Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
+        self.output = Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
     def heads(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K)"""
@@ -188,10 +215,15 @@ class MultiHeadAttention(nn.Module):
         """The concatenated heads times W^O. (B, H, T, K) -> (B, T, D)"""
         return self.output(x.transpose(1, 2).flatten(-2))
 
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """q (B, H, T, K), k and v (B, H, S, K) -> (B, T, D), with dropout in training."""
+        dropout = self.dropout if self.training else 0.0
+        return self.merge(attend(q, k, v, bias, dropout).to(q.dtype))
+
     def self_attention(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x (B, T, D) attends to itself -> (B, T, D)"""
         q, k, v = self.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
-        return self.merge(attend(self.heads(q), self.heads(k), self.heads(v), bias).to(x.dtype))
+        return self.attend(self.heads(q), self.heads(k), self.heads(v), bias)
 
     def query(self, x: Tensor) -> Tensor:
         """The queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
@@ -205,7 +237,7 @@ class MultiHeadAttention(nn.Module):
     def cross_attention(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
         """x (B, T, D) attends to the encoder's output (B, S, D) -> (B, T, D)"""
         k, v = self.key_value(memory)
-        return self.merge(attend(self.query(x), k, v, bias).to(x.dtype))
+        return self.attend(self.query(x), k, v, bias)
 
 
 class FeedForward(nn.Module):
@@ -216,7 +248,8 @@ class FeedForward(nn.Module):
         self.inner = Linear(config.d_model, config.d_ff)
         self.outer = Linear(config.d_ff, config.d_model)
         self.relu = config.activation == "relu"
-        self.dropout = Dropout(config.dropout)
+        inside = config.activation_dropout
+        self.dropout = Dropout(config.dropout if inside is None else inside)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.inner(x)  # (B, T, F)
@@ -245,7 +278,7 @@ class EncoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(config.d_model, config.n_heads, config.attention_bias)
+        self.attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.around_attention = Residual(config)
         self.around_feed_forward = Residual(config)
@@ -262,8 +295,8 @@ class DecoderLayer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.self_attention = MultiHeadAttention(config.d_model, config.n_heads, config.attention_bias)
-        self.cross_attention = MultiHeadAttention(config.d_model, config.n_heads, config.attention_bias)
+        self.self_attention = MultiHeadAttention(config)
+        self.cross_attention = MultiHeadAttention(config)
         self.feed_forward = FeedForward(config)
         self.around_self_attention = Residual(config)
         self.around_cross_attention = Residual(config)
@@ -287,13 +320,20 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4). (B, T) -> (B, T, D)"""
+    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4). (B, T) -> (B, T, D)
 
-    def __init__(self, tokens: nn.Embedding, config: ModelConfig) -> None:
+    `word_dropout` is the probability with which a token's embedding is 0 as a whole in training, its position being
+    left (Gal and Ghahramani, 2016, for each word of the vocabulary; here, as Sennrich et al., 2016, "Edinburgh Neural
+    Machine Translation Systems for WMT 16", for each token of a sentence). What is kept is divided by 1 - p; the
+    latter's software multiplied by 1 - p in decoding instead, to the same end. An eos is never dropped, nor scaled.
+    """
+
+    def __init__(self, tokens: nn.Embedding, config: ModelConfig, word_dropout: float = 0.0) -> None:
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
         self.dropout = Dropout(config.dropout)
+        self.word_dropout = Dropout(word_dropout)
         self.learned = config.positions == "learned"
         self.positions: Tensor
         if self.learned:
@@ -306,8 +346,11 @@ class Embedding(nn.Module):
         """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
         span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
         # The look-up stays in the parameters' dtype: its gradient sums over all uses of a word.
-        x = self.tokens(ids) * self.scale + self.positions[span]
-        return self.dropout(x.to(dtype))
+        words = self.tokens(ids) * self.scale  # (B, T, D)
+        if self.training and self.word_dropout.p:
+            kept = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
+            words = words * kept.masked_fill(ids[..., None] == EOS, 1.0)
+        return self.dropout((words + self.positions[span]).to(dtype))
 
 
 class Transformer(nn.Module):
@@ -324,7 +367,7 @@ class Transformer(nn.Module):
         target = nn.Embedding(tgt_vocab_size, config.d_model)
         tied_source = config.tie_embeddings and joint
         source = target if tied_source else nn.Embedding(src_vocab_size, config.d_model)
-        self.src_embedding = Embedding(source, config)
+        self.src_embedding = Embedding(source, config, config.source_word_dropout)
         self.tgt_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))

@@ -285,7 +285,7 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 
     Another `model` or `tokenizer` section cannot resume once there are weights or a tokenizer: CheckpointError
-    with the differing keys. Returns the other keys that differ.
+    with the differing keys. Returns the other keys that differ, such as the dropouts of the model.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -299,7 +299,9 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         if now[section][key] != old
     ]
     made = {"model.": list(folder.glob("checkpoints/step-*")), "tokenizer.": list(folder.glob("tokenizer*.model"))}
-    if fixed := [line for line in differing if any(files and line.startswith(part) for part, files in made.items())]:
+    free = tuple(f"model.{key}:" for key in _free_keys(config))
+    held = [line for line in differing if not line.startswith(free)]
+    if fixed := [line for line in held if any(files and line.startswith(part) for part, files in made.items())]:
         raise CheckpointError(
             f"run directory {folder}: holds a run with another model or tokenizer, and weights cannot change "
             f"their shape ({'; '.join(fixed)}); give another --run-dir, or --fresh to set that run aside"
@@ -319,6 +321,12 @@ def as_settled(config: Config, folder: Path) -> Config:
         return config
     before = load_config(str(path)).config.batch.tokens_per_batch
     return config if before == "auto" else with_batch(config, before)
+
+
+def _free_keys(config: Config) -> set[str]:
+    """Keys of the section `model` that decide neither the shape of a weight nor what it is for."""
+    free = {"dropout", "attention_dropout", "activation_dropout", "source_word_dropout"}
+    return free | {"max_positions"} if config.model.positions == "sinusoidal" else free
 
 
 def write_config(folder: Path, config: Config) -> None:
