@@ -177,7 +177,7 @@ class BpeDropout(Segmenter):
     def choose(self, units: Array, random: np.random.Generator) -> Array:
         """In each round one merge of each word; words that are done leave."""
         chosen = np.full(len(units), -1)
-        tokens, place = units, np.arange(len(units))
+        tokens, place = units.copy(), np.arange(len(units))
         rank = self._rank(tokens, np.arange(len(tokens)))  # of the merge of a token with the next; `end`: none
         while len(tokens):
             here = np.arange(len(tokens))
@@ -235,8 +235,8 @@ class UnigramSampling(Segmenter):
         ends = np.flatnonzero(units == self.end)
         here = np.concatenate([[0], ends[:-1] + 1])
         while len(here):
-            logs = self._logs(pieces, after, here)
-            up_to = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)  # (words, K)
+            logs = self._logs(pieces, after, here)  # (words, K)
+            up_to = np.exp(logs - logs.max(axis=1, keepdims=True)).cumsum(axis=1)
             total = up_to[:, -1]
             # The product can be rounded up to the total itself.
             drawn = np.minimum(random.random(len(here)) * total, np.nextafter(total, 0.0))
@@ -264,14 +264,16 @@ class UnigramSampling(Segmenter):
         ends = np.flatnonzero(units == self.end)
         left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(units))  # (U,) units to the end
         by_left = left.argsort(kind="stable")
-        for here in np.split(by_left, np.bincount(left).cumsum()[:-1])[1:]:  # 0 are the ends themselves
-            logs = self._logs(pieces, after, here)
+        for n_left, here in enumerate(np.split(by_left, np.bincount(left).cumsum()[:-1])):
+            if n_left == 0:  # the ends themselves
+                continue
+            logs = self._logs(pieces[:, :n_left], after, here)
             top = logs.max(axis=1)
             after[here] = top + np.log(np.exp(logs - top[:, None]).sum(axis=1))
         return after
 
     def _logs(self, pieces: Array, after: npt.NDArray[Any], here: Array) -> npt.NDArray[Any]:
         """(len(here), K) log of the sum over what begins with each piece that is possible here."""
-        following = here[:, None] + np.arange(1, self.longest + 1)
+        following = here[:, None] + np.arange(1, pieces.shape[1] + 1)
         logs: npt.NDArray[Any] = self.weights[pieces[here]] + after[following]
         return logs

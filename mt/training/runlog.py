@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"
 LOCK = ".lock"
+# Keys of `model` and `tokenizer` that neither shape weights nor choose tokens: a run may go on with others.
+MAY_CHANGE = ("tokenizer.sampling_alpha",)
 
 
 class RunLog:
@@ -264,8 +266,8 @@ def set_aside(folder: Path) -> Path | None:
 def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 
-    Another `model` or `tokenizer` section cannot resume once there are weights or a tokenizer: CheckpointError
-    with the differing keys. Returns the other keys that differ.
+    Another `model` or `tokenizer` section (but for MAY_CHANGE) cannot resume once there are weights or a tokenizer:
+    CheckpointError with the differing keys. Returns the other keys that differ.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -279,7 +281,8 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         if now[section][key] != old
     ]
     made = {"model.": list(folder.glob("checkpoints/step-*")), "tokenizer.": list(folder.glob("tokenizer*.model"))}
-    if fixed := [line for line in differing if any(files and line.startswith(part) for part, files in made.items())]:
+    made_from = tuple(part for part, files in made.items() if files)
+    if fixed := [line for line in differing if line.startswith(made_from) and line.split(":")[0] not in MAY_CHANGE]:
         raise CheckpointError(
             f"run directory {folder}: holds a run with another model or tokenizer, and weights cannot change "
             f"their shape ({'; '.join(fixed)}); give another --run-dir, or --fresh to set that run aside"

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from mt.config import Config, require_training_data
 from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import check_sources, data_root, read_pairs
+from mt.data.sampling import Sampling
 from mt.data.store import known_facts, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, choose_device, compiled, peak_memory_mb, release_freed_memory, seed_everything
@@ -96,6 +97,7 @@ class Trainer:
             [source.weight for source in config.data.train],
             config.batch,
             config.run.seed,
+            Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None,
         )
         seed_everything(config.run.seed)
         self.model = checkpoint.build_model(config, self.tokenizer).to(device.device)
@@ -127,7 +129,9 @@ class Trainer:
 
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
-        return f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
+        alpha = self.config.tokenizer.sampling_alpha
+        plan = f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
+        return plan if alpha is None else f"{plan}/{alpha}"
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
@@ -159,7 +163,7 @@ class Trainer:
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
-            self.log.say("data, batch sizes or seed have changed: going on with a new epoch of the new plan")
+            self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
             self.state.plan, self.state.epoch, self.state.update = (
                 self._plan_id(),
                 self.state.epoch + 1,
