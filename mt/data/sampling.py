@@ -1,8 +1,8 @@
 """Subword regularisation: each epoch of training sees the same text in other tokens.
 
 BPE-dropout for BPE (Provilkov et al. 2020, section 3), sampling from all segmentations for unigram (Kudo 2018,
-section 3). SentencePiece can do both, but its versions 0.2.2 and later salt their random numbers anew in every
-process, so that a run could not be repeated or resumed; so this is done here, on whole chunks of ids at a time.
+section 3). SentencePiece can do both, but its version 0.2.3 draws other random numbers in every process, whatever the
+seed: a run could not be resumed or repeated. So it is done here, on whole chunks of ids at a time.
 
 Text never comes up: the ids of the store are taken apart into units, which are ids too (the single characters of a
 piece; bytes, unk and whatever else cannot be taken apart stand for themselves), and units are put together anew.
