@@ -117,6 +117,9 @@ class TokenizerConfig(_Strict):
     joint: Flag = _key(True, "one vocabulary for both languages")
     byte_fallback: Flag = _key(True, "spell an unseen character in bytes instead of unk")
     sample_lines: Count = _key(2_000_000, "lines per side to learn the tokens from, at most")
+    sampling_alpha: Positive | None = _key(
+        None, "subword regularisation: bpe: share of merges passed over; unigram: smoothing; null for none"
+    )
 
 
 class BatchConfig(_Strict):
@@ -358,6 +361,9 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         paths = ["tokenizer.vocab_size", "tokenizer.byte_fallback"]
         required = "must be above 260 (256 bytes, 4 special tokens) with byte_fallback"
         yield paths, f"{required}, found {tokenizer.vocab_size}"
+    if tokenizer and tokenizer.type == "bpe" and (alpha := tokenizer.sampling_alpha) and alpha >= 1:
+        paths = ["tokenizer.sampling_alpha", "tokenizer.type"]
+        yield paths, f"must be below 1 with type bpe (the share of merges passed over), found {alpha}"
     if optim and (optim.schedule == "noam") != (optim.peak_lr is None):
         paths = ["optim.peak_lr", "optim.schedule"]
         required = f"must be {'null' if optim.peak_lr else 'a number'} with schedule {optim.schedule}"

@@ -139,6 +139,11 @@ optim:
             "tokenizer: {vocab_size: 260}",
             "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with byte_fallback, found 260",
         ),
+        ("tokenizer: {sampling_alpha: 0}", "tokenizer.sampling_alpha: must be above 0, found 0"),
+        (
+            "tokenizer: {sampling_alpha: 1}",
+            "tokenizer.sampling_alpha: must be below 1 with type bpe (the share of merges passed over), found 1.0",
+        ),
         (
             "optim: {schedule: noam}",
             "optim.peak_lr: must be null with schedule noam, found 0.0007",

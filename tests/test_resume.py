@@ -423,7 +423,7 @@ def test_another_batch_size_begins_a_new_epoch_and_says_so(copied: Path, setting
     train(config_of(settings, **changed), copied, "cpu")
     log = (copied / "train.log").read_text()
     assert "config changed since this run was started: batch.tokens_per_update: was 2700, now 1700" in log
-    assert "data, batch sizes or seed have changed: going on with a new epoch of the new plan" in log
+    assert "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan" in log
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)
 

@@ -350,6 +350,13 @@ def test_dropouts_and_computed_positions_may_change(started: Path, tiny_mapping:
         check_same_run(started, config_of(tiny_mapping, model={"positions": "learned", "max_positions": 80}))
 
 
+def test_what_changes_neither_weights_nor_vocabulary_may_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+    changed = config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1})
+    assert check_same_run(started, changed) == ["tokenizer.sampling_alpha: was None, now 0.1"]
+    with pytest.raises(CheckpointError, match=r"\(tokenizer\.vocab_size: was 320, now 400\)"):
+        check_same_run(started, config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1, "vocab_size": 400}))
+
+
 def test_another_model_or_tokenizer_is_refused_with_every_key(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
     changed = config_of(
         tiny_mapping, model={"d_ff": 128, "norm": "post"}, tokenizer={"vocab_size": 400}, train={"max_steps": 9}

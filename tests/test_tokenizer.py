@@ -125,6 +125,16 @@ def test_pieces_are_what_the_ids_stand_for(separate):
     assert len(separate.tgt_pieces("the cat")) == len(separate.encode_tgt(["the cat"])[0])
 
 
+def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(joint, separate):
+    vocabulary = joint.tgt_vocabulary()
+    assert vocabulary == joint.src_vocabulary()
+    assert len(vocabulary) == 300
+    assert [text for text, _ in vocabulary[: 4 + 256]] == [""] * (4 + 256)
+    assert all(text and joint.tgt_piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260)
+    assert all(score < 0 or i <= 260 for i, (_, score) in enumerate(vocabulary) if vocabulary[i][0])
+    assert "ß" in {text for text, _ in separate.src_vocabulary()} - {text for text, _ in separate.tgt_vocabulary()}
+
+
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint):
     spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
     pieces = {joint._tgt.id_to_piece(i): i for i in range(joint.tgt_vocab_size)}

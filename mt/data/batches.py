@@ -11,7 +11,8 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -146,10 +147,26 @@ def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], cou
 class Plan:
     """Which sentences each update of each epoch learns from."""
 
-    def __init__(self, store: Store, weights: Sequence[float], batch: BatchConfig, seed: int) -> None:
-        """`weights`: how often each corpus of the store is seen in an epoch, relative to the others."""
-        self.store, self.seed, self.batch = store, seed, batch
+    def __init__(
+        self,
+        store: Store,
+        weights: Sequence[float],
+        batch: BatchConfig,
+        seed: int,
+        sampling: Callable[[int, threading.Event], Store] | None = None,
+    ) -> None:
+        """`weights`: how often each corpus of the store is seen in an epoch, relative to the others.
+
+        `sampling`, where given, makes the store of an epoch from its number; it may give up once the event is set.
+        """
+        self.store, self.seed, self.batch, self.sampling = store, seed, batch, sampling
         self.weights = [weight / min(weights) for weight in weights]
+
+    def of_epoch(self, epoch: int, stop: threading.Event) -> Plan:
+        """The plan over the store of `epoch`: this one, unless subwords are sampled."""
+        if self.sampling is None:
+            return self
+        return Plan(self.sampling(epoch, stop), self.weights, self.batch, self.seed)
 
     def updates(self, epoch: int) -> list[list[Indices]]:
         """Updates of `epoch`, each a list of micro-batches of sentence numbers."""
@@ -235,14 +252,19 @@ class Feed:
 
     def _fill(self, epoch: int, number: int) -> None:
         try:
-            while not self._stop.is_set():
-                updates = self.plan.updates(epoch)
-                for here in range(number, len(updates)):
-                    batches, n_tgt = self.plan.share(updates[here], self.rank, self.count)
-                    self._put(Update(epoch, here, len(updates), batches, n_tgt))
-                    if self._stop.is_set():
-                        return
-                epoch, number = epoch + 1, 0
+            # While the updates of one epoch are made, the store of the next is sampled.
+            with ThreadPoolExecutor(1) as ahead:
+                coming = ahead.submit(self.plan.of_epoch, epoch, self._stop)
+                while not self._stop.is_set():
+                    plan = coming.result()
+                    coming = ahead.submit(self.plan.of_epoch, epoch + 1, self._stop)
+                    updates = plan.updates(epoch)
+                    for here in range(number, len(updates)):
+                        batches, n_tgt = plan.share(updates[here], self.rank, self.count)
+                        self._put(Update(epoch, here, len(updates), batches, n_tgt))
+                        if self._stop.is_set():
+                            return
+                    epoch, number = epoch + 1, 0
         except BaseException as error:
             self._put(error)
 

@@ -15,6 +15,8 @@ from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
 
 if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
     from mt.config import TokenizerConfig
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -114,6 +116,14 @@ class Tokenizer:
         """The id of a target piece given as text, that of unk where there is none."""
         return int(self._tgt.piece_to_id(piece))
 
+    def src_vocabulary(self) -> list[tuple[str, float]]:
+        """Text and score (of unigram a log-probability) of each source id; text is "" for special ids and bytes."""
+        return _vocabulary(self._src)
+
+    def tgt_vocabulary(self) -> list[tuple[str, float]]:
+        """Text and score of each target id, as `src_vocabulary` gives them."""
+        return _vocabulary(self._tgt)
+
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         """One line of text per row of target ids, in the form of `normalize_line`.
 
@@ -197,6 +207,11 @@ def train_tokenizer(
 
 _JOINT = ["tokenizer.model"]
 _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
+
+
+def _vocabulary(model: SentencePieceProcessor) -> list[tuple[str, float]]:
+    ids = range(model.piece_size())
+    return [("" if i <= EOS or model.is_byte(i) else model.id_to_piece(i), model.get_score(i)) for i in ids]
 
 
 def _normalized(lines: list[str]) -> list[str]:

@@ -70,6 +70,8 @@ def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
     ConfigError where not even one sentence fits.
     """
     device, longest = learner.device.device, int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
+    if config.tokenizer.sampling_alpha:
+        longest = config.data.max_tokens + 1
     fixed = MOMENTS * sum(p.numel() for p in learner.model.parameters() if p.requires_grad) / 1e6
     room = available_memory_mb(device) * (1 - MARGIN) - fixed
     most = config.batch.tokens_per_update // longest

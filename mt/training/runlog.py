@@ -299,7 +299,7 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         if now[section][key] != old
     ]
     made = {"model.": list(folder.glob("checkpoints/step-*")), "tokenizer.": list(folder.glob("tokenizer*.model"))}
-    free = tuple(f"model.{key}:" for key in _free_keys(config))
+    free = tuple(f"{key}:" for key in _free_keys(config))
     held = [line for line in differing if not line.startswith(free)]
     if fixed := [line for line in held if any(files and line.startswith(part) for part, files in made.items())]:
         raise CheckpointError(
@@ -324,9 +324,10 @@ def as_settled(config: Config, folder: Path) -> Config:
 
 
 def _free_keys(config: Config) -> set[str]:
-    """Keys of the section `model` that decide neither the shape of a weight nor what it is for."""
-    free = {"dropout", "attention_dropout", "activation_dropout", "source_word_dropout"}
-    return free | {"max_positions"} if config.model.positions == "sinusoidal" else free
+    """Keys of `model` and `tokenizer` that decide neither the shape of a weight nor what it is for."""
+    dropouts = ("dropout", "attention_dropout", "activation_dropout", "source_word_dropout")
+    free = {"tokenizer.sampling_alpha", *(f"model.{key}" for key in dropouts)}
+    return free | {"model.max_positions"} if config.model.positions == "sinusoidal" else free
 
 
 def write_config(folder: Path, config: Config) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from mt.config import Config
 from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import data_root, read_pairs
+from mt.data.sampling import Sampling
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, peak_memory_mb
@@ -84,7 +85,8 @@ class Trainer:
             self._settle_batch()
         self.validation = self.ranks.first(self._validation)
         weights = [source.weight for source in config.data.train]
-        self.plan = Plan(self.store, weights, self.config.batch, config.run.seed)
+        sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
+        self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
         self.state = TrainState(plan=self._plan_id())
         self.signals = Signals()
 
@@ -117,7 +119,9 @@ class Trainer:
 
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
-        return f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
+        alpha = self.config.tokenizer.sampling_alpha
+        plan = f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
+        return plan if alpha is None else f"{plan}/{alpha}"
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
@@ -135,7 +139,7 @@ class Trainer:
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
-            self.log.say("data, batch sizes or seed have changed: going on with a new epoch of the new plan")
+            self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
             self.state.plan, self.state.epoch, self.state.update = (
                 self._plan_id(),
                 self.state.epoch + 1,
