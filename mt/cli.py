@@ -408,7 +408,7 @@ def average(
 
 @config_app.command("check")
 def config_check(config: ConfigName, sets: Sets = None) -> None:
-    """Validate a config with its data opened, without training.
+    """Validate a config with its data and train.init_from opened, without training.
 
     \b
     mt config check --config base.yaml
@@ -421,6 +421,10 @@ def config_check(config: ConfigName, sets: Sets = None) -> None:
     require_training_data(loaded.config)
     if faults := check_sources(loaded.config.data):
         raise DataError("\n".join(faults))
+    if loaded.config.train.init_from or loaded.config.train.freeze:
+        from mt.training.initial import look_up
+
+        look_up(loaded.config)
     _print(f"{loaded.path}: good")
 
 

@@ -41,6 +41,10 @@ Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_switch)]
+Part = Literal[
+    "source_embedding", "target_embedding", "output", "encoder", "decoder",
+    "self_attention", "cross_attention", "feed_forward",
+]  # fmt: skip
 
 
 def _key(default: Any, description: str) -> Any:
@@ -164,6 +168,11 @@ class TrainConfig(_Strict):
     keep_last: Count = _key(5, "newest checkpoints to keep")
     keep_best: Natural = _key(1, "best checkpoints to keep besides")
     ema: Decay | None = _key(None, "decay per update of a running mean of weights; null for none")
+    init_from: Text | None = _key(
+        None, "run directory, checkpoint or exported folder whose weights are the first ones; null for random ones"
+    )
+    new_vocabulary: Flag = _key(False, "with init_from: learn a vocabulary from this data instead of keeping that one")
+    freeze: list[Part] = _key([], "parts that do not learn; those of layers are meant in all layers")
 
 
 class DecodeConfig(_Strict):
@@ -345,6 +354,9 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         paths = ["optim.warmup_steps", "optim.schedule", "train.max_steps"]
         required = f"must be below train.max_steps ({train.max_steps}) with schedule cosine"
         yield paths, f"{required}, found {optim.warmup_steps}"
+    if train and train.new_vocabulary and train.init_from is None:
+        paths = ["train.new_vocabulary", "train.init_from"]
+        yield paths, "must be false without train.init_from, found true; a run of its own learns one anyway"
     for path, source in named_sources(data) if data else []:
         if source.name and not source.path:
             paths, text = [f"{path}.name", f"{path}.path"], _shown(source.name)
@@ -366,6 +378,7 @@ _REQUIRED = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "string_too_short": "must not be empty",
+    "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",
     "greater_than": "must be above {gt:g}",
@@ -401,6 +414,8 @@ def _remedy(kind: str, found: object) -> str:
         return "; YAML reads an unquoted yes, no, on or off as that: put the text in quotes"
     if kind == "string_type" and isinstance(found, int | float):
         return "; put the text in quotes"
+    if kind == "list_type" and isinstance(found, str):
+        return f"; write [{found}]"
     if kind in ("int_type", "float_type") and isinstance(found, str):
         try:
             return f"; write {int(found) if kind == 'int_type' else float(found)} without quotes"

@@ -54,9 +54,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         low = weight.to(hidden.dtype)  # (V, D)
         low_bias = None if bias is None else bias.to(hidden.dtype)
         weight_mean = weight.mean(0).to(hidden.dtype)  # (D,)
-        grad_hidden = torch.empty_like(hidden)  # (N, D)
-        grad_weight = torch.zeros_like(weight)  # (V, D)
-        grad_bias = None if bias is None else torch.zeros_like(bias)  # (V,)
+        # None for what is frozen.
+        needed_hidden, needed_weight, needed_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if needed_hidden else None  # (N, D)
+        grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
+        grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
         nll, tiny = weight.new_zeros(()), torch.finfo(weight.dtype).tiny
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
@@ -70,13 +72,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0)
             grad_z = grad_z.to(h.dtype)
-            torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
-            if h.dtype == weight.dtype:
-                grad_weight.addmm_(grad_z.t(), h)
-            else:
-                grad_weight += grad_z.t() @ h
-        grad_hidden -= smoothing * weight_mean
-        grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
+            if grad_hidden is not None:
+                torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
+            if grad_weight is not None:
+                if h.dtype == weight.dtype:
+                    grad_weight.addmm_(grad_z.t(), h)
+                else:
+                    grad_weight += grad_z.t() @ h
+        if grad_hidden is not None:
+            grad_hidden -= smoothing * weight_mean
+        if grad_weight is not None:
+            grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
         if grad_bias is not None:
             grad_bias -= smoothing * len(hidden) / vocab_size
         # lse - z_y is the nll; what is left of the smoothed loss is e (z_y - mean_v z).
@@ -93,10 +99,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         # In place: nobody else holds these buffers, and the graph is walked once.
-        grad_bias = None if grad_bias is None else grad_bias.mul_(grad)
-        return grad_hidden.mul_(grad), grad_weight.mul_(grad), grad_bias, None, None
+        scaled = [None if made is None else made.mul_(grad) for made in ctx.saved_tensors]
+        return *scaled, None, None
 
 
 def smoothed_cross_entropy(

@@ -30,7 +30,9 @@ from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, choose_device, compiled, peak_memory_mb, release_freed_memory, seed_everything
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.model import checkpoint
+from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
+from mt.training.initial import freeze, initialise, look_up
 from mt.training.loss import batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 from mt.training.runlog import (
@@ -84,22 +86,21 @@ class Outcome:
 class Trainer:
     """A run in progress: model, optimiser, position, and what they are written to."""
 
-    def __init__(self, config: Config, run: Path, device: Device, log: RunLog) -> None:
+    def __init__(self, config: Config, run: Path, device: Device, log: RunLog, source: LoadedModel | None = None) -> None:
         self.config, self.run, self.device, self.log = config, run, device, log
+        self.source = source  # of the first weights
+        self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
         self.ticked = time.perf_counter()
         self.tokenizer = self._tokenizer()
         data, folder = config.data, run / "store" / "train"
         self.store = open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
         self.validation = Validation(config, data.valid, run, self.tokenizer, log) if data.valid else None
-        self.plan = Plan(
-            self.store,
-            [source.weight for source in config.data.train],
-            config.batch,
-            config.run.seed,
-        )
+        weights = [text.weight for text in config.data.train]
+        self.plan = Plan(self.store, weights, config.batch, config.run.seed)
         seed_everything(config.run.seed)
         self.model = checkpoint.build_model(config, self.tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
+        freeze(self.model, config.train.freeze, log.say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
@@ -115,6 +116,10 @@ class Trainer:
     def _tokenizer(self) -> Tokenizer:
         if Tokenizer.is_in(self.run):
             return Tokenizer.load(self.run)
+        if self.source is not None and not self.config.train.new_vocabulary:
+            self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
+            self.source.tokenizer.save(self.run)
+            return self.source.tokenizer
         config, root = self.config, data_root(self.config.data)
         pairs = (
             pair
@@ -140,6 +145,11 @@ class Trainer:
                     "and start over"
                 )
             self.log.forget_after(0)
+            if self.source is not None:
+                self.origin = initialise(self.model, self.tokenizer, self.source, self.log.say)
+                self.source = None  # its memory is needed
+                if self.ema is not None:
+                    self.ema.load_state_dict(self.model.state_dict())
             return
         folder, meta = found
         if meta["tokenizer"] != self.tokenizer.fingerprint:
@@ -156,15 +166,12 @@ class Trainer:
         if state["scaler"]:  # empty where the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
         self.state = TrainState(**state["train"])
+        self.origin = meta.get("init_from")
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes or seed have changed: going on with a new epoch of the new plan")
-            self.state.plan, self.state.epoch, self.state.update = (
-                self._plan_id(),
-                self.state.epoch + 1,
-                0,
-            )
+            self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
 
     # --- one update -------------------------------------------------------------------------
 
@@ -268,6 +275,7 @@ class Trainer:
             "tokenizer": self.tokenizer.fingerprint,
             "step": state.step,
             "score": score,
+            **({"init_from": self.origin} if self.origin else {}),
         }
         checkpoint.save_model_folder(folder, checkpoint.weights_of(self.judged), meta, tensors)
         checkpoint.point(self.run, checkpoint.LAST, folder)
@@ -447,6 +455,8 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     if faults := check_sources(config.data):
         raise DataError("\n".join(faults))
     device = choose_device(device_name, config.train.precision)
+    # A run that goes on needs nothing of where it began: that may be gone.
+    source = look_up(config) if fresh or not checkpoint.checkpoints(run) else None
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)
     lock = claim(run)
@@ -457,9 +467,10 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             log.say(f"run directory {run} on {device}")
-            trainer = Trainer(config, run, device, log)
-            write_manifest(run, _facts(trainer))
+            trainer = Trainer(config, run, device, log, source)
+            del source
             trainer.resume()
+            write_manifest(run, _facts(trainer))
             outcome = trainer.train()
             log.say(outcome.reason)
             return outcome
@@ -485,4 +496,5 @@ def _facts(trainer: Trainer) -> Mapping[str, Any]:
         "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
         "pairs": len(trainer.store),
         "tokenizer": trainer.tokenizer.fingerprint,
+        **({"init_from": trainer.origin} if trainer.origin else {}),
     }
