@@ -86,9 +86,9 @@ class Outcome:
 class Trainer:
     """A run in progress: model, optimiser, position, and what they are written to."""
 
-    def __init__(self, config: Config, run: Path, device: Device, log: RunLog, source: LoadedModel | None = None) -> None:
+    def __init__(self, config: Config, run: Path, device: Device, log: RunLog, base: LoadedModel | None = None) -> None:
         self.config, self.run, self.device, self.log = config, run, device, log
-        self.source = source  # of the first weights
+        self.base = base  # what the first weights are of
         self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
         self.ticked = time.perf_counter()
         self.tokenizer = self._tokenizer()
@@ -116,10 +116,10 @@ class Trainer:
     def _tokenizer(self) -> Tokenizer:
         if Tokenizer.is_in(self.run):
             return Tokenizer.load(self.run)
-        if self.source is not None and not self.config.train.new_vocabulary:
+        if self.base is not None and not self.config.train.new_vocabulary:
             self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
-            self.source.tokenizer.save(self.run)
-            return self.source.tokenizer
+            self.base.tokenizer.save(self.run)
+            return self.base.tokenizer
         config, root = self.config, data_root(self.config.data)
         pairs = (
             pair
@@ -145,9 +145,9 @@ class Trainer:
                     "and start over"
                 )
             self.log.forget_after(0)
-            if self.source is not None:
-                self.origin = initialise(self.model, self.tokenizer, self.source, self.log.say)
-                self.source = None  # its memory is needed
+            if self.base is not None:
+                self.origin = initialise(self.model, self.tokenizer, self.base, self.log.say)
+                self.base = None  # its memory is needed
                 if self.ema is not None:
                     self.ema.load_state_dict(self.model.state_dict())
             return
@@ -456,7 +456,7 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
         raise DataError("\n".join(faults))
     device = choose_device(device_name, config.train.precision)
     # A run that goes on needs nothing of where it began: that may be gone.
-    source = look_up(config) if fresh or not checkpoint.checkpoints(run) else None
+    base = look_up(config) if fresh or not checkpoint.checkpoints(run) else None
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)
     lock = claim(run)
@@ -467,8 +467,8 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             log.say(f"run directory {run} on {device}")
-            trainer = Trainer(config, run, device, log, source)
-            del source
+            trainer = Trainer(config, run, device, log, base)
+            del base
             trainer.resume()
             write_manifest(run, _facts(trainer))
             outcome = trainer.train()
