@@ -224,7 +224,7 @@ def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict
     return None
 
 
-def find_model(path: Path, name: str = "--model") -> Path:
+def find_model(path: Path, option: str = "--model") -> Path:
     """The model folder that `--model` (or a key) names: itself, or the best (else the last) checkpoint of a run."""
     if (path / META).is_file():
         return path.resolve()
@@ -238,7 +238,7 @@ def find_model(path: Path, name: str = "--model") -> Path:
         problem = "this run has saved no checkpoint yet; wait for its first validation"
     else:
         problem = f"neither {META} nor {CHECKPOINTS}/{BEST} is in it"
-    raise CheckpointError(f"{name} {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
+    raise CheckpointError(f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
