@@ -107,6 +107,33 @@ def test_equals_torch_in_value_and_every_gradient(smoothing: float, bias: bool) 
     torch.testing.assert_close(without.nll, nll.detach(), rtol=0, atol=1e-10)
 
 
+class Products(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func._schema.name in ("aten::mm", "aten::addmm", "aten::addmm_")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)])
+def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
+    """The others get the one they always get; a product less for hidden states, and for the matrix."""
+    *leaves, target = inputs(bias=True)
+    full = smoothed_cross_entropy(*leaves, target, 0.1)
+    expected = torch.autograd.grad(full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns])
+    for leaf, learns in zip(leaves, learning, strict=True):
+        leaf.requires_grad_(bool(learns))
+    with Products() as products:
+        result = smoothed_cross_entropy(*leaves, target, 0.1)
+        result.smoothed.backward()
+    assert products.count == 1 + learning[0] + learning[1]
+    assert result.smoothed.item() == full.smoothed.item()
+    assert [leaf.grad is not None for leaf in leaves] == [bool(learns) for learns in learning]
+    assert all(map(torch.equal, expected, [leaf.grad for leaf in leaves if leaf.grad is not None]))
+
+
 def test_smoothing_moves_the_loss() -> None:
     """By an amount proportional to it, and not by nothing."""
     values = [smoothed_cross_entropy(*inputs(True), e).smoothed.item() for e in (0.0, 0.1, 0.9)]
