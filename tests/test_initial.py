@@ -135,7 +135,7 @@ def test_before_any_update_it_is_the_model_that_it_starts_from(
     assert started.said[0] == (
         "tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)"
     )
-    assert f"weights of {best}, update {int(best.name[5:])}" in started.said
+    assert f"starts with the weights of {best}, update {int(best.name[5:])}" in started.said
     size = len(pieces_of(tiny_run))
     assert f"joint vocabulary: {size} pieces kept, 0 new, 0 dropped" in started.said
 

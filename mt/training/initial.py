@@ -31,8 +31,8 @@ PARTS = {
     "cross_attention": r"..coder\.\d+\.(around_)?cross_attention\.",
     "feed_forward": r"..coder\.\d+\.(around_)?feed_forward\.",
 }
-# What may differ from the model that the weights are of. Any other key of the section `model`, and of these keys of
-# `tokenizer`, decides a shape or what a weight means.
+# What may differ from the model that the weights are of, besides dropout of any kind. Any other key of the section
+# `model`, and these of `tokenizer`, decide a shape or what a weight means.
 FREE_OF_MODEL = {"tie_embeddings", "max_positions"}
 OF_VOCABULARY = ("vocab_size", "type", "joint", "byte_fallback")
 
@@ -149,7 +149,7 @@ def initialise(
     transformers: Vocabulary transfer"), or at random where none does.
     """
     step = source.meta.get("step")
-    say(f"weights of {source.folder}" + (f", update {step:,}" if isinstance(step, int) else ""))
+    say(f"starts with the weights of {source.folder}" + (f", update {step:,}" if isinstance(step, int) else ""))
     pairs = {
         "source": _carry_over(_src_pieces(tokenizer), _src_pieces(source.tokenizer)),
         "target": _carry_over(_tgt_pieces(tokenizer), _tgt_pieces(source.tokenizer)),
