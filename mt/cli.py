@@ -408,7 +408,7 @@ def average(
 
 @config_app.command("check")
 def config_check(config: ConfigName, sets: Sets = None) -> None:
-    """Validate a config with its data and train.init_from opened, without training.
+    """Validate a config with its data opened, without training. A model that it starts from is opened too.
 
     \b
     mt config check --config base.yaml
