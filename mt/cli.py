@@ -422,7 +422,7 @@ def average(
 
 @config_app.command("check")
 def config_check(config: ConfigName, sets: Sets = None) -> None:
-    """Validate a config with its data opened, without training.
+    """Validate a config with its data opened, without training. A model that it starts from is opened too.
 
     \b
     mt config check --config base.yaml
@@ -435,6 +435,10 @@ def config_check(config: ConfigName, sets: Sets = None) -> None:
     require_training_data(loaded.config)
     if faults := check_sources(loaded.config.data):
         raise DataError("\n".join(faults))
+    if loaded.config.train.init_from or loaded.config.train.freeze:
+        from mt.training.initial import look_up
+
+        look_up(loaded.config)
     _print(f"{loaded.path}: good")
 
 

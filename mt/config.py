@@ -50,6 +50,10 @@ Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True)]
 CountOrAuto = Annotated[Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_count_or_auto)]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_switch)]
+Part = Literal[
+    "source_embedding", "target_embedding", "output", "encoder", "decoder",
+    "self_attention", "cross_attention", "feed_forward",
+]  # fmt: skip
 
 
 def _key(default: Any, description: str) -> Any:
@@ -170,6 +174,9 @@ class OptimConfig(_Strict):
     eps: Positive = _key(1e-9, "added to Adam's denominator")
     weight_decay: NonNegative = _key(0.0, "decoupled weight decay, per unit of learning rate")
     label_smoothing: Share = _key(0.1, "probability spread evenly over the whole vocabulary")
+    rdrop: NonNegative = _key(
+        0.0, "weight of R-Drop, which reads each batch twice with other dropout; 0 for none"
+    )
     clip_norm: Positive | None = _key(1.0, "largest norm of the gradient; null for no clipping")
 
 
@@ -188,6 +195,11 @@ class TrainConfig(_Strict):
     keep_best: Natural = _key(1, "best checkpoints to keep besides")
     ema: Decay | None = _key(None, "decay per update of a running mean of weights; null for none")
     tensorboard: Flag = _key(False, "write the figures for TensorBoard too (needs the extra tensorboard)")
+    init_from: Text | None = _key(
+        None, "run directory, checkpoint or exported folder whose weights are the first ones; null for random ones"
+    )
+    new_vocabulary: Flag = _key(False, "with init_from: learn a vocabulary from this data instead of keeping that one")
+    freeze: list[Part] = _key([], "parts that do not learn; those of layers are meant in all layers")
 
 
 class DecodeConfig(_Strict):
@@ -372,6 +384,9 @@ def _combinations(parts: Mapping[str, Any]) -> Iterator[tuple[Sequence[str], str
         paths = ["optim.warmup_steps", "optim.schedule", "train.max_steps"]
         required = f"must be below train.max_steps ({train.max_steps}) with schedule cosine"
         yield paths, f"{required}, found {optim.warmup_steps}"
+    if train and train.new_vocabulary and train.init_from is None:
+        paths = ["train.new_vocabulary", "train.init_from"]
+        yield paths, "must be false without train.init_from, found true; a run of its own learns one anyway"
     for path, source in named_sources(data) if data else []:
         if source.name and not source.path:
             paths, text = [f"{path}.name", f"{path}.path"], _shown(source.name)
@@ -393,6 +408,7 @@ _REQUIRED = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "string_too_short": "must not be empty",
+    "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",
     "greater_than": "must be above {gt:g}",
@@ -428,6 +444,8 @@ def _remedy(kind: str, found: object) -> str:
         return "; YAML reads an unquoted yes, no, on or off as that: put the text in quotes"
     if kind == "string_type" and isinstance(found, int | float):
         return "; put the text in quotes"
+    if kind == "list_type" and isinstance(found, str):
+        return f"; write [{found}]"
     if kind in ("int_type", "float_type") and isinstance(found, str):
         try:
             return f"; write {int(found) if kind == 'int_type' else float(found)} without quotes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,9 +13,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt.config import ModelConfig
+from mt.data.batches import collate
 from mt.model.transformer import Transformer
 from mt.training import loss
-from mt.training.loss import smoothed_cross_entropy
+from mt.training.loss import batch_loss, smoothed_cross_entropy, symmetric_divergence
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
 
@@ -105,6 +107,33 @@ def test_equals_torch_in_value_and_every_gradient(smoothing: float, bias: bool) 
     assert not without.smoothed.requires_grad
     torch.testing.assert_close(without.smoothed, expected.detach(), rtol=0, atol=1e-10)
     torch.testing.assert_close(without.nll, nll.detach(), rtol=0, atol=1e-10)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func._schema.name in ("aten::mm", "aten::addmm", "aten::addmm_")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)])
+def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
+    """The others get the one they always get; a product less for hidden states, and for the matrix."""
+    *leaves, target = inputs(bias=True)
+    full = smoothed_cross_entropy(*leaves, target, 0.1)
+    expected = torch.autograd.grad(full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns])
+    for leaf, learns in zip(leaves, learning, strict=True):
+        leaf.requires_grad_(bool(learns))
+    with Products() as products:
+        result = smoothed_cross_entropy(*leaves, target, 0.1)
+        result.smoothed.backward()
+    assert products.count == 1 + learning[0] + learning[1]
+    assert result.smoothed.item() == full.smoothed.item()
+    assert [leaf.grad is not None for leaf in leaves] == [bool(learns) for learns in learning]
+    assert all(map(torch.equal, expected, [leaf.grad for leaf in leaves if leaf.grad is not None]))
 
 
 def test_smoothing_moves_the_loss() -> None:
@@ -274,3 +303,55 @@ def test_four_accumulated_parts_have_the_gradients_of_the_whole_batch(joint: boo
         (loss_of(model, part)[0] / count / len(parts)).backward()
     wrong = torch.cat([(a - b).flatten() for a, b in zip(grads(), whole, strict=True)])
     assert wrong.norm() > 0.1 * torch.cat([g.flatten() for g in whole]).norm()
+
+
+# --- R-Drop -----------------------------------------------------------------------------------
+
+
+def test_two_distributions_by_hand() -> None:
+    """(1/2, 1/2) and (1/4, 3/4): ((1/2 - 1/4) ln 2 + (1/2 - 3/4) ln (2/3)) / 2 = ln(3) / 8."""
+    one, other = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
+    assert float(symmetric_divergence(one, other, torch.eye(2), None)) == pytest.approx(math.log(3) / 8)
+    assert float(symmetric_divergence(one, one, torch.eye(2), None)) == 0
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool) -> None:
+    hidden, weight, b, _ = inputs(bias)
+    other = (hidden.detach() + 0.3 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2))).double()
+    leaves = [hidden, other.requires_grad_(), weight, *([b] if b is not None else [])]
+
+    def plain() -> Tensor:
+        p, q = (F.linear(h, weight, b).log_softmax(-1) for h in (hidden, other))
+        forth, back = (F.kl_div(x, y, reduction="sum", log_target=True) for x, y in ((q, p), (p, q)))
+        return (forth + back) / 2
+
+    ours, theirs = symmetric_divergence(hidden, other, weight, b), plain()
+    torch.testing.assert_close(ours, theirs)
+    made, expected = (torch.autograd.grad(3 * value, leaves) for value in (ours, theirs))
+    for one, two in zip(made, expected, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_rdrop_of_a_model_without_dropout_changes_nothing_and_with_it_adds_what_both_disagree_by() -> None:
+    batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
+    for dropout in (0.0, 0.5):
+        config = ModelConfig(d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=dropout)
+        torch.manual_seed(1)
+        model = Transformer(config, VOCAB, VOCAB, True).double().train()
+        found = []
+        for rdrop in (0.0, 1e-12, 4.0):
+            torch.manual_seed(2)
+            model.zero_grad()
+            value = batch_loss(model, model.output, batch, 0.1, rdrop)
+            value.smoothed.backward()
+            found.append((value, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
+        (plain, _), (mean, mean_grads), (with_both, grads) = found
+        if dropout == 0:
+            torch.testing.assert_close(plain, mean)
+            torch.testing.assert_close(mean, with_both)
+            torch.testing.assert_close(mean_grads, grads)
+        else:
+            torch.testing.assert_close(mean.nll, with_both.nll)
+            assert float(with_both.smoothed.detach() - mean.smoothed.detach()) > 0.1

@@ -20,7 +20,7 @@ from mt.decoding.inference import Inference
 from mt.devices import Device
 from mt.model import checkpoint
 from mt.model.transformer import Dropout, FeedForward, Transformer, attend, attention_bias, causal_mask
-from mt.training.trainer import train
+from mt.training.run import train
 
 SMALL: dict[str, Any] = {"d_model": 12, "n_heads": 3, "d_ff": 20, "max_positions": 16, "dropout": 0.0}
 SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2}

@@ -26,8 +26,14 @@ from mt.data.batches import Feed, Plan, collate
 from mt.data.sampling import BpeDropout, Sampling, Segmenter, UnigramSampling
 from mt.data.store import Store
 from mt.data.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
+from mt.devices import choose_device
 from mt.model import checkpoint
-from mt.training.trainer import Trainer, train
+from mt.processes import Ranks
+from mt.training.learner import Learner
+from mt.training.run import train
+from mt.training.runlog import RunLog
+from mt.training.signals import Signals
+from mt.training.trainer import Trainer
 
 Mapped = Mapping[str, Any]
 # An alpha that changes most words.
@@ -357,7 +363,7 @@ def test_a_run_broken_off_ends_with_the_same_weights(
     updates: int, kind: str, undisturbed: Path, tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of the first epoch and between two checkpoints; before the first of them, and after the last."""
-    done, learn = [0], Trainer.learn
+    done, learn = [0], Learner.learn
 
     def watched(*arguments: Any) -> Any:
         if done[0] == updates:
@@ -365,7 +371,7 @@ def test_a_run_broken_off_ends_with_the_same_weights(
         done[0] += 1
         return learn(*arguments)
 
-    monkeypatch.setattr(Trainer, "learn", watched)
+    monkeypatch.setattr(Learner, "learn", watched)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(tiny_mapping, kind, STRONG[kind]), tmp_path, "cpu")
     monkeypatch.undo()
@@ -393,16 +399,13 @@ def test_validation_and_stores_are_not_sampled(
             assert ours.read_bytes() == theirs.read_bytes()
     weights = [(run / "checkpoints" / "last" / "model.safetensors").read_bytes() for run in (tmp_path, undisturbed)]
     assert weights[0] != weights[1]
-    from mt.devices import choose_device
-    from mt.training.runlog import RunLog
-
     device = choose_device("cpu", "fp32")
     with RunLog(tmp_path, 1) as log:
         trainer = Trainer(config_of(tiny_mapping, kind, None), tmp_path, device, log)
         folder = undisturbed / "checkpoints" / "last"
-        checkpoint.put_weights(trainer.model, checkpoint.load_weights(folder), str(folder))
+        checkpoint.put_weights(trainer.learner.model, checkpoint.load_weights(folder), str(folder))
         assert trainer.validation is not None
-        verdict = trainer.validation.judge(trainer.model.eval(), device)
+        verdict = trainer.validation.judge(trainer.learner.model.eval(), device, Ranks(), Signals())
     recorded = records(undisturbed, "valid")[-1]
     assert (verdict.nll, verdict.bleu.value) == (recorded["nll"], recorded["bleu"])
 

@@ -240,8 +240,8 @@ def latest_finite(run: Path) -> Path | None:
     return None
 
 
-def find_model(path: Path) -> Path:
-    """The model folder that `--model` names: itself, or the best (else the last) checkpoint of a run."""
+def find_model(path: Path, option: str = "--model") -> Path:
+    """The model folder that `--model` (or a key) names: itself, or the best (else the last) checkpoint of a run."""
     if (path / META).is_file():
         return path.resolve()
     for name in (BEST, LAST):
@@ -254,7 +254,7 @@ def find_model(path: Path) -> Path:
         problem = "this run has saved no checkpoint yet; wait for its first validation"
     else:
         problem = f"neither {META} nor {CHECKPOINTS}/{BEST} is in it"
-    raise CheckpointError(f"--model {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
+    raise CheckpointError(f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ from mt.devices import Device, compiled, peak_memory_mb, release_freed_memory, s
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.processes import Ranks
+from mt.training.initial import freeze
 from mt.training.loss import Loss, batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
@@ -39,6 +40,7 @@ class Learner:
         seed_everything(config.run.seed)
         self.model = checkpoint.build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
+        freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
         self.optimizer = build_optimizer(self.model, config.optim)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
@@ -99,7 +101,8 @@ class Learner:
         """The loss of a batch; its gradients, times `share`, are added to those that are there."""
         try:
             batch = batch.to(self.device.device)
-            loss = batch_loss(self.forward, self.model.output, batch, self.config.optim.label_smoothing)
+            optim = self.config.optim
+            loss = batch_loss(self.forward, self.model.output, batch, optim.label_smoothing, optim.rdrop)
             self.scaler.scale(loss.smoothed * share).backward()
         except torch.OutOfMemoryError as error:
             (rows, src), (_, tgt) = batch.src.shape, batch.tgt_in.shape

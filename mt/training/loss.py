@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -54,9 +54,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         low = weight.to(hidden.dtype)  # (V, D)
         low_bias = None if bias is None else bias.to(hidden.dtype)
         weight_mean = weight.mean(0).to(hidden.dtype)  # (D,)
-        grad_hidden = torch.empty_like(hidden)  # (N, D)
-        grad_weight = torch.zeros_like(weight)  # (V, D)
-        grad_bias = None if bias is None else torch.zeros_like(bias)  # (V,)
+        # None for what is frozen.
+        needed_hidden, needed_weight, needed_bias, *_ = ctx.needs_input_grad
+        grad_hidden = torch.empty_like(hidden) if needed_hidden else None  # (N, D)
+        grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
+        grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
         nll, tiny = weight.new_zeros(()), torch.finfo(weight.dtype).tiny
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
@@ -70,13 +72,17 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0)
             grad_z = grad_z.to(h.dtype)
-            torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
-            if h.dtype == weight.dtype:
-                grad_weight.addmm_(grad_z.t(), h)
-            else:
-                grad_weight += grad_z.t() @ h
-        grad_hidden -= smoothing * weight_mean
-        grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
+            if grad_hidden is not None:
+                torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
+            if grad_weight is not None:
+                if h.dtype == weight.dtype:
+                    grad_weight.addmm_(grad_z.t(), h)
+                else:
+                    grad_weight += grad_z.t() @ h
+        if grad_hidden is not None:
+            grad_hidden -= smoothing * weight_mean
+        if grad_weight is not None:
+            grad_weight -= hidden.sum(0, dtype=weight.dtype) * (smoothing / vocab_size)
         if grad_bias is not None:
             grad_bias -= smoothing * len(hidden) / vocab_size
         # lse - z_y is the nll; what is left of the smoothed loss is e (z_y - mean_v z).
@@ -93,10 +99,9 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        grad_hidden, grad_weight, grad_bias = ctx.saved_tensors
         # In place: nobody else holds these buffers, and the graph is walked once.
-        grad_bias = None if grad_bias is None else grad_bias.mul_(grad)
-        return grad_hidden.mul_(grad), grad_weight.mul_(grad), grad_bias, None, None
+        scaled = [None if made is None else made.mul_(grad) for made in ctx.saved_tensors]
+        return *scaled, None, None
 
 
 def smoothed_cross_entropy(
@@ -121,7 +126,67 @@ def smoothed_cross_entropy(
     return Loss(smoothed, nll)
 
 
-def batch_loss(forward: Callable[..., Tensor], output: Linear, batch: Batch, smoothing: float) -> Loss:
-    """The loss of a model on the real target tokens of a batch; `forward` is the model, or it compiled."""
-    hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
-    return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
+class _SymmetricDivergence(torch.autograd.Function):
+    """Half the sum of both Kullback-Leibler divergences between softmax(h W^T + b) of two hidden states.
+
+    With p, q the distributions, d = ln p - ln q and z the first's logits:
+        J = 1/2 sum_v (p - q) d,    dJ/dz = 1/2 [p (d - KL(p||q)) + p - q],    and so for the other with both exchanged.
+    Gradients are made on the way forward, as those of `_SmoothedCrossEntropy`.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
+        grads = torch.empty_like(hidden), torch.empty_like(other)  # 2 x (N, D)
+        grad_weight, grad_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
+        total, chunk = weight.new_zeros(()), _chunk(hidden.device, 2 * len(weight))
+        for start in range(0, len(hidden), chunk):
+            pair = [h[start : start + chunk] for h in (hidden, other)]  # 2 x (C, D)
+            log_p, log_q = (F.linear(h, low, low_bias).to(weight.dtype).log_softmax(-1) for h in pair)  # (C, V)
+            gap, p, q = log_p - log_q, log_p.exp(), log_q.exp()
+            forth, back = (p * gap).sum(-1, keepdim=True), -(q * gap).sum(-1, keepdim=True)  # (C, 1)
+            total += 0.5 * (forth + back).sum()
+            grad_zs = 0.5 * (p * (gap - forth) + p - q), 0.5 * (q * (-gap - back) + q - p)
+            for h, grad_hidden, grad_z in zip(pair, grads, grad_zs, strict=True):
+                if grad_bias is not None:
+                    grad_bias += grad_z.sum(0)
+                grad_z = grad_z.to(h.dtype)
+                torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
+                grad_weight += grad_z.t() @ h
+        ctx.save_for_backward(*grads, grad_weight, grad_bias)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return tuple(None if made is None else made.mul_(grad) for made in ctx.saved_tensors)
+
+
+def symmetric_divergence(hidden: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """(KL(p||q) + KL(q||p)) / 2, summed over tokens; p and q are what the output matrix makes of two decoder outputs.
+
+    hidden and other (N, D), weight (V, D), bias (V,) or None.
+    """
+    apply: Any = _SymmetricDivergence.apply
+    return cast("Tensor", apply(hidden, other, weight, bias))
+
+
+def batch_loss(
+    forward: Callable[..., Tensor], output: Linear, batch: Batch, smoothing: float, rdrop: float = 0.0
+) -> Loss:
+    """The loss of a model on the real target tokens of a batch; `forward` is the model, or it compiled.
+
+    With `rdrop` (R-Drop: Wu et al., 2021, equation 4, halved) the batch is read twice, with other dropout. The loss is
+    then the mean of both, and what both disagree by counts too, half as often as `rdrop` says.
+    """
+    if not rdrop:
+        hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
+        return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
+    # In one call, since copies of the model on several devices exchange gradients once per call.
+    twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
+    both = forward(*twice).flatten(0, 1)  # (2 B T, D)
+    first, second = both[batch.real], both[batch.real + len(both) // 2]  # (N, D)
+    targets = torch.cat([batch.tgt_out, batch.tgt_out])
+    loss = smoothed_cross_entropy(torch.cat([first, second]), output.weight, output.bias, targets, smoothing)
+    apart = symmetric_divergence(first, second, output.weight, output.bias)
+    return Loss((loss.smoothed + rdrop * apart) / 2, loss.nll / 2)

@@ -14,7 +14,10 @@ from mt.data.corpus import check_sources
 from mt.data.store import known_facts
 from mt.devices import Device, choose_device, peak_memory_mb
 from mt.errors import ConfigError, DataError
+from mt.model import checkpoint
+from mt.model.checkpoint import LoadedModel
 from mt.processes import Ranks, connected, ranks_of_environment
+from mt.training.initial import look_up
 from mt.training.rehearsal import forecast, rehearse
 from mt.training.runlog import (
     CONFIG,
@@ -45,17 +48,18 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
 
 def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
     config = ranks.share(config if fresh else as_settled(config, run))
-    lock, changed = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(run, ranks))
+    lock, changed, base = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(config, run, ranks))
     try:
         with write_faults(run), RunLog(run, config.train.max_steps, ranks.leads) as log, write_faults(run):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             others = f", {ranks.count} processes" if ranks.count > 1 else ""
             log.say(f"run directory {run} on {device}{others}")
-            trainer = Trainer(config, run, device, log, ranks)
+            trainer = Trainer(config, run, device, log, ranks, base)
+            del base  # its memory is needed
+            trainer.resume()
             if ranks.leads:
                 write_manifest(run, _facts(trainer))
-            trainer.resume()
             rehearsal = rehearse(trainer)
             if dry_run:
                 return Outcome(forecast(trainer, rehearsal), 0, None)
@@ -73,11 +77,12 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             lock.close()
 
 
-def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
-    """See that the data and the run directory are fit for it; the lock on the latter, and what has changed there."""
+def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str], LoadedModel | None]:
+    """See that data and run directory are fit; the latter's lock, what has changed there, and what to start from."""
     require_training_data(config)
     if faults := check_sources(config.data):
         raise DataError("\n".join(faults))
+    base = _base(config, run, fresh)
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)
     lock = claim(run)
@@ -88,17 +93,22 @@ def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
     except BaseException:
         lock.close()
         raise
-    return lock, changed
+    return lock, changed, base
 
 
-def _see(run: Path, ranks: Ranks) -> tuple[None, list[str]]:
+def _base(config: Config, run: Path, fresh: bool = False) -> LoadedModel | None:
+    """`train.init_from`. A run that goes on needs nothing of where it began: that may be gone."""
+    return look_up(config) if fresh or not checkpoint.checkpoints(run) else None
+
+
+def _see(config: Config, run: Path, ranks: Ranks) -> tuple[None, list[str], LoadedModel | None]:
     """The run directory from a process that does not write there."""
     if not (run / CONFIG).exists():
         raise DataError(
             f"rank {ranks.rank}: run directory {run}: must be on a file system that all machines share, but what the "
             "first process wrote there cannot be seen from here; give another --run-dir"
         )
-    return None, []
+    return None, [], _base(config, run)
 
 
 def _facts(trainer: Trainer) -> Mapping[str, Any]:
@@ -113,4 +123,5 @@ def _facts(trainer: Trainer) -> Mapping[str, Any]:
         "data": {name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()},
         "pairs": len(trainer.store),
         "tokenizer": trainer.tokenizer.fingerprint,
+        **({"init_from": trainer.origin} if trainer.origin else {}),
     }

@@ -284,8 +284,8 @@ def set_aside(folder: Path) -> Path | None:
 def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 
-    Another `model` or `tokenizer` section cannot resume once there are weights or a tokenizer: CheckpointError
-    with the differing keys. Returns the other keys that differ, such as the dropouts of the model.
+    Another `model` or `tokenizer` section cannot resume once there are weights or a tokenizer, and no other start:
+    CheckpointError with the differing keys. Returns the other keys that differ, such as the dropouts of the model.
     """
     path = folder / CONFIG
     if not path.exists():
@@ -305,6 +305,17 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         raise CheckpointError(
             f"run directory {folder}: holds a run with another model or tokenizer, and weights cannot change "
             f"their shape ({'; '.join(fixed)}); give another --run-dir, or --fresh to set that run aside"
+        )
+    begun = {
+        "train.init_from:": made["tokenizer."],
+        "train.new_vocabulary:": made["tokenizer."],
+        "train.freeze:": made["model."],
+    }
+    if fixed := [line for line in differing if any(files and line.startswith(key) for key, files in begun.items())]:
+        raise CheckpointError(
+            f"run directory {folder}: what a run starts from and what it leaves frozen cannot change "
+            f"({'; '.join(fixed)}); set it back (train.init_from is not read again), or give another --run-dir, where "
+            "train.init_from can name this run, or --fresh to set this one aside"
         )
     return differing
 

@@ -22,8 +22,10 @@ from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, peak_memory_mb
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
+from mt.model.checkpoint import LoadedModel
 from mt.processes import Ranks
 from mt.training.diagnosis import diagnose
+from mt.training.initial import initialise
 from mt.training.learner import Learner
 from mt.training.optim import learning_rate
 from mt.training.rehearsal import fitting_batch
@@ -71,9 +73,19 @@ class Outcome:
 class Trainer:
     """A run in progress: model, optimiser, position, and what they are written to."""
 
-    def __init__(self, config: Config, run: Path, device: Device, log: RunLog, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        run: Path,
+        device: Device,
+        log: RunLog,
+        ranks: Ranks | None = None,
+        base: LoadedModel | None = None,
+    ) -> None:
         self.config, self.run, self.device, self.log = config, run, device, log
         self.ranks = ranks or Ranks()
+        self.base = base  # what the first weights are of
+        self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
         self.ticked = time.perf_counter()
         self.tokenizer = self.ranks.first(self._tokenizer)
         data, folder = config.data, run / "store" / "train"
@@ -95,6 +107,10 @@ class Trainer:
     def _tokenizer(self) -> Tokenizer:
         if Tokenizer.is_in(self.run):
             return Tokenizer.load(self.run)
+        if self.base is not None and not self.config.train.new_vocabulary:
+            self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
+            self.base.tokenizer.save(self.run)
+            return self.base.tokenizer
         config, root = self.config, data_root(self.config.data)
         pairs = (
             pair
@@ -128,6 +144,11 @@ class Trainer:
         found = self.ranks.first(self._latest)
         if found is None:
             self.log.forget_after(0)
+            if self.base is not None:
+                self.origin = initialise(self.learner.model, self.tokenizer, self.base, self.log.say)
+                self.base = None  # its memory is needed
+                if self.learner.ema is not None:
+                    self.learner.ema.load_state_dict(self.learner.model.state_dict())
             return
         folder, meta = found
         if meta["tokenizer"] != self.tokenizer.fingerprint:
@@ -135,16 +156,12 @@ class Trainer:
                 f"{folder}: was trained with another tokenizer than the one in {self.run}; put the run's tokenizer "
                 "back, or give --fresh to set the run aside and start over"
             )
-        self.state = self._restored(folder)
+        self.state, self.origin = self._restored(folder), meta.get("init_from")
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
-            self.state.plan, self.state.epoch, self.state.update = (
-                self._plan_id(),
-                self.state.epoch + 1,
-                0,
-            )
+            self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
         if self.ranks.leads:
@@ -212,6 +229,7 @@ class Trainer:
             "tokenizer": self.tokenizer.fingerprint,
             "step": state.step,
             "score": state.scores.get(name),
+            **({"init_from": self.origin} if self.origin else {}),
         }
         tensors = {**self.learner.state(), "train": asdict(state)}
         checkpoint.save_model_folder(folder, checkpoint.weights_of(self.learner.judged), meta, tensors)
