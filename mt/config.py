@@ -174,9 +174,7 @@ class OptimConfig(_Strict):
     eps: Positive = _key(1e-9, "added to Adam's denominator")
     weight_decay: NonNegative = _key(0.0, "decoupled weight decay, per unit of learning rate")
     label_smoothing: Share = _key(0.1, "probability spread evenly over the whole vocabulary")
-    rdrop: NonNegative = _key(
-        0.0, "weight of R-Drop, which reads each batch twice with other dropout; 0 for none"
-    )
+    rdrop: NonNegative = _key(0.0, "weight of R-Drop, which reads each batch twice with other dropout; 0 for none")
     clip_norm: Positive | None = _key(1.0, "largest norm of the gradient; null for no clipping")
 
 

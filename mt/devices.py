@@ -261,6 +261,11 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
 
 
+def resident_memory_mb() -> float | None:
+    """Memory of this process now, in MB; None where the system does not tell."""
+    return _from_proc("/proc/self/status", "VmRSS")
+
+
 def reset_peak_memory(device: torch.device) -> None:
     """Let `peak_memory_mb` begin anew, where that can be done: on GPUs and on Linux."""
     if device.type == "cuda":
@@ -275,7 +280,7 @@ def available_memory_mb(device: torch.device) -> float:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return (free + torch.cuda.memory_reserved(device)) / 1e6
-    own = _from_proc("/proc/self/status", "VmRSS") or 0.0
+    own = resident_memory_mb() or 0.0
     free_mb = _from_proc("/proc/meminfo", "MemAvailable")
     if free_mb is None:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6

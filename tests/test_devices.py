@@ -14,11 +14,14 @@ from torch._dynamo.exc import Unsupported
 from mt import devices
 from mt.devices import (
     Device,
+    available_memory_mb,
     can_compile,
     choose_device,
     compiled,
     peak_memory_mb,
     release_freed_memory,
+    reset_peak_memory,
+    resident_memory_mb,
     seed_everything,
 )
 from mt.errors import ConfigError
@@ -271,6 +274,31 @@ def test_peak_memory_is_what_the_system_says() -> None:
     assert held.nbytes / 1e6 < megabytes
     # A process that was started by a larger one has inherited its peak.
     assert 0.95 * megabytes < peak_memory_mb(torch.device("cpu")) < 50 * megabytes
+
+
+def test_the_peak_of_memory_begins_anew_when_asked_to() -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("no /proc here that could do it")
+    cpu = torch.device("cpu")
+    held = np.ones(300_000_000, np.uint8)
+    reset_peak_memory(cpu)
+    with_it = peak_memory_mb(cpu)
+    del held
+    assert peak_memory_mb(cpu) >= with_it
+    reset_peak_memory(cpu)
+    assert with_it - 350 < peak_memory_mb(cpu) < with_it - 250
+
+
+def test_memory_that_could_be_had_is_counted_with_what_the_process_has() -> None:
+    before = resident_memory_mb()
+    if before is None:
+        pytest.skip("the system does not tell")
+    held = np.ones(200_000_000, np.uint8)
+    now = resident_memory_mb()
+    assert now is not None
+    assert now - before > 150
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e6
+    assert now < available_memory_mb(torch.device("cpu")) < machine + len(held) / 1e6
 
 
 def test_a_device_names_its_dtype() -> None:

@@ -39,7 +39,7 @@ Mapped = Mapping[str, Any]
 STEPS, EVERY, LOG_EVERY = 12, 4, 2
 PLACE = {"kind", "step", "epoch", "lr"}
 # What depends on the clock and the machine.
-TIMES = {"seconds", "valid_seconds", "tokens_per_second", "waiting", "memory_mb"}
+TIMES = {"seconds", "valid_seconds", "tokens_per_second", "waiting", "memory_mb", "resident_mb"}
 
 
 @pytest.fixture(scope="module")
@@ -235,10 +235,10 @@ def test_killed_three_times_at_random(
 
 @pytest.mark.slow
 def test_the_command_killed_at_random_moments(settings: Mapped, undisturbed: Path, tmp_path: Path) -> None:
-    """A real process, and the moment is the clock's: some time after its second log line."""
+    """A real process, and the moment is the clock's: some time after its first log line, in training or saving."""
     config, run = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
-    for seed in range(4):
+    for seed in range(15):  # thirty kills
         draw = random.Random(seed)
         shutil.rmtree(run, ignore_errors=True)
         for _ in range(2):
@@ -296,12 +296,15 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     check_equal(run, undisturbed, step)
 
 
-@pytest.mark.parametrize("where", ["learn 7", "judge 1"])
+@pytest.mark.parametrize(
+    ("where", "number", "code"),
+    [("learn 7", signal.SIGTERM, 143), ("judge 1", signal.SIGTERM, 143), ("judge 1", signal.SIGUSR1, 138)],
+)
 def test_a_validation_that_a_signal_prevented_is_made_up_for(
-    where: str, disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path
+    where: str, number: int, code: int, disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path
 ) -> None:
     """In the update before it, or in the validation itself: nobody waits for it, the checkpoint comes at once."""
-    run = disturbed(where, signal.SIGTERM, 143)
+    run = disturbed(where, number, code)
     newest = checkpoint.checkpoints(run)[-1]
     meta = checkpoint.read_meta(newest, [])
     assert (meta["step"], meta["score"]) == (2 * EVERY, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -21,10 +22,12 @@ from conftest import merged
 
 from mt import files
 from mt.config import Config, config_from_mapping
-from mt.errors import CheckpointError, DataError, TrainingDivergedError
+from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.files import whole_file, write_whole
 from mt.processes import Ranks
+from mt.training import run as run_module
 from mt.training import runlog
+from mt.training.learner import Learner
 from mt.training.runlog import (
     RunLog,
     Window,
@@ -193,6 +196,59 @@ def test_speed_and_waiting_are_shares_of_the_time_since_the_last_figures(monkeyp
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
     window.leave_out(2.0)  # a validation
     assert window.figures()["tokens_per_second"] == 100.0
+
+
+# --- TensorBoard ------------------------------------------------------------------------------
+
+
+def shown(run: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a run: (step, value) of each figure."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard")).Reload()
+    return {tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_the_figures_of_a_run_and_of_its_resumption_once(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """The run is broken off after update 6, with a checkpoint of 4; the figures of 5 and 6 are made again."""
+    train = {"tensorboard": True, "max_steps": 8, "log_every": 1, "valid_every": 4}
+    config = config_of(tiny_mapping, train=train, data={"test": []})
+    calls = itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        learn = Learner.learn
+
+        def broken_off(*arguments: Any) -> Any:
+            if next(calls) == 6:
+                raise KeyboardInterrupt
+            return learn(*arguments)
+
+        patch.setattr(Learner, "learn", broken_off)
+        with pytest.raises(KeyboardInterrupt):
+            run_module.train(config, tmp_path, "cpu")
+    run_module.train(config, tmp_path, "cpu")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    seen = shown(tmp_path)
+    for key in ("loss", "nll", "perplexity", "lr", "grad_norm", "tokens_per_second", "padding", "waiting", "skipped",
+                "memory_mb", "resident_mb", "epoch_position"):  # fmt: skip
+        ours = [(line["step"], line[key]) for line in lines if line["kind"] == "train"]
+        assert [step for step, _ in ours] == list(range(1, 9))
+        assert seen[f"train/{key}"] == [(step, pytest.approx(value, rel=1e-5)) for step, value in ours], key
+    ours = [(line["step"], pytest.approx(line["bleu"], rel=1e-5)) for line in lines if line["kind"] == "valid"]
+    assert seen["valid/bleu"] == ours
+
+
+def test_without_tensorboard_the_setting_is_refused(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ConfigError) as error:
+        run_module.train(config_of(tiny_mapping, train={"tensorboard": True}), tmp_path, "cpu")
+    assert str(error.value) == (
+        "train.tensorboard: true needs the package tensorboard, which is not installed; pip install tensorboard, or "
+        "set it to false"
+    )
 
 
 # --- whose directory it is --------------------------------------------------------------------

@@ -50,7 +50,8 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
     config = ranks.share(config if fresh else as_settled(config, run))
     lock, changed, base = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(config, run, ranks))
     try:
-        with write_faults(run), RunLog(run, config.train.max_steps, ranks.leads) as log, write_faults(run):
+        shown = RunLog(run, config.train.max_steps, ranks.leads, config.train.tensorboard)
+        with write_faults(run), shown as log, write_faults(run):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             others = f", {ranks.count} processes" if ranks.count > 1 else ""

@@ -19,7 +19,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mt.config import Config, load_config
-from mt.errors import CheckpointError, DataError, MtError
+from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import write_whole
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mt.processes import Ranks
 
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"
+TENSORBOARD = "tensorboard"
 LOCK = ".lock"
 
 
@@ -37,8 +38,10 @@ class RunLog:
     silent. A context manager.
     """
 
-    def __init__(self, folder: Path, total: int, speaks: bool = True) -> None:
+    def __init__(self, folder: Path, total: int, speaks: bool = True, tensorboard: bool = False) -> None:
         self.folder, self._total, self._speaks = folder, total, speaks
+        self._board = _summary_writer() if tensorboard and speaks else None
+        self._writer: Any = None
         self._start = time.perf_counter()
         self._bar: tqdm[Any] | None = None
         self._logger = logging.getLogger("mt.train")
@@ -64,6 +67,8 @@ class RunLog:
             self._logger.error(str(error))
         self._logger.removeHandler(file)
         file.close()
+        if self._writer is not None:
+            self._writer.close()
         if self._bar is not None:
             self._bar.close()
             self._bar = None
@@ -99,6 +104,13 @@ class RunLog:
         line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+        if self._board is not None:
+            if self._writer is None:
+                # What an earlier start has written of this step and later ones is hidden.
+                self._writer = self._board(str(self.folder / TENSORBOARD), purge_step=step)
+            for key, value in known.items():
+                if isinstance(value, int | float):
+                    self._writer.add_scalar(f"{kind}/{key}", value, step)
 
     def has(self, kind: str, step: int) -> bool:
         """Whether such a line is there already."""
@@ -116,6 +128,18 @@ class RunLog:
         lines = path.read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line and _step_of(line) <= step]
         write_whole(path, "".join(line + "\n" for line in kept))
+
+
+def _summary_writer() -> Any:
+    """TensorBoard's writer. Raises ConfigError where it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise ConfigError(
+            "train.tensorboard: true needs the package tensorboard, which is not installed; "
+            "pip install tensorboard, or set it to false"
+        ) from error
+    return SummaryWriter
 
 
 class _Handler(logging.Handler):

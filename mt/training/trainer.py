@@ -19,7 +19,7 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.sampling import Sampling
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.devices import Device, peak_memory_mb
+from mt.devices import Device, peak_memory_mb, resident_memory_mb
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.model.checkpoint import LoadedModel
@@ -321,7 +321,8 @@ class Trainer:
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
         position = update.epoch + (update.number + 1) / update.of
         figures |= {"lr": rate, "epoch": state.epoch, "epoch_position": position, "seconds": state.seconds}
-        self.log.record("train", state.step, **figures, memory_mb=peak_memory_mb(self.device.device))
+        memory = {"memory_mb": peak_memory_mb(self.device.device), "resident_mb": resident_memory_mb()}
+        self.log.record("train", state.step, **figures, **memory)
         left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
         self.log.progress(
             state.step,
