@@ -8,11 +8,9 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from mt.arguments import (
     AlignmentHeads,
@@ -28,27 +26,7 @@ from mt.arguments import (
     Precision,
     Sets,
 )
-from mt.errors import MtError
-
-
-class Commands(TyperGroup):
-    """All commands; here, before Typer sees it, what ends one early becomes a line and an exit code."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except MtError as error:
-            if str(error):  # else another process has said it
-                print(f"mt: {error}", file=sys.stderr)
-            code = error.exit_code
-        except BrokenPipeError:  # the reader has read enough, as `head` does
-            code = 0
-        except KeyboardInterrupt:
-            print("mt: interrupted", file=sys.stderr)
-            code = 128 + signal.SIGINT
-        _drop_unwritable()
-        sys.exit(code)
-
+from mt.console import Commands, print_result, say, terminate
 
 app = typer.Typer(
     cls=Commands,
@@ -71,42 +49,12 @@ def main() -> NoReturn:
     """The console script `mt`."""
     if sys.stderr is None:  # closed; what is printed there must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
     app(prog_name="mt")
     sys.exit(0)
-
-
-def _terminate(number: int, _: FrameType | None) -> NoReturn:
-    """End as an error does, so that half-written files are removed; `mt train` has its own way."""
-    sys.exit(128 + number)
-
-
-def _print(text: str) -> None:
-    """A result, to stdout. Raises MtError where that cannot be written, such as on a full disk."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise MtError(f"stdout: cannot be written: {error.strerror}; send it to a place that has room") from error
-
-
-def _say(text: str) -> None:
-    """What is no result, to stderr, each line with our name before it."""
-    for line in text.split("\n"):
-        print(f"mt: {line}", file=sys.stderr)
-
-
-def _drop_unwritable() -> None:
-    """Python flushes stdout once more at exit, and would complain again about what cannot be written."""
-    try:
-        if sys.stdout:
-            sys.stdout.flush()
-    except OSError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @app.command()
@@ -145,7 +93,7 @@ def train(
 
     outcome = training.train(loaded.config, folder, device, fresh, dry_run)
     if dry_run and os.environ.get("RANK", "0") == "0":
-        _print(outcome.reason)
+        print_result(outcome.reason)
     sys.exit(outcome.exit_code)
 
 
@@ -254,11 +202,11 @@ def translate(
             options=options,
             ensemble=ensemble,
             workers=workers,
-            say=_say,
+            say=say,
         )
         with translator:
             run(translator, lines, prefixes, shape, file, job, 0.2 if source == "-" and max_wait is None else max_wait)
-    _say(translator.tally.summary())
+    say(translator.tally.summary())
 
 
 @app.command()
@@ -290,7 +238,7 @@ def score(
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
     sources, targets = read_input(src), read_input(tgt)
-    chosen = choose_device(device, precision, _say)
+    chosen = choose_device(device, precision, say)
     with open_output(output) as file:
         loaded = load_model(model)
         penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
@@ -299,7 +247,7 @@ def score(
             loaded.model, loaded.tokenizer, chosen, length_penalty=penalty, heads=heads, batch_tokens=batch_tokens
         )
         write_lines(file, format_scored(scorer.score(sources, targets), as_json, heads is not None))
-    _say(scorer.tally.summary())
+    say(scorer.tally.summary())
 
 
 @app.command()
@@ -351,18 +299,18 @@ def evaluate(
         check_counts({f"--src {src}": lines, **refs})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
         with load_translator(
-            [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=_say
+            [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=say
         ) as translator:
             systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
-        _say(translator.tally.summary())
+        say(translator.tally.summary())
     results = {name: score_corpus(lines, list(refs.values()), names) for name, lines in systems.items()}
     if as_json:
         import json
 
-        _print(json.dumps({name: json.loads(to_json(scores)) for name, scores in results.items()}, indent=2))
+        print_result(json.dumps({name: json.loads(to_json(scores)) for name, scores in results.items()}, indent=2))
         return
     for name, scores in results.items():
-        _print(f"{name}\n{format_scores(scores)}" if len(results) > 1 else format_scores(scores))
+        print_result(f"{name}\n{format_scores(scores)}" if len(results) > 1 else format_scores(scores))
 
 
 def _check_evaluate(
@@ -406,18 +354,27 @@ def _read(path: str, where: str) -> list[str]:
 def average(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="run directory")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="model folder to write, a new one")],
-    last: Annotated[int, typer.Option("--last", min=1, metavar="N", help="how many of the newest checkpoints")] = 5,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, metavar="N", help="the newest N checkpoints; default: 5")
+    ] = None,
+    best: Annotated[
+        int | None, typer.Option("--best", min=1, metavar="N", help="the N best checkpoints on the validation set")
+    ] = None,
 ) -> None:
-    """Average the weights of a run's last checkpoints. Vaswani et al., 2017, section 6.1.
+    """Average the weights of a run's last or best checkpoints. Vaswani et al., 2017, section 6.1.
 
     \b
     mt average runs/base --last 5 -o runs/base/averaged
+    mt average runs/base --best 3 -o runs/base/averaged
     mt translate --model runs/base/averaged input.de -o output.en
     """
+    from mt.errors import ConfigError
     from mt.model.checkpoint import average_run
 
-    steps = average_run(run, last, output)
-    _say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")
+    if last and best:
+        raise ConfigError("--last, --best: one of the two says which checkpoints are averaged; leave the other out")
+    steps = average_run(run, best or last or 5, output, by_score=best is not None)
+    say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")
 
 
 @config_app.command("check")
@@ -439,7 +396,7 @@ def config_check(config: ConfigName, sets: Sets = None) -> None:
         from mt.training.initial import look_up
 
         look_up(loaded.config)
-    _print(f"{loaded.path}: good")
+    print_result(f"{loaded.path}: good")
 
 
 @config_app.command("show")
@@ -451,7 +408,7 @@ def config_show(config: ConfigName, sets: Sets = None) -> None:
     """
     from mt.config import load_config, with_origins
 
-    _print(with_origins(load_config(config, sets or [])))
+    print_result(with_origins(load_config(config, sets or [])))
 
 
 @config_app.command("schema")
@@ -465,7 +422,7 @@ def config_schema() -> None:
 
     from mt.config import json_schema
 
-    _print(json.dumps(json_schema(), indent=2))
+    print_result(json.dumps(json_schema(), indent=2))
 
 
 @export_app.command("ctranslate2")
@@ -481,7 +438,7 @@ def export_ctranslate2(
     from mt.export.ctranslate2 import export
     from mt.model.checkpoint import load_model
 
-    _say(f"{output}: {export(load_model(model), output)}")
+    say(f"{output}: {export(load_model(model), output)}")
 
 
 @inspect_app.command("model")
@@ -497,4 +454,4 @@ def inspect_model(config: ConfigName, sets: Sets = None) -> None:
 
     values = load_config(config, sets or []).config
     size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
-    _print(format_summary(summarise(values.model, size, size, joint)))
+    print_result(format_summary(summarise(values.model, size, size, joint)))

@@ -552,6 +552,41 @@ def test_stdin_that_is_closed(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None
 # --- average, config, inspect, train -----------------------------------------------------------
 
 
+def test_an_average_of_the_best_is_chosen_by_the_score(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Of three checkpoints with the scores 1, 3, 2 and one without: the second and the third."""
+    import json
+    import shutil
+
+    from mt.model.checkpoint import META, checkpoints, load_weights, step_name
+
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    one, two = checkpoints(run)
+    for number, (folder, score) in enumerate(((one, 1.0), (two, 3.0), (one, 2.0), (two, None)), start=501):
+        copy = run / "checkpoints" / step_name(number)
+        shutil.copytree(folder, copy)
+        meta = json.loads((copy / META).read_text(encoding="utf-8"))
+        (copy / META).write_text(json.dumps(meta | {"score": score, "step": number}), encoding="utf-8")
+    shutil.rmtree(one)
+    shutil.rmtree(two)
+    ended = mt("average", run, "--best", 2, "-o", tmp_path / "mean")
+    assert (ended.code, ended.err) == (
+        0,
+        f"mt: the mean of 2 checkpoints (updates [502, 503]) is in {tmp_path / 'mean'}\n",
+    )
+    second, third = (load_weights(run / "checkpoints" / step_name(number)) for number in (502, 503))
+    for name, weight in load_weights(tmp_path / "mean").items():
+        assert weight.allclose((second[name] + third[name]) / 2, atol=1e-7)
+    for arguments, message in (
+        (
+            ["--best", 4],
+            f"{run}: --best 4 checkpoints asked for, the run keeps 3 with a score; ask for fewer, or train ",
+        ),
+        (["--best", 2, "--last", 2], "--last, --best: one of the two says which checkpoints are averaged"),
+    ):
+        assert refused(mt("average", run, *arguments, "-o", tmp_path / "new")).startswith(message)
+
+
 def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, source: Path, tmp_path: Path) -> None:
     import torch
 

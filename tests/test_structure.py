@@ -18,7 +18,7 @@ FLOORS = (
     {"model"},
     {"decoding", "evaluation"},
     {"training", "export"},
-    {"cli", "arguments"},
+    {"cli", "arguments", "console"},
     {"__main__"},
 )
 # Every folder of a floor on its own; the single files of a floor may import each other.

@@ -308,24 +308,30 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
 
-def average_run(run: Path, last: int, output: Path) -> list[int]:
-    """Write the mean of a run's newest `last` checkpoints as a model folder; their updates.
+def average_run(run: Path, count: int, output: Path, by_score: bool = False) -> list[int]:
+    """Write the mean of a run's newest (or, `by_score`, best) `count` checkpoints as a model folder; their updates.
 
     Raises CheckpointError if the run keeps fewer, or if something is at `output` already.
     """
-    folders = checkpoints(run)[-last:]
+    folders = checkpoints(run)
     if not folders:
         found = "there is no checkpoint in it" if run.exists() else "there is nothing at this path"
         raise CheckpointError(f"{run}: must be a run directory, {found}")
-    if len(folders) < last:
+    metas = {folder: read_meta(folder, []) for folder in folders}
+    if by_score:
+        scored = [folder for folder in folders if metas[folder].get("score") is not None]
+        # Of equally good ones the earlier is the better one, as in training.
+        folders = sorted(scored, key=lambda folder: -metas[folder]["score"])
+    chosen = sorted(folders[:count] if by_score else folders[-count:])
+    if len(chosen) < count:
+        option, kept, key = ("--best", "with a score", "keep_best") if by_score else ("--last", "in all", "keep_last")
         raise CheckpointError(
-            f"{run}: --last {last} checkpoints asked for, the run keeps {len(folders)}; ask for fewer, or "
-            "train with a larger train.keep_last"
+            f"{run}: {option} {count} checkpoints asked for, the run keeps {len(chosen)} {kept}; ask for fewer, or "
+            f"train with a larger train.{key}"
         )
     if output.exists():
         raise CheckpointError(f"--output {output}: is there already; give another place, or remove it")
-    weights, metas = average(folders), [read_meta(folder, []) for folder in folders]
-    steps = [int(meta["step"]) for meta in metas]
-    kept = {key: metas[-1][key] for key in ("config", "tokenizer", "step")}
-    save_model_folder(output, weights, {**kept, "averaged": steps}, tokenizer=Tokenizer.load(run))
+    steps = [int(metas[folder]["step"]) for folder in chosen]
+    kept_keys = {key: metas[chosen[-1]][key] for key in ("config", "tokenizer", "step")}
+    save_model_folder(output, average(chosen), {**kept_keys, "averaged": steps}, tokenizer=Tokenizer.load(run))
     return steps

@@ -1,0 +1,62 @@
+"""What a command says and how it ends: results to stdout, the rest to stderr, a fault as one message and exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+from typer.core import TyperGroup
+
+from mt.errors import MtError
+
+
+class Commands(TyperGroup):
+    """All commands; here, before Typer sees it, what ends one early becomes a line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except MtError as error:
+            if str(error):  # else another process has said it
+                print(f"mt: {error}", file=sys.stderr)
+            code = error.exit_code
+        except BrokenPipeError:  # the reader has read enough, as `head` does
+            code = 0
+        except KeyboardInterrupt:
+            print("mt: interrupted", file=sys.stderr)
+            code = 128 + signal.SIGINT
+        drop_unwritable()
+        sys.exit(code)
+
+
+def terminate(number: int, _: FrameType | None) -> NoReturn:
+    """End as an error does, so that half-written files are removed; `mt train` has its own way."""
+    sys.exit(128 + number)
+
+
+def print_result(text: str) -> None:
+    """A result, to stdout. Raises MtError where that cannot be written, such as on a full disk."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise MtError(f"stdout: cannot be written: {error.strerror}; send it to a place that has room") from error
+
+
+def say(text: str) -> None:
+    """What is no result, to stderr, each line with our name before it."""
+    for line in text.split("\n"):
+        print(f"mt: {line}", file=sys.stderr)
+
+
+def drop_unwritable() -> None:
+    """Python flushes stdout once more at exit, and would complain again about what cannot be written."""
+    try:
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
