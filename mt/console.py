@@ -29,6 +29,7 @@ class Commands(TyperGroup):
             print("mt: interrupted", file=sys.stderr)
             code = 128 + signal.SIGINT
         drop_unwritable()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left that would have to be cleared away
         sys.exit(code)
 
 

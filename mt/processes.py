@@ -7,6 +7,8 @@ MASTER_ADDR and MASTER_PORT.
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from mt.errors import ConfigError, EndedElsewhereError, MtError, RankLostError
@@ -140,10 +143,15 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
         yield ranks
         return
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=TRAINING)
-        yield replace(ranks, preparing=dist.new_group(backend="gloo", timeout=PREPARATION))
-        # Only here: where another rank is lost it would be waited for.
-        dist.destroy_process_group()
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        dist.init_process_group(
+            backend, store=_meeting_place(ranks), rank=ranks.rank, world_size=ranks.count, timeout=TRAINING
+        )
+        preparing = dist.new_group(backend="gloo", timeout=PREPARATION)
+        yield replace(ranks, preparing=preparing)
+        # The first rank may still be writing, and batch systems end all processes of a job when one has ended.
+        dist.barrier(group=preparing)
+        dist.destroy_process_group()  # only here: where another rank is lost it would be waited for
     except RuntimeError as error:
         # gloo has no error of its own.
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
@@ -152,6 +160,35 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
             f"rank {ranks.rank} has lost contact with the others ({str(error).splitlines()[0]}). What was saved before "
             "is whole: run the same command again, or let torchrun do it with --max-restarts"
         ) from error
+
+
+def _meeting_place(ranks: Ranks) -> Any:
+    """Where the processes of this start find each other, and no process of an earlier one.
+
+    torchrun's agent offers a store of its own, but (seen in torch 2.13) it outlives a restart, and with it the
+    addresses of processes that are gone. So the first process opens another one and only leaves its port there.
+    """
+    store, _, _ = next(rendezvous("env://", ranks.rank, ranks.count, timeout=TRAINING))
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return store
+    make: Any = dist.TCPStore  # type: ignore[attr-defined] # torch does not say that it exports it
+    host, key = os.environ["MASTER_ADDR"], "mt/port"
+    if ranks.leads:
+        own = make(host, 0, ranks.count, is_master=True, timeout=TRAINING, wait_for_workers=False)
+        store.set(key, str(own.port))
+        return own
+    end = time.monotonic() + TRAINING.total_seconds()
+    while not _answers(host, port := int(store.get(key))) and time.monotonic() < end:  # it is of an earlier start
+        time.sleep(0.2)
+    return make(host, port, ranks.count, is_master=False, timeout=TRAINING, wait_for_workers=False)
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _number(name: str, default: int) -> int:

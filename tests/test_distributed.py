@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,25 @@ def command_of(mapping: Mapped, run: Path) -> list[str]:
     return ["mt", "train", "-c", str(config), "--run-dir", str(run), "--device", "cpu"]
 
 
-def start(command: list[str]) -> subprocess.Popen[str]:
-    environment = mt_command()[1] | {"OMP_NUM_THREADS": "1"}
+STARTED: list[subprocess.Popen[str]] = []
+
+
+def start(command: list[str], **variables: object) -> subprocess.Popen[str]:
+    environment = mt_command()[1] | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8")
+    STARTED.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8"))
+    return STARTED[-1]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """A test that fails leaves no process behind."""
+    yield
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.terminate()
+        process.communicate()
 
 
 def ended(process: subprocess.Popen[str], seconds: float = 100) -> Ended:
@@ -310,25 +325,18 @@ def test_a_signal_to_one_process_stops_all_at_the_same_update(
     number: signal.Signals, code: int, long: Mapped, tmp_path: Path
 ) -> None:
     run, port = tmp_path / "run", free_port()
-    command, environment = mt_command(*command_of(long, run)[1:])
-    processes = []
-    for rank in range(2):  # without torchrun, which would hide the exit codes
-        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        variables = environment | {name: str(value) for name, value in own.items()}
-        processes.append(subprocess.Popen(command, env=variables, stderr=subprocess.PIPE, encoding="utf-8"))
+    command, _ = mt_command(*command_of(long, run)[1:])
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    # Without torchrun, which would hide the exit codes.
+    processes = [start(command, RANK=rank, LOCAL_RANK=rank, **common) for rank in range(2)]
     wait_for(lambda: has_step(run, 10))
     processes[1].send_signal(number)
-    done = [ended_err(process) for process in processes]
-    assert [found for found, _ in done] == [code, code]
-    (step,) = re.findall(rf"stopped by {number.name} after update (\d+); run the same command again", done[0][1])
-    assert done[1][1] == ""
+    done = [ended(process) for process in processes]
+    assert [one.code for one in done] == [code, code]
+    (step,) = re.findall(rf"stopped by {number.name} after update (\d+); run the same command again", done[0].err)
+    assert done[1].err == ""
     assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
     assert trained(long, run, 2)
-
-
-def ended_err(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, err = process.communicate(timeout=60)
-    return process.returncode, err
 
 
 @pytest.mark.slow
