@@ -381,7 +381,7 @@ class Trainer:
             if self.judging:
                 raise _Interrupted
 
-        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
         try:
             yield
         finally:
