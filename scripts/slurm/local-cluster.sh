@@ -29,7 +29,7 @@ write_config() {
     local name cpus memory
     name=$(uname -n)
     name=${name%%.*}
-    cpus=$(nproc)
+    cpus=$(getconf _NPROCESSORS_ONLN) # not nproc, which believes OMP_NUM_THREADS
     memory=$(awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo)
     cat >"$folder/slurm.conf" <<CONF
 ClusterName=mt
