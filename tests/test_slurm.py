@@ -1,0 +1,401 @@
+"""The job scripts: what they compute, in plain bash; and what they do, on a real Slurm of one node.
+
+The tests marked `slurm` start that node with `scripts/slurm/local-cluster.sh`, which takes root.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, merged, mt_command, write_lines
+
+SCRIPTS = ROOT / "scripts" / "slurm"
+TRAIN, TRANSLATE, CLUSTER = SCRIPTS / "train.sbatch", SCRIPTS / "translate.sbatch", SCRIPTS / "local-cluster.sh"
+# A time limit is a minute at least, and Slurm looks every 30 seconds whether to send the signal: 5 seconds before the
+# end, as the test asks for it, means 25 to 55 seconds after the start. A run that takes longer than that is stopped.
+SECONDS_OF_TRAINING = 75
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
+
+RunMt = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def bash(command: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A command with the functions of translate.sbatch."""
+    source = f"source {shlex.quote(str(TRANSLATE))}; {command}"
+    return subprocess.run(
+        ["bash", "-c", source, "bash", *map(str, arguments)],
+        env=os.environ | environment, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+# --- without Slurm ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", [TRAIN, TRANSLATE, CLUSTER], ids=lambda path: path.name)
+def test_bash_can_read_the_scripts(script: Path) -> None:
+    read = subprocess.run(["bash", "-n", script], capture_output=True, text=True, check=False)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("lines", "shards"), [(0, 3), (1, 1), (2, 5), (10, 3), (101, 8), (4_000_000_001, 7)])
+def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(lines: int, shards: int) -> None:
+    command = 'for ((shard = 0; shard < $2; shard++)); do share "$1" "$shard" "$2"; done'
+    shares = [tuple(map(int, line.split())) for line in bash(command, lines, shards).stdout.splitlines()]
+    assert len(shares) == shards
+    end = 0
+    for before, count in shares:
+        assert before == end
+        end += count
+    assert end == lines
+    counts = [count for _, count in shares]
+    assert max(counts) - min(counts) <= 1
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
+@pytest.mark.parametrize("last", [b"the end\n", b"no line end", b"\n"])
+def test_shards_hold_the_file_byte_for_byte(packed: bool, last: bytes, tmp_path: Path) -> None:
+    """What some tools take for the end of a line or of the text: form feed, U+2028, NUL, bytes that are not UTF-8."""
+    text = b"\nZeile\r\n\x0c\n" + "a\u2028b\u0085c\n".encode() + b"\xff\xfe\n\x00\n" + b"x" * 300_000 + b"\n" + last
+    path = tmp_path / "text"
+    path.write_bytes(gzip.compress(text) if packed else text)
+    found = bash('text_of "$1" | count_lines', path)
+    lines = len(text.removesuffix(b"\n").split(b"\n"))
+    assert (found.returncode, found.stdout) == (0, b"%d\n" % lines)
+    for shards in (1, 3, lines + 2):
+        parts = [bash('shard_of "$@"', path, lines, shard, shards) for shard in range(shards)]
+        assert [part.returncode for part in parts] == [0] * shards
+        assert b"".join(part.stdout for part in parts) == text
+
+
+def test_a_damaged_archive_is_an_error_and_no_short_shard(tmp_path: Path) -> None:
+    path = tmp_path / "text.gz"
+    path.write_bytes(gzip.compress(b"line\n" * 100_000)[:-20])
+    assert bash('shard_of "$1" 100000 0 2', path).returncode != 0
+
+
+def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
+    path = tmp_path / "empty"
+    path.write_bytes(b"")
+    assert bash('text_of "$1" | count_lines', path).stdout == b"0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "task", "message"),
+    [
+        ([], "0", "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER [options of mt translate]"),
+        (["nowhere", "out"], "0", "nowhere: must be a file"),
+        (["in", "out"], "7", "4 shards go from 0 to 3, found 7; mend --array or SHARDS"),
+        (
+            ["in", "out", "--prefix", "begin"], "0",
+            "--prefix: its lines are not shared out as those of IN are; run mt translate itself",
+        ),
+        (
+            ["in", "out", "--n-best", "5"], "0",
+            "--n-best: one line for each of IN is required; leave it out, or add --mbr",
+        ),
+    ],
+)  # fmt: skip
+def test_translation_refuses_what_cannot_be_sharded(
+    arguments: list[str], task: str, message: str, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "in", ["eins"])
+    array = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "3", "SLURM_JOB_ID": "1"}
+    ended = subprocess.run(
+        ["bash", TRANSLATE, *arguments],
+        cwd=tmp_path,
+        env=os.environ | array,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (2, f"translate.sbatch: {message}\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:
+    command = "input=$1 folder=$2; mkdir -p $folder; SLURM_JOB_ID=5 check_made_with --model m"
+    source, folder = tmp_path / "in", tmp_path / "out.shards"
+    write_lines(source, ["eins"])
+    assert [bash(command, source, folder).returncode for _ in range(2)] == [0, 0]
+    write_lines(source, ["eins", "zwei"])
+    again = bash(command, source, folder)
+    assert again.returncode == 2
+    assert again.stderr.decode() == (
+        f"translate.sbatch: {folder} was begun with another input or other options; give the same, or remove it to "
+        "begin again\n"
+    )
+    assert [path.name for path in folder.iterdir()] == ["made-with"]
+
+
+def test_training_refuses_gpus_that_would_idle() -> None:
+    allocation = {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_ID": "1"}
+    ended = subprocess.run(["bash", TRAIN], env=os.environ | allocation, capture_output=True, text=True, check=False)
+    message = "4 GPUs on a node take as many tasks, found 1; give sbatch --ntasks-per-node=4"
+    assert (ended.returncode, ended.stderr) == (2, f"train.sbatch: {message}\n")
+
+
+# --- on a real Slurm --------------------------------------------------------------------------
+
+
+class Cluster:
+    """Jobs of one node, submitted from a folder of the test."""
+
+    def __init__(self, slurm_conf: str, folder: Path) -> None:
+        self.folder = folder
+        mt = folder / "mt"
+        command, environment = mt_command()
+        python_path = shlex.quote(environment["PYTHONPATH"])
+        mt.write_text(f'#!/usr/bin/env bash\nPYTHONPATH={python_path} exec {shlex.join(command)} "$@"\n')
+        mt.chmod(0o755)
+        self.environment = os.environ | {"SLURM_CONF": slurm_conf, "MT": str(mt)}
+
+    def run(self, *command: object) -> str:
+        return subprocess.run(
+            [str(part) for part in command],
+            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=True,
+        ).stdout  # fmt: skip
+
+    def submit(self, *arguments: object) -> str:
+        return self.run("sbatch", "--parsable", *arguments).strip()
+
+    def jobs(self, job: str) -> list[dict[str, str]]:
+        """What Slurm says of a job, or of each task of an array."""
+        lines = self.run("scontrol", "show", "job", "--oneliner", job).splitlines()
+        return [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
+
+    def wait(self, job: str, seconds: float, until: Callable[[], bool] | None = None) -> list[dict[str, str]]:
+        """Wait until a job has ended, or for something else."""
+        end = time.monotonic() + seconds
+        while True:
+            found = self.jobs(job)
+            if until() if until else {one["JobState"] for one in found} <= ENDED:
+                return found
+            assert time.monotonic() < end, (found, self.log(job))
+            time.sleep(0.5)
+
+    def log(self, job: str) -> str:
+        paths = sorted(self.folder.glob(f"slurm-{job}*.out"))
+        return "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
+
+
+@pytest.fixture(scope="module")
+def slurm_conf() -> Iterator[str]:
+    if os.geteuid() != 0:
+        pytest.skip("Slurm's daemons are started by root")
+    started = subprocess.run(["bash", CLUSTER, "start"], capture_output=True, text=True, check=False)
+    if started.returncode and not shutil.which("slurmctld"):
+        pytest.skip(f"Slurm cannot be installed here: {started.stderr[-500:]}")
+    assert started.returncode == 0, started.stderr
+    yield started.stdout.strip().removeprefix("export SLURM_CONF=")
+    assert subprocess.run(["bash", CLUSTER, "stop"], check=False).returncode == 0
+
+
+@pytest.fixture
+def cluster(slurm_conf: str, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(slurm_conf, tmp_path)
+    yield cluster
+    cluster.run("scancel", "--user=root")  # what a failed test has left must not be in the way of the next one
+
+
+def long_config(tiny_mapping: Mapping[str, Any], steps: int, folder: Path) -> Path:
+    """The tiny model with so many updates, and one validation, at the end."""
+    changes = {"data": {"test": []}, "train": {"max_steps": steps, "valid_every": steps, "log_every": 50}}
+    path = folder / "long.yaml"
+    path.write_text(yaml.safe_dump(merged(tiny_mapping, changes)), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def updates_per_second(
+    tiny_mapping: Mapping[str, Any], run_mt: RunMt, tmp_path_factory: pytest.TempPathFactory
+) -> float:
+    folder = tmp_path_factory.mktemp("speed")
+    config = long_config(tiny_mapping, 150, folder)
+    assert run_mt("train", "--config", config, "--run-dir", folder / "run", "--device", "cpu").returncode == 0
+    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    seconds = {record["step"]: record["seconds"] for record in records if record["kind"] == "train"}
+    return 100 / (seconds[150] - seconds[50])
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(900)
+def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed_run(
+    cluster: Cluster, tiny_mapping: Mapping[str, Any], updates_per_second: float, tmp_path: Path
+) -> None:
+    steps = int(SECONDS_OF_TRAINING * updates_per_second)
+    train = ["--config", long_config(tiny_mapping, steps, tmp_path), "--device", "cpu", "--run-dir"]
+    job = cluster.submit("--time=1", "--signal=USR1@5", TRAIN, *train, tmp_path / "queued")
+    command, environment = mt_command("train", *train, tmp_path / "undisturbed")
+    with (tmp_path / "undisturbed.log").open("wb") as log:
+        undisturbed = subprocess.Popen(command, env=environment, stderr=log)
+    try:
+        (ended,) = cluster.wait(job, 600)
+        assert undisturbed.wait(300) == 0
+    finally:
+        undisturbed.kill()
+        undisturbed.wait()
+    log = cluster.log(job)
+    print(log, ended)
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0")
+    restarts = int(ended["Restarts"])
+    assert restarts >= 1
+    stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", log)
+    assert len(stopped) == restarts
+    assert re.findall(r"resuming after update ([\d,]+)", log) == stopped
+    assert log.count("train.sbatch: back into the queue") == restarts
+    assert f"all {steps:,} updates are done" in log
+    weights = [
+        (tmp_path / run / "checkpoints" / "last" / "model.safetensors").read_bytes()
+        for run in ("queued", "undisturbed")
+    ]
+    assert weights[0] == weights[1]
+    started = (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
+    assert "resuming" not in started
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(300)
+def test_a_job_that_overran_its_time_limit_is_requeued_too(cluster: Cluster, tmp_path: Path) -> None:
+    """Where the signal came too late, SIGTERM and KillWait are left. In the place of mt: what ends by SIGTERM."""
+    mt = tmp_path / "slow-mt"
+    mt.write_text(
+        '#!/usr/bin/env bash\n[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0\n'
+        "trap 'sleep 1; exit 143' TERM\nwhile true; do sleep 0.2; done\n"
+    )
+    mt.chmod(0o755)
+    cluster.environment["MT"] = str(mt)
+    job = cluster.submit("--time=1", "--signal=CONT@1", TRAIN)  # a signal that means nothing here
+    (ended,) = cluster.wait(job, 200)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(job)
+    assert "DUE TO TIME LIMIT" in cluster.log(job)
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(300)
+def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
+    cluster: Cluster, tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    config = long_config(tiny_mapping, 1_000_000, tmp_path)
+    job = cluster.submit(TRAIN, "--config", config, "--run-dir", tmp_path / "run", "--device", "cpu")
+    cluster.wait(job, 60, lambda: "| nll " in cluster.log(job))
+    cluster.run("scancel", job)
+    (ended,) = cluster.wait(job, 60)
+    log = cluster.log(job)
+    assert (ended["JobState"], ended["Restarts"]) == ("CANCELLED", "0"), log
+    assert "stopped by SIGTERM after update" in log
+    assert "train.sbatch: the job was cancelled, or requeued by Slurm itself: left as it is" in log
+    assert (tmp_path / "run" / "checkpoints" / "last" / "model.safetensors").is_file()
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(120)
+def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluster: Cluster, tmp_path: Path) -> None:
+    faulty = cluster.submit(TRAIN, "--config", "nowhere.yaml")
+    (ended,) = cluster.wait(faulty, 60)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), cluster.log(faulty)
+    assert "nowhere.yaml" in cluster.log(faulty)
+
+    mt = tmp_path / "stopping-mt"
+    mt.write_text("#!/usr/bin/env bash\nexit 138\n")
+    mt.chmod(0o755)
+    cluster.environment |= {"MT": str(mt), "MAX_RESTARTS": "1"}
+    loop = cluster.submit(TRAIN)
+    (ended,) = cluster.wait(loop, 60)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), cluster.log(loop)
+    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to go on" in cluster.log(loop)
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(120)
+def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster, tmp_path: Path) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("two tasks take two cores")
+    mt = tmp_path / "telling-mt"
+    told = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
+    mt.write_text(f'#!/usr/bin/env bash\necho "$@ {told}"\n')
+    mt.chmod(0o755)
+    cluster.environment["MT"] = str(mt)
+    several = cluster.submit("--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words")
+    cluster.wait(several, 60)
+    node = cluster.run("hostname", "-s").strip()
+    expected = [f"train --config two words {rank} 2 {rank} {node}:{10000 + int(several)} 1" for rank in (0, 1)]
+    assert sorted(cluster.log(several).splitlines()) == expected
+
+    # One diverges; the other is ended by srun, and its 143 is what srun reports.
+    mt.write_text(
+        "#!/usr/bin/env bash\n[ $RANK = 0 ] || exit 3\ntrap 'exit 143' TERM\nwhile true; do sleep 0.1; done\n"
+    )
+    faulty = cluster.submit("--ntasks=2", TRAIN)
+    (ended,) = cluster.wait(faulty, 60)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "143:0", "0"), cluster.log(faulty)
+    assert "train.sbatch: a process has failed, see above: not requeued" in cluster.log(faulty)
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(300)
+def test_shards_are_joined_to_what_one_process_translates(
+    cluster: Cluster, tiny_run: Path, tiny_corpus: Path, run_mt: RunMt, tmp_path: Path
+) -> None:
+    """An array of three over 41 lines, one of them empty; the task in the middle is stopped and requeued."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    text = "".join(f"{line}\n" for line in [*lines[:20], "", *lines[20:]]).encode()
+    (tmp_path / "in").write_bytes(text)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(text))
+    options = ["--model", tiny_run, "--precision", "fp32", "--beam-size", "2"]
+    assert run_mt("translate", *options, tmp_path / "in", "-o", tmp_path / "whole").returncode == 0
+
+    array = cluster.submit("--array=0-2", TRANSLATE, tmp_path / "in.gz", tmp_path / "joined", *options)
+    middle = f"{array}_1"
+    cluster.wait(array, 60, lambda: f"{middle}.0" in cluster.run("squeue", "--steps", "--noheader", "--format=%i"))
+    cluster.run("scancel", "--signal=TERM", middle)
+    ended = cluster.wait(array, 200)
+    log = cluster.log(array)
+    assert {one["JobState"] for one in ended} == {"COMPLETED"}, log
+    assert {one["ArrayTaskId"]: one["Restarts"] for one in ended} == {"0": "0", "1": "1", "2": "0"}, log
+    assert "translate.sbatch: back into the queue, to go on later" in log
+    joined = (tmp_path / "joined").read_bytes()
+    assert joined.count(b"\n") == 41
+    assert joined.split(b"\n")[20] == b""
+    assert joined == (tmp_path / "whole").read_bytes()
+    assert not list(tmp_path.glob("joined?*"))  # neither shards nor anything half-done
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(300)
+def test_a_shard_that_failed_is_made_up_for_and_a_lost_line_is_noticed(
+    cluster: Cluster, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Two lines for three tasks, so that one has none."""
+    source, output, folder = tmp_path / "in", tmp_path / "out", tmp_path / "out.shards"
+    write_lines(source, ["eins zwei", "drei"])
+    translate = [TRANSLATE, source, output, "--model", tiny_run]
+    first = cluster.submit("--array=0-1", "--export=ALL,SHARDS=3", *translate)
+    assert {one["JobState"] for one in cluster.wait(first, 100)} == {"COMPLETED"}, cluster.log(first)
+    assert not output.exists()
+
+    lost = folder / "00001-of-00003.out"
+    kept = lost.read_bytes()
+    lost.write_bytes(b"")
+    second = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
+    assert [one["ExitCode"] for one in cluster.wait(second, 100)] == ["2:0"], cluster.log(second)
+    message = f"{source} has 2 lines, and the shards in {folder} have another number; {output} is not written"
+    assert f"translate.sbatch: {message}" in cluster.log(second)
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.shards"]
+
+    lost.write_bytes(kept)
+    third = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
+    assert [one["JobState"] for one in cluster.wait(third, 100)] == ["COMPLETED"], cluster.log(third)
+    assert output.read_bytes().count(b"\n") == 2
+    assert not folder.exists()
