@@ -89,6 +89,8 @@ def train(
             raise
         sys.exit(ConfigError.exit_code)  # of several processes on a machine the first one says it
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
+    if dry_run and fresh:
+        raise ConfigError("--dry-run, --fresh: a dry run changes nothing, so it sets no run aside; give one of the two")
     from mt.training import run as training
 
     outcome = training.train(loaded.config, folder, device, fresh, dry_run)

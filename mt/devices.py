@@ -76,7 +76,8 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
     if local_rank is not None and name.startswith("cuda"):
         if name != "cuda":
             raise ConfigError(f"--device: must be auto, cpu or cuda where several processes train, found {name}")
-        name = f"cuda:{local_rank}"
+        # A queue may show each process one GPU alone.
+        name = f"cuda:{local_rank if torch.cuda.device_count() > 1 else 0}"
     try:
         device = torch.device(name)
     except RuntimeError:

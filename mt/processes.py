@@ -25,8 +25,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mt.errors import ConfigError, EndedElsewhereError, MtError, RankLostError
 
 T = TypeVar("T")
-# How long the others wait while the first learns the tokens and stores the corpus, and how long anybody waits for
-# the rest within training, where only a checkpoint is ever slow.
+# How long the others wait while the first learns the tokens and stores the corpus, or while another one has the longer
+# share of a validation; and how long anybody waits for the rest within an update.
 PREPARATION, TRAINING = timedelta(days=7), timedelta(minutes=15)
 
 
@@ -37,6 +37,7 @@ class Ranks:
     rank: int = 0
     count: int = 1
     local: int | None = None  # among those on this machine; None where there is but one in all
+    here: int = 1  # how many there are on this machine
     preparing: Any = None  # the group of processes that waits long
 
     @property
@@ -69,13 +70,21 @@ class Ranks:
         dist.broadcast_object_list(told, src=0, group=self.preparing)
         return told[0]
 
-    def share(self, value: T) -> T:
-        """The first rank's value, in all of them."""
-        if self.count == 1:
-            return value
-        shared = [value]
-        dist.broadcast_object_list(shared, src=0, group=self.preparing)
-        return shared[0]
+    def lead(self, decide: Callable[[], T]) -> T:
+        """What `decide` returns in the first rank, which alone calls it, in all of them.
+
+        Raises EndedElsewhereError in the others where it fails.
+        """
+        found: list[Any] = [None]
+
+        def look() -> None:
+            if self.leads:
+                found[0] = decide()
+
+        self.first(look)
+        if self.count > 1:
+            dist.broadcast_object_list(found, src=0, group=self.preparing)
+        return cast("T", found[0])
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order, in all of them."""
@@ -126,11 +135,21 @@ def ranks_of_environment() -> Ranks:
     rank, count, local = (_number(name, default) for name, default in defaults.items())
     if count == 1:
         return Ranks()
+    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [name for name in needed if name not in os.environ]:
+        raise ConfigError(f"WORLD_SIZE is {count}, so {', '.join(missing)} must be set too; torchrun sets them all")
     if rank >= count:
         raise ConfigError(f"RANK: must be below WORLD_SIZE, which is {count}, found {rank}; torchrun sets both")
-    if missing := [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
-        raise ConfigError(f"WORLD_SIZE is {count}, so {' and '.join(missing)} must be set too; torchrun sets them all")
-    return Ranks(rank, count, local)
+    return Ranks(rank, count, local, max(1, _number("LOCAL_WORLD_SIZE", 1)))
+
+
+def job_id() -> str | None:
+    """What all starts of one job have in common, those that follow a restart by torchrun or by a queue included."""
+    if job := os.environ.get("SLURM_JOB_ID"):
+        return f"slurm {job}"
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # of which torchrun's agent is the parent
+        return f"torchrun {socket.gethostname()} {os.getppid()}"
+    return None
 
 
 @contextmanager

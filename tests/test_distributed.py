@@ -211,7 +211,7 @@ def test_a_validation_in_shares_is_the_same_to_the_last_digit(tiny_run: Path, tm
 
 
 @pytest.mark.slow
-def test_accumulated_by_two_processes_is_whole(settings: Mapped, alone: Path, tmp_path: Path) -> None:
+def test_accumulated_by_two_processes_is_whole(settings: Mapped, tmp_path: Path) -> None:
     """Micro-batches of a fifth of the size, so that each process adds up several before gradients are exchanged."""
     small = merged(settings, {"batch": {"tokens_per_batch": 100}, "data": {"valid": None}})
     runs = [trained(small, tmp_path / str(processes), processes) for processes in (1, 2)]
@@ -240,7 +240,7 @@ def free_port() -> int:
 
 @pytest.mark.slow
 def test_two_agents_are_two_machines(settings: Mapped, alone: Path, tmp_path: Path) -> None:
-    """As on two nodes: an agent on each, with one process here and two there."""
+    """As on two nodes: an agent on each, with one process."""
     run, port = tmp_path / "run", free_port()
     agents = [
         start(
@@ -301,7 +301,7 @@ def test_a_killed_process_ends_the_job_and_is_named(long: Mapped, tmp_path: Path
     assert time.monotonic() - killed < 60
     assert done.code != 0
     assert re.search(r"rank +: 1 \(local_rank: 1\)\s+exitcode +: -9", done.err)
-    assert not (run / "checkpoints" / ".partial").exists()
+    assert "rank 0 has lost contact with the others" in done.err
 
 
 @pytest.mark.slow
@@ -340,11 +340,103 @@ def test_a_signal_to_one_process_stops_all_at_the_same_update(
 
 
 @pytest.mark.slow
+def test_a_signal_to_torchrun_reaches_its_processes(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start([*torchrun(2), *command_of(long, run)])
+    wait_for(lambda: has_step(run, 10))
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    (step,) = re.findall(r"stopped by SIGTERM after update (\d+);", (run / "train.log").read_text())
+    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+
+
+@pytest.mark.slow
+def test_fresh_is_meant_once_for_all_starts_of_a_job(long: Mapped, tmp_path: Path) -> None:
+    """Else a restart would set the run aside that it should go on with."""
+    run = trained(merged(long, {"train": {"max_steps": 10}}), tmp_path / "run", 1)
+    process = start([*torchrun(2, "--max-restarts=1"), *command_of(long, run), "--fresh"])
+    wait_for(lambda: has_step(run, 20))
+    os.kill(ranks_below(process)[1], signal.SIGKILL)
+    done = ended(process)
+    assert done.code == 0, done.err
+    assert (run / "train.log").read_text().count("resuming after update") == 1
+    assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
+
+
+POISON = """
+import itertools, math, os, sys
+from pathlib import Path
+from mt.config import load_config
+from mt.console import Commands
+from mt.errors import MtError
+from mt.training.run import train
+from mt.training.trainer import Trainer
+real, until = Trainer.train, int(sys.argv[3])
+def start(self):
+    forward, learn, updates, spoilt = self.learner.forward, self.learner.learn, itertools.count(), [False]
+    def spoiling(*inputs):
+        return forward(*inputs) * (math.nan if spoilt[0] else 1.0)
+    def counted(*arguments):
+        spoilt[0] = 4 <= next(updates) < until and self.ranks.rank == 1
+        return learn(*arguments)
+    self.learner.forward, self.learner.learn = spoiling, counted
+    return real(self)
+Trainer.train = start
+try:
+    train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
+except MtError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def poisoned(mapping: Mapped, run: Path, until: int) -> Ended:
+    """Two processes, of which the second finds gradients that are no numbers from update 4 on."""
+    script = run.with_suffix(".py")
+    script.write_text(POISON, encoding="utf-8")
+    command_of(mapping, run)
+    return ended(start([*torchrun(2)[:-1], str(script), str(run.with_suffix(".yaml")), str(run), str(until)]))
+
+
+@pytest.mark.slow
+def test_both_go_back_together_and_on_with_the_data(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = poisoned(merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24)
+    assert done.code == 0, done.err
+    assert "from update 24 back to the weights after update 20, on with the data" in (run / "train.log").read_text()
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
+    assert state_of(run)["train"]["rollbacks"] == 1
+
+
+@pytest.mark.slow
+def test_both_give_up_and_one_says_so(long: Mapped, tmp_path: Path) -> None:
+    """With all sentences of the update, not only those of one process."""
+    run = tmp_path / "run"
+    mapping = merged(long, {"train": {"max_steps": 999, "log_every": 4, "valid_every": 4}})
+    done = poisoned(mapping, run, 10**9)
+    assert done.code != 0
+    assert done.err.count("\ntraining gave up at update 72: ") == 1
+    assert "lost contact" not in done.err
+    pairs = (run / "diverged.txt").read_text(encoding="utf-8").splitlines()
+    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(68))["train"]
+    config = config_from_mapping(mapping, "test")
+    data = open_or_build(
+        run / "store" / "train", config.data.train, "", config.data, Tokenizer.load(run), lambda _: None
+    )
+    plan = Plan(data, [1.0], config.batch, config.run.seed)
+    sizes = [sum(map(len, update)) for epoch in range(9) for update in plan.updates(epoch)]
+    seen = sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + state["update"]
+    assert len(pairs) == sizes[seen - 1 + 4]
+
+
+@pytest.mark.slow
 def test_a_mistake_is_told_once(settings: Mapped, tmp_path: Path) -> None:
     """Found before there is a group of processes, and after: one message, no traceback of ours."""
     for changes, message in (
         ({"data": {"max_tokenz": 3}}, "max_tokenz"),
         ({"data": {"train": [{"src": "no.src", "tgt": "train.tgt"}]}}, "no.src"),
+        ({"train": {"precision": "fp16"}}, "precision: fp16 needs a GPU"),
+        ({"train": {"init_from": "nowhere"}}, "train.init_from"),
     ):
         mapping = merged(settings, changes)
         done = ended(start([*torchrun(2), *command_of(mapping, tmp_path / "run")]))
@@ -415,7 +507,7 @@ def test_what_was_dealt_in_turn_is_put_together_again() -> None:
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def set_up(**variables: str) -> None:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -430,6 +522,8 @@ def test_the_environment_says_who_is_who(environment: Callable[..., None]) -> No
     assert ranks_of_environment() == Ranks()
     environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="1")
     assert ranks_of_environment() == replace(Ranks(), rank=5, count=8, local=1)
+    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", MASTER_ADDR="here", MASTER_PORT="1")
+    assert ranks_of_environment() == replace(Ranks(), rank=5, count=8, local=1, here=4)
 
 
 @pytest.mark.parametrize(
@@ -437,10 +531,13 @@ def test_the_environment_says_who_is_who(environment: Callable[..., None]) -> No
     [
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it"),
         ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: must be a whole number, found '-1'; torchrun sets it"),
-        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both"),
         (
-            {"WORLD_SIZE": "2"},
-            "WORLD_SIZE is 2, so MASTER_ADDR and MASTER_PORT must be set too; torchrun sets them all",
+            {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "1"},
+            "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "1"},
+            "WORLD_SIZE is 2, so LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set too; torchrun sets them all",
         ),
     ],
 )

@@ -44,9 +44,10 @@ def diagnose(learner: Learner, update: Update, tokenizer: Tokenizer, step: int, 
     learner.optimizer.zero_grad()
     largest = sorted(norms, key=lambda name: -_size(norms[name]))[:SHOWN]
     said.append("largest gradients: " + ", ".join(f"{name} {norms[name]:.3g}" for name in largest))
+    pairs = [pair for share in learner.ranks.gather(sentences(update, tokenizer)) for pair in share]
     if learner.ranks.leads:
-        write_whole(run / LINES, "".join(f"{src}\t{tgt}\n" for src, tgt in sentences(update, tokenizer)))
-        said.append(f"the sentences of that update are in {run / LINES}")
+        write_whole(run / LINES, "".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
+    said.append(f"the sentences of that update are in {run / LINES}")
     return "; ".join(said)
 
 
@@ -63,6 +64,8 @@ def sentences(update: Update, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """The pairs of this rank's batches as text."""
     pairs = []
     for batch in update.batches:
+        if not batch.n_tgt:  # a rank for which no sentence was left
+            continue
         src = [tokenizer.src_pieces_of(row) for row in _rows(batch.src)]
         tgt = tokenizer.decode_tgt(_rows(batch.tgt_in))
         pairs += [("".join(pieces).replace("\u2581", " ").strip(), text) for pieces, text in zip(src, tgt, strict=True)]

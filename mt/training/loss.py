@@ -138,7 +138,9 @@ class _SymmetricDivergence(torch.autograd.Function):
     def forward(ctx: Any, hidden: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
         grads = torch.empty_like(hidden), torch.empty_like(other)  # 2 x (N, D)
-        grad_weight, grad_bias = torch.zeros_like(weight), None if bias is None else torch.zeros_like(bias)
+        *_, needed_weight, needed_bias = ctx.needs_input_grad  # not where they are frozen
+        grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
+        grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
         total, chunk = weight.new_zeros(()), _chunk(hidden.device, 2 * len(weight))
         for start in range(0, len(hidden), chunk):
             pair = [h[start : start + chunk] for h in (hidden, other)]  # 2 x (C, D)
@@ -152,7 +154,8 @@ class _SymmetricDivergence(torch.autograd.Function):
                     grad_bias += grad_z.sum(0)
                 grad_z = grad_z.to(h.dtype)
                 torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
-                grad_weight += grad_z.t() @ h
+                if grad_weight is not None:
+                    grad_weight += grad_z.t() @ h
         ctx.save_for_backward(*grads, grad_weight, grad_bias)
         return total
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +49,11 @@ class Rehearsal:
 def rehearse(trainer: Trainer) -> Rehearsal:
     """One batch with the most tokens and one with the longest sentence, learned from without an update; one decoded.
 
-    Raises ConfigError where they do not fit into the device's memory.
+    What the optimiser will keep is held meanwhile. Raises ConfigError where it does not fit into the device's memory.
     """
-    store, learner = trainer.store, trainer.learner
+    store, learner, device = trainer.store, trainer.learner, trainer.device.device
+    reset_peak_memory(device)
+    moments = None if learner.optimizer.state else torch.ones(_moments(learner), dtype=torch.uint8, device=device)
     longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
     batches = [batch for update in trainer.plan.updates(trainer.state.epoch) for batch in update]
     largest = max(batches, key=lambda batch: int(longest[batch].max()) * len(batch))
@@ -59,7 +62,8 @@ def rehearse(trainer: Trainer) -> Rehearsal:
     if trainer.validation is not None:
         lines = sorted(trainer.validation.src, key=len)[-SENTENCES:]
         translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
-    memory = peak_memory_mb(trainer.device.device)
+    del moments
+    memory = peak_memory_mb(device)
     return Rehearsal(len(largest), int(longest[largest].max()), max(trainer.ranks.gather(memory)))
 
 
@@ -72,8 +76,9 @@ def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
     device, longest = learner.device.device, int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
     if config.tokenizer.sampling_alpha:
         longest = config.data.max_tokens + 1
-    fixed = MOMENTS * sum(p.numel() for p in learner.model.parameters() if p.requires_grad) / 1e6
-    room = available_memory_mb(device) * (1 - MARGIN) - fixed
+    # On a CPU the processes of a machine share its memory.
+    shares = 1 if learner.device.is_cuda else learner.ranks.here
+    room = available_memory_mb(device) / shares * (1 - MARGIN) - _moments(learner) / 1e6
     most = config.batch.tokens_per_update // longest
 
     def memory(rows: int) -> float:
@@ -97,6 +102,11 @@ def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
     return rows * longest
 
 
+def _moments(learner: Learner) -> int:
+    """Bytes that the optimiser will keep."""
+    return MOMENTS * sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
+
+
 def _worst(rows: int, longest: int, vocab_size: int) -> Batch:
     """So many pairs of the longest sentences."""
     ids = np.arange(longest - 1) % (vocab_size - EOS - 1) + EOS + 1
@@ -105,13 +115,14 @@ def _worst(rows: int, longest: int, vocab_size: int) -> Batch:
 
 def forecast(trainer: Trainer, rehearsal: Rehearsal) -> str:
     """What a run is going to be: data, updates, memory, time; a few updates are timed for it, without learning."""
-    config, store, state = trainer.config, trainer.store, trainer.state
-    updates = trainer.plan.updates(state.epoch)
+    config, state = trainer.config, trainer.state
+    plan = trainer.plan.of_epoch(state.epoch, Event())
+    store, updates = plan.store, plan.updates(state.epoch)
     order = np.concatenate([batch for update in updates for batch in update])
     n_src, n_tgt = (int((lengths[order] + 1).sum()) for lengths in (store.src_lengths, store.tgt_lengths))
     seconds = []
     for number, update in enumerate(updates[:TIMED]):
-        batches, n_update = trainer.plan.share(update, trainer.ranks.rank, trainer.ranks.count)
+        batches, n_update = plan.share(update, trainer.ranks.rank, trainer.ranks.count)
         start = time.perf_counter()
         trainer.learner.gradients(Update(state.epoch, number, len(updates), batches, n_update))
         if trainer.device.is_cuda:

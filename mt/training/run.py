@@ -13,7 +13,7 @@ from mt.config import Config, require_training_data
 from mt.data.corpus import check_sources
 from mt.data.store import known_facts
 from mt.devices import Device, choose_device, peak_memory_mb
-from mt.errors import ConfigError, DataError
+from mt.errors import CheckpointError, ConfigError, DataError, EndedElsewhereError
 from mt.model import checkpoint
 from mt.model.checkpoint import LoadedModel
 from mt.processes import Ranks, connected, ranks_of_environment
@@ -25,7 +25,9 @@ from mt.training.runlog import (
     as_settled,
     check_same_run,
     claim,
+    is_of_this_job,
     set_aside,
+    summary_writer,
     write_config,
     write_faults,
     write_manifest,
@@ -41,13 +43,18 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     Raises MtError for what the user must mend.
     """
     alone_or_not = ranks_of_environment()
-    device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
+    try:
+        device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
+    except ConfigError as error:
+        raise EndedElsewhereError(error.exit_code) if alone_or_not.local else error from None
     with connected(alone_or_not, device.is_cuda) as ranks:
         return _train(config, run, device, fresh, dry_run, ranks)
 
 
 def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
-    config = ranks.share(config if fresh else as_settled(config, run))
+    # A start that follows a restart goes on with what the first one has begun afresh.
+    fresh = ranks.lead(lambda: fresh and not is_of_this_job(run))
+    config = ranks.lead(lambda: config if fresh else as_settled(config, run))
     lock, changed, base = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(config, run, ranks))
     try:
         shown = RunLog(run, config.train.max_steps, ranks.leads, config.train.tensorboard)
@@ -59,6 +66,11 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             trainer = Trainer(config, run, device, log, ranks, base)
             del base  # its memory is needed
             trainer.resume()
+            if len(set(map(repr, ranks.gather((trainer.state.step, trainer.origin))))) > 1:
+                raise CheckpointError(
+                    f"run directory {run}: the processes do not see the same checkpoint or train.init_from in it; put "
+                    "both on a file system that all machines share, where nothing else writes"
+                )
             if ranks.leads:
                 write_manifest(run, _facts(trainer))
             rehearsal = rehearse(trainer)
@@ -83,6 +95,8 @@ def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str], Load
     require_training_data(config)
     if faults := check_sources(config.data):
         raise DataError("\n".join(faults))
+    if config.train.tensorboard:
+        summary_writer()
     base = _base(config, run, fresh)
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)

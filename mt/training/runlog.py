@@ -21,6 +21,7 @@ from tqdm import tqdm
 from mt.config import Config, load_config
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import write_whole
+from mt.processes import job_id
 
 if TYPE_CHECKING:
     from mt.data.batches import Feed, Update
@@ -40,7 +41,7 @@ class RunLog:
 
     def __init__(self, folder: Path, total: int, speaks: bool = True, tensorboard: bool = False) -> None:
         self.folder, self._total, self._speaks = folder, total, speaks
-        self._board = _summary_writer() if tensorboard and speaks else None
+        self._board = summary_writer() if tensorboard and speaks else None
         self._writer: Any = None
         self._start = time.perf_counter()
         self._bar: tqdm[Any] | None = None
@@ -128,9 +129,12 @@ class RunLog:
         lines = path.read_text(encoding="utf-8").split("\n")
         kept = [line for line in lines if line and _step_of(line) <= step]
         write_whole(path, "".join(line + "\n" for line in kept))
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
 
 
-def _summary_writer() -> Any:
+def summary_writer() -> Any:
     """TensorBoard's writer. Raises ConfigError where it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -305,6 +309,15 @@ def set_aside(folder: Path) -> Path | None:
     return aside
 
 
+def is_of_this_job(folder: Path) -> bool:
+    """Whether an earlier start of this very job has made the run: by torchrun, or out of a queue."""
+    try:
+        made_by = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("job")
+    except (OSError, ValueError):
+        return False
+    return made_by is not None and made_by == job_id()
+
+
 def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 
@@ -350,7 +363,7 @@ def with_batch(config: Config, tokens: int) -> Config:
 
 
 def as_settled(config: Config, folder: Path) -> Config:
-    """The config with the number that an earlier start of the run has put in the place of `auto`."""
+    """The config with the number that the run has already, be it measured or given, in the place of `auto`."""
     path = folder / CONFIG
     if config.batch.tokens_per_batch != "auto" or not path.exists():
         return config
@@ -374,6 +387,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
     """`manifest.json`: what is run, on which data, with which software and hardware."""
     manifest = {
         "command": sys.argv,
+        "job": job_id(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),

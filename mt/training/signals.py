@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGUSR1: noted, so that training ends after the update in progress."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP: noted, so that training ends after the update in progress."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ class BrokenOffError(Exception):
 class Signals:
     """A context manager in which signals are noted instead of ending the process.
 
-    Batch systems send SIGTERM before they take a machine away, and SIGUSR1 when they are asked to give notice.
+    Batch systems send SIGTERM before they take a machine away, and SIGUSR1 when they are asked to give notice; SIGHUP
+    comes when a terminal is closed. What the process was told to ignore it goes on to ignore.
     """
 
-    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.number = 0  # of the last one that came
@@ -27,7 +28,9 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        self._before = {number: signal.signal(number, self._note) for number in self.NUMBERS}
+        for number in self.NUMBERS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
@@ -40,6 +43,7 @@ class Signals:
             raise KeyboardInterrupt
         self.number = number
         if self._breakable:
+            self._breakable = False
             raise BrokenOffError
 
     @contextmanager

@@ -20,7 +20,7 @@ from mt.data.sampling import Sampling
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, peak_memory_mb, resident_memory_mb
-from mt.errors import CheckpointError, TrainingDivergedError
+from mt.errors import CheckpointError, EndedElsewhereError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.model.checkpoint import LoadedModel
 from mt.processes import Ranks
@@ -105,7 +105,7 @@ class Trainer:
     # --- getting ready ----------------------------------------------------------------------
 
     def _tokenizer(self) -> Tokenizer:
-        if Tokenizer.is_in(self.run):
+        if Tokenizer.is_in(self.run) or not self.ranks.leads:
             return Tokenizer.load(self.run)
         if self.base is not None and not self.config.train.new_vocabulary:
             self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
@@ -128,7 +128,7 @@ class Trainer:
     def _settle_batch(self) -> None:
         """`batch.tokens_per_batch: auto` becomes a number, which the run keeps."""
         tokens = min(self.ranks.gather(fitting_batch(self.config, self.learner, self.store)))
-        self.config = with_batch(self.config, tokens)
+        self.config = self.learner.config = with_batch(self.config, tokens)
         self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} here")
         if self.ranks.leads:
             write_config(self.run, self.config)
@@ -141,7 +141,7 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
-        found = self.ranks.first(self._latest)
+        found = self.ranks.lead(self._latest)
         if found is None:
             self.log.forget_after(0)
             if self.base is not None:
@@ -157,6 +157,8 @@ class Trainer:
                 "back, or give --fresh to set the run aside and start over"
             )
         self.state, self.origin = self._restored(folder), meta.get("init_from")
+        if meta["config"]["optim"] != self.config.model_dump(mode="json")["optim"]:
+            self.state.rollbacks = 0  # somebody has done something about it
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
@@ -164,8 +166,7 @@ class Trainer:
             self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
-        if self.ranks.leads:
-            checkpoint.tidy(self.run)
+        checkpoint.tidy(self.run)
         found = checkpoint.latest_checkpoint(self.run, self.log.say)
         if found is None and checkpoint.checkpoints(self.run):
             raise CheckpointError(
@@ -351,7 +352,7 @@ class Trainer:
             reason = f"no better validation in the last {state.bad_validations}, at update {state.step:,}"
         else:
             reason = f"all {config.max_steps:,} updates are done"
-        best = self._best()
+        best = self.ranks.lead(self._best)
         if best is not None and state.best_score is not None:
             reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
         elif best is not None:
@@ -361,11 +362,12 @@ class Trainer:
 
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        seen = self.ranks.share(self.log.has("test", self.state.step))
+        seen = self.ranks.lead(lambda: self.log.has("test", self.state.step))
         if best is None or not self.config.data.test or seen:
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
-        checkpoint.put_weights(model, checkpoint.load_weights(best), str(best))
+        folder = self.ranks.lead(best.resolve)
+        checkpoint.put_weights(model, checkpoint.load_weights(folder), str(folder))
         for name, score in score_tests(self.config, model, self.tokenizer, self.device, self.ranks).items():
             self.log.record("test", self.state.step, name=name, bleu=score.value, signature=score.signature)
             self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
@@ -389,17 +391,19 @@ class Trainer:
         that has not helped before.
         """
         state, run = self.state, self.run
-        found = self.ranks.share(checkpoint.latest_finite(run))
+        found = self.ranks.lead(lambda: checkpoint.latest_finite(run))
         if found is None or state.rollbacks == MOST_ROLLBACKS:
             kept = f"the last checkpoint is whole: {found}" if found else "the run has no checkpoint yet"
-            raise TrainingDivergedError(
+            message = (
                 f"training gave up at update {state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
                 f"gradient that is no number"
                 + (f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else "")
                 + f". {diagnose(self.learner, update, self.tokenizer, state.step - 1, run)}. Lower optim.peak_lr, "
                 f"raise optim.warmup_steps, or set train.precision=fp32; {kept}"
             )
+            raise TrainingDivergedError(message) if self.ranks.leads else EndedElsewhereError(3)
         before = self._restored(found)
+        self.ranks.gather(None)  # all have read it before it is written anew
         self.log.say(
             f"{MOST_SKIPPED} updates in a row had a loss or a gradient that is no number: from update {state.step:,} "
             f"back to the weights after update {before.step:,}, on with the data after those"
