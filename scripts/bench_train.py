@@ -58,7 +58,7 @@ def write_synthetic(folder: Path, args: argparse.Namespace) -> None:
 
 
 def flops(config: Config, vocab_size: int, n_src: int, n_tgt: int) -> float:
-    """Of the matrices' products, forwards and backwards (three times two a weight and token); attention's are left out."""
+    """Of the products with matrices of weights, forwards and backwards: six for each weight and token."""
     m = config.model
     d, ff = m.d_model, m.d_ff
     per_src = m.n_encoder_layers * (4 * d * d + 2 * d * ff) + m.n_decoder_layers * 2 * d * d
@@ -226,7 +226,8 @@ def main() -> None:
                 share = "" if row["share_of_peak"] is None else f"{row['share_of_peak']:.1%}"
                 print(
                     f"{row['model']:<7} {row['shape']:<6} {row['precision']:<9} {row['tokens_per_second']:>12,} "
-                    f"{row['slowest']:>12,} {row['fastest']:>12,} {row['tflops']:>12} {share:>12} {row['memory_mb']:>12,}"
+                    f"{row['slowest']:>12,} {row['fastest']:>12,} {row['tflops']:>12} {share:>12} "
+                    f"{row['memory_mb']:>12,}"
                 )
     if args.json:
         args.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
