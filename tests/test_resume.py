@@ -313,6 +313,31 @@ def test_a_validation_that_a_signal_prevented_is_made_up_for(
     check_equal(run, undisturbed)
 
 
+def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
+    settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sent = Learner.learn, list[int]()
+
+    def once(*arguments: Any) -> Any:
+        if not sent:
+            sent.append(signal.SIGHUP)
+            send(signal.SIGHUP)
+        return real(*arguments)
+
+    monkeypatch.setattr(Learner, "learn", once)
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert train(config_of(settings), tmp_path / "closed", "cpu").exit_code == 129
+        sent.clear()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert train(config_of(settings), tmp_path / "nohup", "cpu").exit_code == 0
+        assert sent
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(tmp_path / "closed")] == [1]
+
+
 def test_a_second_ctrl_c_ends_at_once(settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a checkpoint; and signals have the meaning back that they had."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

@@ -17,7 +17,7 @@ class Signals:
     """A context manager in which signals are noted instead of ending the process.
 
     Batch systems send SIGTERM before they take a machine away, and SIGUSR1 when they are asked to give notice; SIGHUP
-    comes when a terminal is closed. What the process was told to ignore it goes on to ignore.
+    comes when a terminal is closed, unless the process was told to ignore it.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -29,7 +29,7 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in self.NUMBERS:
-            if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
                 self._before[number] = signal.signal(number, self._note)
         return self
 
