@@ -29,6 +29,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("mt")
 
+# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the commands that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = Path(__file__).parents[1]
 DIGITS = {
     "null": "zero", "eins": "one", "zwei": "two", "drei": "three", "vier": "four",
