@@ -182,13 +182,13 @@ def disturbed(server: Any, settings: Mapped, tmp_path: Path) -> Callable[..., Pa
 
 
 PLACES = [
-    "learn 2",  # before there is any checkpoint
     "micro-batch 27",  # in the middle of accumulating, of an epoch, and between two checkpoints
     "save_file 1",  # the second checkpoint is half written
     "renamed 1",  # it is whole, but nothing points to it yet
 ]
 MORE_PLACES = [
     "learn 0",
+    "learn 2",  # before there is any checkpoint
     "learn 4",  # right after a checkpoint
     "learn 9",  # at the beginning of an epoch
     "micro-batch 50",
