@@ -45,46 +45,33 @@ class Ranks:
         """Whether this is the process that speaks and writes."""
         return self.rank == 0
 
-    def first(self, prepare: Callable[[], T]) -> T:
-        """What `prepare` returns: the first rank calls it, and when it has made its files the others do.
-
-        Raises EndedElsewhereError in the others where it fails in the first.
-        """
-        if self.count == 1:
-            return prepare()
-        if self.leads:
-            try:
-                result = prepare()
-            except MtError as error:
-                self._tell(error.exit_code)
-                raise
-            self._tell(0)
-            return result
-        if code := self._tell(0):
-            raise EndedElsewhereError(code)
-        return prepare()
-
-    def _tell(self, code: int) -> int:
-        """The code that the first rank gives here."""
-        told = [code]
-        dist.broadcast_object_list(told, src=0, group=self.preparing)
-        return told[0]
-
     def lead(self, decide: Callable[[], T]) -> T:
         """What `decide` returns in the first rank, which alone calls it, in all of them.
 
         Raises EndedElsewhereError in the others where it fails.
         """
-        found: list[Any] = [None]
+        if self.count == 1:
+            return decide()
+        told: list[Any] = [0, None]  # exit code, value
+        if self.leads:
+            try:
+                told[1] = decide()
+            except MtError as error:
+                dist.broadcast_object_list([error.exit_code, None], src=0, group=self.preparing)
+                raise
+        dist.broadcast_object_list(told, src=0, group=self.preparing)
+        if told[0]:
+            raise EndedElsewhereError(told[0])
+        return cast("T", told[1])
 
-        def look() -> None:
-            if self.leads:
-                found[0] = decide()
+    def first(self, prepare: Callable[[], T]) -> T:
+        """What `prepare` returns: the first rank calls it, and when it has made its files the others do.
 
-        self.first(look)
-        if self.count > 1:
-            dist.broadcast_object_list(found, src=0, group=self.preparing)
-        return cast("T", found[0])
+        Raises EndedElsewhereError in the others where it fails in the first.
+        """
+        made: list[T] = []
+        self.lead(lambda: made.append(prepare()))  # what it returns stays here
+        return made[0] if made else prepare()
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order, in all of them."""

@@ -24,7 +24,6 @@ from mt.model.checkpoint import (
     average,
     build_model,
     find_model,
-    latest_checkpoint,
     load_model,
     load_state,
     load_weights,
@@ -36,6 +35,7 @@ from mt.model.checkpoint import (
     step_name,
     tidy,
     weights_of,
+    whole_checkpoints,
 )
 from mt.model.transformer import Transformer
 
@@ -224,7 +224,7 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_that_is_said(
     first, second = save(1), save(2)
     damage(second / name)
     said: list[str] = []
-    found = latest_checkpoint(run, said.append)
+    found = next(whole_checkpoints(run, said.append), None)
     assert found is not None
     assert (found[0], found[1]["step"]) == (first, 1)
     (line,) = said
@@ -237,7 +237,7 @@ def test_the_newest_checkpoint_is_used_silently_when_it_is_whole(save: Save, run
     for step in (9, 10, 100):  # as numbers, not as text
         save(step)
     said: list[str] = []
-    found = latest_checkpoint(run, said.append)
+    found = next(whole_checkpoints(run, said.append), None)
     assert found is not None
     assert found[1]["step"] == 100
     assert said == []
@@ -247,7 +247,7 @@ def test_where_all_are_damaged_there_is_none(save: Save, run: Path) -> None:
     for step in (1, 2):
         truncate(save(step) / "state.pt")
     said: list[str] = []
-    assert latest_checkpoint(run, said.append) is None
+    assert next(whole_checkpoints(run, said.append), None) is None
     assert len(said) == 2
 
 
@@ -280,7 +280,7 @@ def test_a_newer_format_is_no_damage(save: Save, run: Path) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | {"format": 2}))
     with pytest.raises(CheckpointError) as error:
-        latest_checkpoint(run, lambda _: None)
+        next(whole_checkpoints(run, lambda _: None), None)
     assert str(error.value) == (
         f"{folder}: was written by a newer mt (format 2, this one reads up to 1); install that version"
     )

@@ -630,7 +630,7 @@ def test_a_disk_that_is_really_full(
     assert ended.stderr.splitlines()[-1].startswith("mt: ")
     assert "What was saved before is whole: make room" in ended.stderr
     newest = checkpoint.checkpoints(run)[-1]
-    found = checkpoint.latest_checkpoint(run, lambda line: pytest.fail(line))
+    found = next(checkpoint.whole_checkpoints(run, lambda line: pytest.fail(line)), None)
     assert found is not None
     assert found[0] == newest
     assert int(newest.name[5:]) >= 4

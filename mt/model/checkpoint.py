@@ -6,10 +6,9 @@ checkpoint of a run also `state.pt`, from which training goes on. Nothing in the
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -220,23 +219,20 @@ def _need(meta: Any, **kinds: type) -> None:
         raise ValueError(f"it lacks {', '.join(lacking)}")
 
 
-def latest_checkpoint(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The newest undamaged checkpoint of a run and its meta; says which ones are passed over."""
+def whole_checkpoints(run: Path, log: Callable[[str], None]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The undamaged checkpoints of a run and their metas, newest first; says which ones are passed over."""
     for folder in reversed(checkpoints(run)):
         try:
-            return folder, read_meta(folder, [WEIGHTS, STATE])
+            yield folder, read_meta(folder, [WEIGHTS, STATE])
         except DamagedError as error:
             log(f"{error}. Passed over for the checkpoint before it")
-    return None
 
 
-def latest_finite(run: Path) -> Path | None:
+def latest_finite(run: Path, log: Callable[[str], None]) -> Path | None:
     """The newest undamaged checkpoint of a run whose weights are all numbers."""
-    for folder in reversed(checkpoints(run)):
-        with contextlib.suppress(DamagedError):
-            read_meta(folder, [WEIGHTS, STATE])
-            if all(bool(tensor.isfinite().all()) for tensor in load_weights(folder).values()):
-                return folder
+    for folder, _ in whole_checkpoints(run, log):
+        if all(bool(tensor.isfinite().all()) for tensor in load_weights(folder).values()):
+            return folder
     return None
 
 

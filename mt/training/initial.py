@@ -46,8 +46,9 @@ def look_up(config: Config) -> LoadedModel | None:
     Raises CheckpointError where it cannot be read, ConfigError with all that differs where its weights cannot be
     carried over, and where `train.freeze` cannot work.
     """
-    with torch.device("meta"):  # the vocabulary's size makes no difference
-        freeze(Transformer(config.model, 4, 4, config.tokenizer.joint), config.train.freeze)
+    if config.train.freeze:
+        with torch.device("meta"):  # the vocabulary's size makes no difference
+            freeze(Transformer(config.model, 4, 4, config.tokenizer.joint), config.train.freeze)
     if config.train.init_from is None:
         return None
     name = f"train.init_from {config.train.init_from}"

@@ -373,8 +373,8 @@ def as_settled(config: Config, folder: Path) -> Config:
 
 def _free_keys(config: Config) -> set[str]:
     """Keys of `model` and `tokenizer` that decide neither the shape of a weight nor what it is for."""
-    dropouts = ("dropout", "attention_dropout", "activation_dropout", "source_word_dropout")
-    free = {"tokenizer.sampling_alpha", *(f"model.{key}" for key in dropouts)}
+    dropouts = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}
+    free = {"tokenizer.sampling_alpha", *dropouts}
     return free | {"model.max_positions"} if config.model.positions == "sinusoidal" else free
 
 

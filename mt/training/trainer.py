@@ -167,7 +167,7 @@ class Trainer:
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
         checkpoint.tidy(self.run)
-        found = checkpoint.latest_checkpoint(self.run, self.log.say)
+        found = next(checkpoint.whole_checkpoints(self.run, self.log.say), None)
         if found is None and checkpoint.checkpoints(self.run):
             raise CheckpointError(
                 f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
@@ -391,7 +391,7 @@ class Trainer:
         that has not helped before.
         """
         state, run = self.state, self.run
-        found = self.ranks.lead(lambda: checkpoint.latest_finite(run))
+        found = self.ranks.lead(lambda: checkpoint.latest_finite(run, self.log.say))
         if found is None or state.rollbacks == MOST_ROLLBACKS:
             kept = f"the last checkpoint is whole: {found}" if found else "the run has no checkpoint yet"
             message = (
