@@ -16,7 +16,7 @@ from mt.config import ModelConfig
 from mt.data.batches import collate
 from mt.model.transformer import Transformer
 from mt.training import loss
-from mt.training.loss import batch_loss, smoothed_cross_entropy, symmetric_divergence
+from mt.training.loss import batch_loss, smoothed_cross_entropy
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
 
@@ -310,28 +310,45 @@ def test_four_accumulated_parts_have_the_gradients_of_the_whole_batch(joint: boo
 
 def test_two_distributions_by_hand() -> None:
     """(1/2, 1/2) and (1/4, 3/4): ((1/2 - 1/4) ln 2 + (1/2 - 3/4) ln (2/3)) / 2 = ln(3) / 8."""
-    one, other = torch.tensor([[0.5, 0.5]]).log(), torch.tensor([[0.25, 0.75]]).log()
-    assert float(symmetric_divergence(one, other, torch.eye(2), None)) == pytest.approx(math.log(3) / 8)
-    assert float(symmetric_divergence(one, one, torch.eye(2), None)) == 0
+    one, other = [0.5, 0.5], [0.25, 0.75]
+    for second, apart in ((other, math.log(3) / 8), (one, 0.0)):
+        hidden, target = torch.tensor([one, second]).log(), torch.tensor([1, 1])
+        with_it, without = (smoothed_cross_entropy(hidden, torch.eye(2), None, target, 0.0, r) for r in (2.0, 0.0))
+        assert float(with_it.smoothed - without.smoothed) == pytest.approx(2 * apart, abs=1e-6)
+        assert with_it.nll == without.nll
 
 
 @pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool) -> None:
-    hidden, weight, b, _ = inputs(bias)
-    other = (hidden.detach() + 0.3 * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(2))).double()
-    leaves = [hidden, other.requires_grad_(), weight, *([b] if b is not None else [])]
+def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothing: float) -> None:
+    hidden, weight, b, target = inputs(bias)  # row 1 is another reading of row 0, and so on
+    leaves, target = [x for x in (hidden, weight, b) if x is not None], target[::2].repeat_interleave(2)
 
     def plain() -> Tensor:
-        p, q = (F.linear(h, weight, b).log_softmax(-1) for h in (hidden, other))
-        forth, back = (F.kl_div(x, y, reduction="sum", log_target=True) for x, y in ((q, p), (p, q)))
-        return (forth + back) / 2
+        log_p, log_q = (F.linear(hidden[first::2], weight, b).log_softmax(-1) for first in (0, 1))
+        pairs = ((log_q, log_p), (log_p, log_q))
+        forth, back = (F.kl_div(x, y, reduction="sum", log_target=True) for x, y in pairs)
+        return torch_loss(hidden, weight, b, target, smoothing) + 3 * (forth + back) / 2
 
-    ours, theirs = symmetric_divergence(hidden, other, weight, b), plain()
+    ours = smoothed_cross_entropy(hidden, weight, b, target, smoothing, rdrop=3.0).smoothed
+    theirs = plain()
     torch.testing.assert_close(ours, theirs)
-    made, expected = (torch.autograd.grad(3 * value, leaves) for value in (ours, theirs))
+    with torch.no_grad():
+        torch.testing.assert_close(ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed)
+    made, expected = (torch.autograd.grad(2 * value, leaves) for value in (ours, theirs))
     for one, two in zip(made, expected, strict=True):
         torch.testing.assert_close(one, two)
+
+
+def test_a_divergence_of_scores_far_apart_is_finite() -> None:
+    """Most probabilities are 0 in float32, and their logarithms would not be numbers."""
+    *leaves, target = inputs(bias=True, scale=200.0)
+    hidden, weight, b = (x.detach().float().requires_grad_() for x in leaves if x is not None)
+    value = smoothed_cross_entropy(hidden, weight, b, target, 0.1, 5.0).smoothed
+    for grad in torch.autograd.grad(value, (hidden, weight, b)):
+        assert math.isfinite(value.item())
+        assert torch.isfinite(grad).all()
 
 
 def test_rdrop_of_a_model_without_dropout_changes_nothing_and_with_it_adds_what_both_disagree_by() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,8 +27,25 @@ class Loss(NamedTuple):
 
 
 def _chunk(device: torch.device, vocab_size: int) -> int:
-    """Tokens whose logits exist at one time."""
-    return max(64, CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"] // vocab_size)
+    """Tokens whose logits exist at one time; even, since R-Drop compares rows in pairs."""
+    return max(64, CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"] // vocab_size // 2 * 2)
+
+
+def _add_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
+    """`weight` times half the sum of both Kullback-Leibler divergences between rows 2i and 2i + 1 of p = softmax(z).
+
+    z and p (C, V) -> the sum over all pairs (), and p plus its gradient with regard to z (C, V), in the place of z.
+    For a pair with distributions p, q and d = z_p - z_q, whatever the two normalisers:
+        J = 1/2 sum_v (p - q) d,    dJ/dz_p = 1/2 [p (d - sum_v p d) + p - q],    and so for q with both exchanged
+    """
+    pairs = p.unflatten(0, (-1, 2))  # (C/2, 2, V)
+    others = pairs.flip(1)
+    gap = z.unflatten(0, (-1, 2))  # (C/2, 2, V)
+    gap -= gap.flip(1)
+    mean = (pairs * gap).sum(-1, keepdim=True)  # (C/2, 2, 1)
+    half = weight / 2
+    gap.sub_(mean - 1).mul_(half).add_(1).mul_(pairs).sub_(others, alpha=half)
+    return half * mean.sum(), z
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
@@ -38,7 +55,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         loss = lse(z) - (1 - e) z_y - e mean_v(z),    mean_v(z) = h . mean_v(W) + mean_v(b)
         dloss/dz = softmax(z) - (1 - e) onehot(y) - e / V
     The constant e / V touches every logit; written with means over v it costs one vector instead of a pass
-    over (N, V).
+    over (N, V). R-Drop's divergence needs the same logits, so that it is added here.
     """
 
     @staticmethod
@@ -49,6 +66,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         smoothing: float,
+        rdrop: float,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, _ = weight.shape
         low = weight.to(hidden.dtype)  # (V, D)
@@ -59,15 +77,20 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needed_hidden else None  # (N, D)
         grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
         grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
-        nll, tiny = weight.new_zeros(()), torch.finfo(weight.dtype).tiny
+        nll, apart, tiny = weight.new_zeros(()), weight.new_zeros(()), torch.finfo(weight.dtype).tiny
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
             h = hidden[start : start + chunk]  # (C, D)
             y = target[start : start + chunk, None]  # (C, 1)
             # Softmax in float32 even where the products are not.
-            p = F.linear(h, low, low_bias).to(weight.dtype).softmax(-1)  # (C, V)
+            z = F.linear(h, low, low_bias).to(weight.dtype)  # (C, V)
+            p = z.softmax(-1)
             # ln p from p itself saves a pass; the clamp is reached only at a loss of 87 nats for one token.
             nll -= p.gather(1, y).clamp_min_(tiny).log_().sum()
+            if rdrop:
+                more, p = _add_divergence(z, p, rdrop)
+                apart += more
+            del z  # its memory, for the next
             grad_z = p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0)
@@ -94,27 +117,30 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                 smooth += (bias[target] - bias.mean()).sum()
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.mark_non_differentiable(nll)
-        return nll + smoothing * smooth, nll
+        return nll + smoothing * smooth + apart, nll
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # In place: nobody else holds these buffers, and the graph is walked once.
         scaled = [None if made is None else made.mul_(grad) for made in ctx.saved_tensors]
-        return *scaled, None, None
+        return *scaled, None, None, None
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, rdrop: float = 0.0
 ) -> Loss:
     """Equal to `F.cross_entropy(hidden @ weight.T + bias, target, label_smoothing=..., reduction="sum")`.
 
     hidden (N, D) decoder outputs at real tokens, weight (V, D), bias (V,) or None, target (N,) ids. The
     smoothing mass is spread over all V words (Szegedy et al., 2016, as in torch).
+
+    With `rdrop`, rows 2i and 2i + 1 are two readings of one token, and that much of (KL(p||q) + KL(q||p)) / 2 is added,
+    where p and q are what the model makes of it in each.
     """
-    if torch.is_grad_enabled():
+    if rdrop or torch.is_grad_enabled():
         apply: Any = _SmoothedCrossEntropy.apply
-        return Loss(*apply(hidden, weight, bias, target, smoothing))
+        return Loss(*apply(hidden, weight, bias, target, smoothing, rdrop))
     smoothed, nll = weight.new_zeros(()), weight.new_zeros(())
     chunk = _chunk(hidden.device, len(weight))
     low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
@@ -124,54 +150,6 @@ def smoothed_cross_entropy(
         nll += part
         smoothed += (1 - smoothing) * part - smoothing * log_p.mean(-1).sum()
     return Loss(smoothed, nll)
-
-
-class _SymmetricDivergence(torch.autograd.Function):
-    """Half the sum of both Kullback-Leibler divergences between softmax(h W^T + b) of two hidden states.
-
-    With p, q the distributions, d = ln p - ln q and z the first's logits:
-        J = 1/2 sum_v (p - q) d,    dJ/dz = 1/2 [p (d - KL(p||q)) + p - q],    and so for the other with both exchanged.
-    Gradients are made on the way forward, as those of `_SmoothedCrossEntropy`.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        low, low_bias = weight.to(hidden.dtype), None if bias is None else bias.to(hidden.dtype)
-        grads = torch.empty_like(hidden), torch.empty_like(other)  # 2 x (N, D)
-        *_, needed_weight, needed_bias = ctx.needs_input_grad  # not where they are frozen
-        grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
-        grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
-        total, chunk = weight.new_zeros(()), _chunk(hidden.device, 2 * len(weight))
-        for start in range(0, len(hidden), chunk):
-            pair = [h[start : start + chunk] for h in (hidden, other)]  # 2 x (C, D)
-            log_p, log_q = (F.linear(h, low, low_bias).to(weight.dtype).log_softmax(-1) for h in pair)  # (C, V)
-            gap, p, q = log_p - log_q, log_p.exp(), log_q.exp()
-            forth, back = (p * gap).sum(-1, keepdim=True), -(q * gap).sum(-1, keepdim=True)  # (C, 1)
-            total += 0.5 * (forth + back).sum()
-            grad_zs = 0.5 * (p * (gap - forth) + p - q), 0.5 * (q * (-gap - back) + q - p)
-            for h, grad_hidden, grad_z in zip(pair, grads, grad_zs, strict=True):
-                if grad_bias is not None:
-                    grad_bias += grad_z.sum(0)
-                grad_z = grad_z.to(h.dtype)
-                torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
-                if grad_weight is not None:
-                    grad_weight += grad_z.t() @ h
-        ctx.save_for_backward(*grads, grad_weight, grad_bias)
-        return total
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return tuple(None if made is None else made.mul_(grad) for made in ctx.saved_tensors)
-
-
-def symmetric_divergence(hidden: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(KL(p||q) + KL(q||p)) / 2, summed over tokens; p and q are what the output matrix makes of two decoder outputs.
-
-    hidden and other (N, D), weight (V, D), bias (V,) or None.
-    """
-    apply: Any = _SymmetricDivergence.apply
-    return cast("Tensor", apply(hidden, other, weight, bias))
 
 
 def batch_loss(
@@ -187,9 +165,8 @@ def batch_loss(
         return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
     # In one call, since copies of the model on several devices exchange gradients once per call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
-    both = forward(*twice).flatten(0, 1)  # (2 B T, D)
-    first, second = both[batch.real], both[batch.real + len(both) // 2]  # (N, D)
-    targets = torch.cat([batch.tgt_out, batch.tgt_out])
-    loss = smoothed_cross_entropy(torch.cat([first, second]), output.weight, output.bias, targets, smoothing)
-    apart = symmetric_divergence(first, second, output.weight, output.bias)
-    return Loss((loss.smoothed + rdrop * apart) / 2, loss.nll / 2)
+    both = forward(*twice).unflatten(0, (2, -1)).flatten(1, 2)[:, batch.real]  # (2, N, D)
+    pairs = both.transpose(0, 1).flatten(0, 1)  # (2 N, D)
+    targets = batch.tgt_out.repeat_interleave(2)
+    loss = smoothed_cross_entropy(pairs, output.weight, output.bias, targets, smoothing, rdrop)
+    return Loss(loss.smoothed / 2, loss.nll / 2)
