@@ -638,3 +638,18 @@ def test_a_disk_that_is_really_full(
     shutil.copytree(run, moved, symlinks=True)
     sets += ["--set", f"train.max_steps={int(newest.name[5:]) + 2}"]
     assert run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory")
+def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_path: Path) -> None:
+    """A process of its own, over seven epochs in ever new tokens, with validations and checkpoints: 5 % at most."""
+    settings = ["train.max_steps=400", "train.valid_every=40", "train.log_every=5", "tokenizer.sampling_alpha=0.1"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    ended = run_mt("train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", *sets, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    memory = [(line["epoch_position"], line["resident_mb"]) for line in metrics(tmp_path, "train")]
+    assert memory[-1][0] > 6
+    # By epochs: from line to line it goes up and down, since what was freed is given back only now and then.
+    first, last = (max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (0, memory[-1][0] - 1))
+    assert last <= 1.05 * first
