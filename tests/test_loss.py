@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mt.config import ModelConfig
-from mt.data.batches import collate
+from mt.config import ModelConfig, config_from_mapping
+from mt.data.batches import Update, collate
+from mt.devices import Device
 from mt.model.transformer import Transformer
+from mt.processes import Ranks
 from mt.training import loss
-from mt.training.loss import batch_loss, smoothed_cross_entropy
+from mt.training.learner import Learner
+from mt.training.loss import _chunk, batch_loss, smoothed_cross_entropy
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
 
@@ -351,24 +355,59 @@ def test_a_divergence_of_scores_far_apart_is_finite() -> None:
         assert torch.isfinite(grad).all()
 
 
-def test_rdrop_of_a_model_without_dropout_changes_nothing_and_with_it_adds_what_both_disagree_by() -> None:
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: float) -> None:
+    """Equation 4 of the paper, halved, from the outputs for a batch that holds each sentence twice."""
     batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
-    for dropout in (0.0, 0.5):
-        config = ModelConfig(d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, dropout=dropout)
-        torch.manual_seed(1)
-        model = Transformer(config, VOCAB, VOCAB, True).double().train()
-        found = []
-        for rdrop in (0.0, 1e-12, 4.0):
-            torch.manual_seed(2)
-            model.zero_grad()
-            value = batch_loss(model, model.output, batch, 0.1, rdrop)
-            value.smoothed.backward()
-            found.append((value, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
-        (plain, _), (mean, mean_grads), (with_both, grads) = found
-        if dropout == 0:
-            torch.testing.assert_close(plain, mean)
-            torch.testing.assert_close(mean, with_both)
-            torch.testing.assert_close(mean_grads, grads)
-        else:
-            torch.testing.assert_close(mean.nll, with_both.nll)
-            assert float(with_both.smoothed.detach() - mean.smoothed.detach()) > 0.1
+    sizes = {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16}
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig(**sizes, dropout=dropout), VOCAB, VOCAB, True).double().train()
+
+    torch.manual_seed(2)
+    found = batch_loss(model, model.output, batch, 0.1, 4.0)
+    torch.manual_seed(2)
+    twice = model(*(torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask)))
+    scores = [model.output(reading.flatten(0, 1)[batch.real]) for reading in twice.chunk(2)]  # 2 x (N, V)
+    nll = [F.cross_entropy(z, batch.tgt_out, reduction="sum") for z in scores]
+    smoothed = [F.cross_entropy(z, batch.tgt_out, reduction="sum", label_smoothing=0.1) for z in scores]
+    log_p, log_q = (z.log_softmax(-1) for z in scores)
+    apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum() / 2
+    assert (float(apart.detach()) > 0.1) == (dropout > 0)
+
+    expected = (smoothed[0] + smoothed[1] + 4 * apart) / 2
+    torch.testing.assert_close(found.smoothed, expected)
+    torch.testing.assert_close(found.nll, (nll[0] + nll[1]) / 2)
+    weights = list(model.parameters())
+    ours, theirs = (torch.autograd.grad(value, weights) for value in (found.smoothed, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_settings_of_a_run_reach_its_loss() -> None:
+    """`label_smoothing` and `rdrop` in an update of two batches: what the learner adds up is the loss of both."""
+    sections = {
+        "data": {"src_lang": "de", "tgt_lang": "en"},
+        "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16, "dropout": 0.5},
+        "optim": {"label_smoothing": 0.2, "rdrop": 4.0},
+    }
+    vocabulary: Any = SimpleNamespace(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, joint=True)
+    config = config_from_mapping(sections, "test")
+    learner = Learner(config, vocabulary, Device(torch.device("cpu"), "fp32"), Ranks(), lambda _: None)
+    pairs = [(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))]
+    batches = [collate([pair]) for pair in pairs]
+
+    torch.manual_seed(3)
+    smoothed, nll = learner.gradients(Update(0, 0, 1, batches, n_tgt=11))
+    made = [weight.grad for weight in learner.model.parameters()]
+    learner.model.zero_grad()
+    torch.manual_seed(3)
+    parts = [batch_loss(learner.model, learner.model.output, batch, 0.2, 4.0) for batch in batches]
+    expected = (parts[0].smoothed + parts[1].smoothed) / 11
+    torch.testing.assert_close(smoothed, expected.detach())
+    torch.testing.assert_close(nll, (parts[0].nll + parts[1].nll) / 11)
+    expected.backward()
+    torch.testing.assert_close(made, [weight.grad for weight in learner.model.parameters()])
+
+
+@pytest.mark.parametrize("vocab_size", [3, 1000, 9_999, 10_000, 32_000, 1 << 22, 1 << 23])
+def test_a_chunk_holds_both_readings_of_a_token(vocab_size: int) -> None:
+    assert _chunk(torch.device("cpu"), vocab_size) % 2 == 0

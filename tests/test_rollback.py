@@ -105,6 +105,25 @@ def test_back_to_the_last_checkpoint_and_on_with_the_data(
     assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
 
 
+def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """As above, with the weights of update 20 cut short on the disk while the run goes on."""
+
+    def bad(update: int) -> bool:
+        if update == 23:
+            weights = tmp_path / "checkpoints" / checkpoint.step_name(20) / "model.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-1])
+        return 4 <= update < 24
+
+    poisoned(bad)
+    assert train(config_of(valid_every=4, max_steps=28), tmp_path, "cpu").exit_code == 0
+    log = log_of(tmp_path)
+    assert "step-00000020/model.safetensors" in log
+    assert "Passed over for the checkpoint before it" in log
+    assert "from update 24 back to the weights after update 16, on with the data after those" in log
+
+
 def test_weights_that_are_no_numbers_are_left_behind(
     config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

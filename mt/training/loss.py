@@ -90,7 +90,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
             if rdrop:
                 more, p = _add_divergence(z, p, rdrop)
                 apart += more
-            del z  # its memory, for the next
+            del z  # as with the others below: its memory is for what comes next
             grad_z = p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
             if grad_bias is not None:
                 grad_bias += grad_z.sum(0)
@@ -102,6 +102,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad_weight.addmm_(grad_z.t(), h)
                 else:
                     grad_weight += grad_z.t() @ h
+            del p, grad_z
         if grad_hidden is not None:
             grad_hidden -= smoothing * weight_mean
         if grad_weight is not None:
@@ -165,8 +166,8 @@ def batch_loss(
         return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
     # In one call, since copies of the model on several devices exchange gradients once per call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
-    both = forward(*twice).unflatten(0, (2, -1)).flatten(1, 2)[:, batch.real]  # (2, N, D)
-    pairs = both.transpose(0, 1).flatten(0, 1)  # (2 N, D)
+    rows = torch.stack([batch.real, batch.real + batch.tgt_in.numel()], dim=1).flatten()  # (2 N,) each token's two
+    pairs = forward(*twice).flatten(0, 1)[rows]  # (2 N, D)
     targets = batch.tgt_out.repeat_interleave(2)
     loss = smoothed_cross_entropy(pairs, output.weight, output.bias, targets, smoothing, rdrop)
     return Loss(loss.smoothed / 2, loss.nll / 2)
