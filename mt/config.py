@@ -163,8 +163,11 @@ class ModelConfig(_Strict):
 
 
 class OptimConfig(_Strict):
-    """Adam, its learning rate and the loss."""
+    """The optimiser, its learning rate and the loss."""
 
+    optimizer: Literal["adamw", "muon"] = _key(
+        "adamw", "what makes a step of a gradient; muon: orthogonal steps for the matrices inside the layers"
+    )
     peak_lr: Positive | None = _key(7.0e-4, "learning rate after warm-up; null for noam's own")
     warmup_steps: Count = _key(4000, "updates over which the learning rate rises linearly")
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = _key(

@@ -579,8 +579,9 @@ def test_a_run_cannot_get_another_beginning(base_of: Callable[..., Path], settin
     shutil.copytree(base_of(), run, symlinks=True)
     config = tuned(settings, base_of(), {"train": {"freeze": ["encoder"], "new_vocabulary": True}})
     assert message(config, run, CheckpointError) == (
-        f"run directory {run}: what a run starts from and what it leaves frozen cannot change (train.init_from: was "
-        f"None, now {base_of()}; train.new_vocabulary: was False, now True; train.freeze: was [], now ['encoder']); "
+        f"run directory {run}: what a run starts from, what it leaves frozen and its optimiser cannot change "
+        f"(train.init_from: was None, now {base_of()}; train.new_vocabulary: was False, now True; "
+        "train.freeze: was [], now ['encoder']); "
         "set it back (train.init_from is not read again), or give another --run-dir, where train.init_from can name "
         "this run, or --fresh to set this one aside"
     )

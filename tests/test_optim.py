@@ -7,6 +7,7 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from torch import nn
 from mt.config import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
 from mt.model.transformer import Transformer
-from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
+from mt.training.optim import build_optimizer, learning_rate, orthogonalized, restore_optimizer
 
 
 def settings(**values: Any) -> OptimConfig:
@@ -85,6 +86,12 @@ def test_cosine_stays_at_the_end_where_a_run_is_prolonged() -> None:
 
 # --- the optimiser ----------------------------------------------------------------------------
 
+BOTH = pytest.mark.parametrize("kind", ["adamw", "muon"])
+
+
+def built(model: nn.Module, optim: OptimConfig, dtype: torch.dtype = torch.float32) -> torch.optim.Optimizer:
+    return build_optimizer(model, optim, dtype)
+
 
 def tiny_model() -> Transformer:
     torch.manual_seed(0)
@@ -101,17 +108,19 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, seed: int, rate: fl
     optimizer.step()
 
 
-def test_every_parameter_is_learnt_once() -> None:
+@BOTH
+def test_every_parameter_is_learnt_once(kind: str) -> None:
     """The matrix that embeddings and output share is one parameter."""
     model = tiny_model()
-    held = [id(p) for group in build_optimizer(model, settings()).param_groups for p in group["params"]]
+    optimizer = built(model, settings(optimizer=kind))
+    held = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(held) == sorted(id(p) for p in model.parameters())
 
 
 def test_without_weight_decay_it_is_adam() -> None:
     """Two roads: ours, and torch's unfused Adam."""
     ours, theirs = tiny_model(), tiny_model()
-    optimizer = build_optimizer(ours, settings(betas=(0.8, 0.95), eps=1e-7))
+    optimizer = built(ours, settings(betas=(0.8, 0.95), eps=1e-7))
     adam = torch.optim.Adam(theirs.parameters(), betas=(0.8, 0.95), eps=1e-7, fused=False, foreach=False)
     for seed in range(3):
         step(ours, optimizer, seed)
@@ -120,10 +129,11 @@ def test_without_weight_decay_it_is_adam() -> None:
         assert torch.allclose(a, b, rtol=1e-6, atol=1e-8)
 
 
-def test_weight_decay_shrinks_matrices_and_nothing_else() -> None:
+@BOTH
+def test_weight_decay_shrinks_matrices_and_nothing_else(kind: str) -> None:
     """Without a gradient there is only decay: the factor 1 - rate x decay."""
     model = tiny_model()
-    optimizer = build_optimizer(model, settings(weight_decay=0.2))
+    optimizer = built(model, settings(optimizer=kind, weight_decay=0.2))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for p in model.parameters():
         p.grad = torch.zeros_like(p)
@@ -136,13 +146,14 @@ def test_weight_decay_shrinks_matrices_and_nothing_else() -> None:
     assert sum(p.dim() > 1 for p in model.parameters()) > 5
 
 
-def test_a_restored_optimiser_goes_on_with_its_moments() -> None:
+@BOTH
+def test_a_restored_optimiser_goes_on_with_its_moments(kind: str) -> None:
     model = tiny_model()
-    optimizer = build_optimizer(model, settings())
+    optimizer = built(model, settings(optimizer=kind))
     step(model, optimizer, 1)
     again = tiny_model()
     again.load_state_dict(model.state_dict())
-    restored = build_optimizer(again, settings())
+    restored = built(again, settings(optimizer=kind))
     restore_optimizer(restored, copy.deepcopy(optimizer.state_dict()), "step-1")
     for each, its in ((model, optimizer), (again, restored)):
         step(each, its, 2)
@@ -153,9 +164,9 @@ def test_a_restored_optimiser_goes_on_with_its_moments() -> None:
 def test_settings_of_a_restored_optimiser_are_those_of_the_config() -> None:
     """A run that goes on with another weight decay or other betas does so in earnest."""
     model = tiny_model()
-    saved = build_optimizer(model, settings())
+    saved = built(model, settings())
     step(model, saved, 1)
-    changed = build_optimizer(model, settings(weight_decay=0.3, betas=(0.5, 0.6), eps=1e-5))
+    changed = built(model, settings(weight_decay=0.3, betas=(0.5, 0.6), eps=1e-5))
     restore_optimizer(changed, saved.state_dict(), "step-1")
     matrices, vectors = changed.param_groups
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.3, 0.0)
@@ -165,9 +176,148 @@ def test_settings_of_a_restored_optimiser_are_those_of_the_config() -> None:
 
 
 def test_a_state_of_another_model_is_refused() -> None:
-    optimizer = build_optimizer(nn.Linear(2, 2), settings())
+    optimizer = built(nn.Linear(2, 2), settings())
     with pytest.raises(CheckpointError) as error:
-        restore_optimizer(build_optimizer(tiny_model(), settings()), optimizer.state_dict(), "runs/a/step-1")
+        restore_optimizer(built(tiny_model(), settings()), optimizer.state_dict(), "runs/a/step-1")
     message = str(error.value)
     assert message.startswith("runs/a/step-1: the optimiser's state does not fit the model (")
     assert message.endswith("use another checkpoint, or start over with --fresh")
+
+
+# --- orthogonal steps -------------------------------------------------------------------------
+
+
+def of_a_singular_value(s: float) -> float:
+    """What four iterations make of it, one number at a time."""
+    for _ in range(4):
+        s = 3.4445 * s - 4.7750 * s**3 + 2.0315 * s**5
+    return s
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_a_matrix_keeps_its_singular_vectors_and_its_values_come_near_1(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    matrix /= matrix.norm()
+    u, values, vt = np.linalg.svd(matrix.numpy(), full_matrices=False)
+    expected = u @ np.diag([of_a_singular_value(s) for s in values]) @ vt
+    found = orthogonalized(matrix)
+    assert np.abs(found.numpy() - expected).max() < 1e-12
+    assert 0.66 < torch.linalg.svdvals(found).min() <= torch.linalg.svdvals(found).max() < 1.21
+    low = orthogonalized(matrix.bfloat16()).double()
+    assert (low - found).norm() < 0.05 * found.norm()
+
+
+def test_two_steps_of_a_matrix_by_hand() -> None:
+    """Of diagonal gradients, by Nesterov's rule: the mean m becomes 0.95 m + 0.05 g, and 0.05 g + 0.95 m is turned."""
+    model = nn.Sequential(nn.Linear(2, 3, bias=False))
+    optimizer = built(model, settings(optimizer="muon", weight_decay=0.5))
+    (weight,) = model.parameters()
+    weight.data.fill_(1.0)
+    expected, mean = np.ones((3, 2)), np.zeros(2)
+    for gradient in ([3.0, 4.0], [0.0, -8.0]):
+        for group in optimizer.param_groups:
+            group["lr"] = 0.1
+        weight.grad = torch.zeros(3, 2)
+        weight.grad[0, 0], weight.grad[1, 1] = gradient
+        optimizer.step()
+        mean = 0.95 * mean + 0.05 * np.array(gradient)
+        ahead = 0.05 * np.array(gradient) + 0.95 * mean
+        turned = [of_a_singular_value(s) for s in ahead / np.linalg.norm(ahead)]
+        expected *= 1 - 0.1 * 0.5
+        expected[[0, 1], [0, 1]] -= 0.1 * 0.2 * math.sqrt(3) * np.array(turned)
+        assert torch.allclose(weight.detach().double(), torch.from_numpy(expected), atol=1e-6)
+
+
+def test_only_matrices_inside_the_layers_take_orthogonal_steps() -> None:
+    """Embeddings, biases and layer norms go on as with AdamW; a matrix of (R, C) moves by about 0.2 in the mean."""
+    models = {kind: tiny_model() for kind in ("adamw", "muon")}
+    before = {name: p.detach().clone() for name, p in models["muon"].named_parameters()}
+    for kind, model in models.items():
+        step(model, built(model, settings(optimizer=kind)), 1, rate=0.01)
+    others = dict(models["adamw"].named_parameters())
+    turned = set()
+    for name, p in models["muon"].named_parameters():
+        if torch.equal(p, others[name]):
+            continue
+        turned.add(name)
+        count = 3 if "query_key_value" in name else 1
+        for moved in (p - before[name]).detach().chunk(count):
+            assert 0.2 * 0.01 * 0.65 < moved.square().mean().sqrt() < 0.2 * 0.01 * 1.25
+            assert torch.linalg.svdvals(moved).max() < 0.2 * 0.01 * 1.25 * max(moved.shape) ** 0.5
+    layers = [name for name, p in models["muon"].named_parameters() if p.dim() > 1 and name.startswith(("enc", "dec"))]
+    assert len(layers) == 10
+    assert turned == set(layers)
+
+
+@BOTH
+@pytest.mark.parametrize("poison", [math.nan, math.inf])
+def test_a_skipped_step_changes_neither_weights_nor_moments(kind: str, poison: float) -> None:
+    model = tiny_model()
+    optimizer = built(model, settings(optimizer=kind, weight_decay=0.1))
+    step(model, optimizer, 1)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
+    generator = torch.Generator().manual_seed(2)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=generator)
+        p.grad.view(-1)[0] = poison
+    optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
+    optimizer.step()
+    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()["state"]), before, rtol=0, atol=0)
+    optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]
+    step(model, optimizer, 3)
+    assert all(p.isfinite().all() for p in model.parameters())
+    assert not torch.equal(model.encoder[0].feed_forward.inner.weight, before[0]["encoder.0.feed_forward.inner.weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_orthogonal_steps_in_each_precision(dtype: torch.dtype) -> None:
+    found, exact = tiny_model(), tiny_model()
+    before = copy.deepcopy(exact.state_dict())
+    for model, precision in ((found, dtype), (exact, torch.float64)):
+        step(model, built(model, settings(optimizer="muon"), precision), 1)
+    for name, p in found.named_parameters():
+        moved, expected = p.detach() - before[name], exact.get_parameter(name).detach() - before[name]
+        assert (moved - expected).norm() <= {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}[dtype] * (
+            expected.norm()
+        )
+        rounded = dtype != torch.float32 and p.dim() > 1 and name.startswith(("enc", "dec"))
+        assert (not torch.allclose(moved, expected, rtol=1e-4, atol=1e-6)) == rounded
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-37, 1e-20, 1e-10])
+def test_gradients_of_next_to_nothing_make_steps_of_next_to_nothing(scale: float) -> None:
+    """1e-20 squared is 0 in float32, and so would the norm be."""
+    model = tiny_model()
+    optimizer = built(model, settings(optimizer="muon"))
+    weight = model.encoder[0].feed_forward.inner.weight
+    before = weight.detach().clone()
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    weight.grad = scale * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    optimizer.step()
+    assert (weight - before).abs().max() <= 0.01
+
+
+def test_queries_keys_and_values_take_steps_of_their_own() -> None:
+    """A first step does not depend on how large a gradient is, nor on how large another matrix's is."""
+    weights = []
+    for scale in (1.0, 1000.0):
+        model = tiny_model()
+        optimizer = built(model, settings(optimizer="muon"))
+        weight = model.encoder[0].attention.query_key_value.weight  # (3 D, D)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.01
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+        weight.grad[:8] *= scale
+        optimizer.step()
+        weights.append(weight.detach())
+    assert not torch.allclose(weights[0], tiny_model().encoder[0].attention.query_key_value.weight)
+    torch.testing.assert_close(weights[1], weights[0])
+
+
+def test_what_is_frozen_takes_no_orthogonal_steps() -> None:
+    model = tiny_model()
+    weight = model.encoder[0].feed_forward.inner.weight.requires_grad_(False)
+    optimizer = built(model, settings(optimizer="muon"))
+    assert all(p is not weight for group in optimizer.param_groups for p in group["params"])
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters())) - 1

@@ -465,6 +465,24 @@ def test_other_optimiser_settings_take_effect(copied: Path, settings: Mapped) ->
     assert "weights" not in state
 
 
+def test_orthogonal_steps_are_resumed_too(settings: Mapped, tmp_path: Path) -> None:
+    for run, parts in (("whole", [STEPS]), ("parts", [EVERY, STEPS])):
+        for steps in parts:
+            config = config_of(settings, optim={"optimizer": "muon"}, train={"max_steps": steps}, data={"valid": None})
+            assert train(config, tmp_path / run, "cpu").exit_code == 0
+    whole, parted = (checkpoint.load_state(tmp_path / run / "checkpoints" / "last") for run in ("whole", "parts"))
+    assert any("momentum" in state for state in whole["optimizer"]["state"].values())
+    for part in ("optimizer", "weights"):
+        torch.testing.assert_close(parted[part], whole[part], rtol=0, atol=0)
+
+
+def test_another_optimiser_is_refused(copied: Path, settings: Mapped) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"and its optimiser cannot change \(optim\.optimizer: was adamw, now muon\)"
+    ):
+        train(config_of(settings, optim={"optimizer": "muon"}), copied, "cpu")
+
+
 def test_another_model_is_refused_by_name_of_its_keys(copied: Path, settings: Mapped) -> None:
     before = (copied / "config.yaml").read_text()
     with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128; model\.norm: was pre, now post\)"):

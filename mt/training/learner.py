@@ -42,7 +42,7 @@ class Learner:
         self.model.compute_dtype = device.dtype
         freeze(self.model, config.train.freeze, say)
         self.ema = copy.deepcopy(self.model).eval() if config.train.ema else None
-        self.optimizer = build_optimizer(self.model, config.optim)
+        self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.replica = ranks.replicate(self.model)
         self.forward: Any = compiled(self.replica, config.train.compile, device, say)

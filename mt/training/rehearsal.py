@@ -103,7 +103,7 @@ def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
 
 
 def _moments(learner: Learner) -> int:
-    """Bytes that the optimiser will keep."""
+    """Bytes that the optimiser will keep, at most."""
     return MOMENTS * sum(p.numel() for p in learner.model.parameters() if p.requires_grad)
 
 

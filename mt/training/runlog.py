@@ -347,10 +347,11 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         "train.init_from:": made["tokenizer."],
         "train.new_vocabulary:": made["tokenizer."],
         "train.freeze:": made["model."],
+        "optim.optimizer:": made["model."],
     }
     if fixed := [line for line in differing if any(files and line.startswith(key) for key, files in begun.items())]:
         raise CheckpointError(
-            f"run directory {folder}: what a run starts from and what it leaves frozen cannot change "
+            f"run directory {folder}: what a run starts from, what it leaves frozen and its optimiser cannot change "
             f"({'; '.join(fixed)}); set it back (train.init_from is not read again), or give another --run-dir, where "
             "train.init_from can name this run, or --fresh to set this one aside"
         )

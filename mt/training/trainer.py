@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mt.config import Config
+from mt.config import Config, OptimConfig
 from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import data_root, read_pairs
 from mt.data.sampling import Sampling
@@ -157,7 +157,7 @@ class Trainer:
                 "back, or give --fresh to set the run aside and start over"
             )
         self.state, self.origin = self._restored(folder), meta.get("init_from")
-        if meta["config"]["optim"] != self.config.model_dump(mode="json")["optim"]:
+        if OptimConfig.model_validate(meta["config"]["optim"]) != self.config.optim:
             self.state.rollbacks = 0  # somebody has done something about it
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
