@@ -112,7 +112,7 @@ class Marian:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def config_of(args: argparse.Namespace, shape: str, precision: str, folder: Path) -> Config:
+def config_of(args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path) -> Config:
     """The config of one measurement."""
     tokens = args.tokens or (25_000 if args.device.startswith("cuda") else TOKENS[shape])
     src, tgt = args.src_lang, args.tgt_lang
@@ -126,7 +126,7 @@ def config_of(args: argparse.Namespace, shape: str, precision: str, folder: Path
         "tokenizer": {"vocab_size": args.vocab_size},
         "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
         "model": SHAPES[shape],
-        "optim": {"peak_lr": 5e-4, "warmup_steps": 400, "label_smoothing": SMOOTHING},
+        "optim": {"optimizer": optimizer, "peak_lr": 5e-4, "warmup_steps": 400, "label_smoothing": SMOOTHING},
         "train": {"precision": precision, "compile": args.compile},
     }
     return config_from_mapping(tree, "bench")
@@ -149,13 +149,15 @@ def measure(model: Ours | Marian, device: torch.device, feed: Feed, n_updates: i
 
 
 def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, object]]:
-    """One row per model and precision: the median over rounds of `--window` updates, after `--warm-up` updates."""
+    """One row per model, optimiser and precision: the median over rounds of `--window` updates, after a warm-up."""
     runs: dict[tuple[str, str], tuple[Ours | Marian, Feed, Trainer]] = {}
     for precision in args.precision:
-        config = config_of(args, shape, precision, folder)
-        device, log = choose_device(args.device, precision), RunLog(folder, config.train.max_steps)
-        trainer = Trainer(config, folder, device, log)
-        runs["mt", precision] = Ours(trainer), Feed(trainer.plan, 0, 0), trainer
+        for optimizer in args.optimizer:
+            config = config_of(args, shape, precision, optimizer, folder)
+            device, log = choose_device(args.device, precision), RunLog(folder, config.train.max_steps)
+            trainer = Trainer(config, folder, device, log)
+            name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
+            runs[name, precision] = Ours(trainer), Feed(trainer.plan, 0, 0), trainer
         if args.marian:
             marian = Marian(config, trainer.tokenizer.tgt_vocab_size, device)
             runs["Marian", precision] = marian, Feed(trainer.plan, 0, 0), trainer
@@ -200,6 +202,7 @@ def main() -> None:
     parser.add_argument("--tgt-lang", default="en")
     parser.add_argument("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
+    parser.add_argument("--optimizer", nargs="+", default=["adamw"], choices=["adamw", "muon"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--compile", default="auto", choices=["auto", "true", "false"])
     parser.add_argument("--vocab-size", type=int, default=8000)
