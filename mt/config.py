@@ -103,8 +103,8 @@ class DataConfig(_Strict):
     """Which text is learned from, and what of it is left out."""
 
     root: Text | None = _key(None, "folder of relative data paths; null means the current one")
-    src_lang: Text = _key("src", "code of the source language, such as de")
-    tgt_lang: Text = _key("tgt", "code of the target language, such as en")
+    src_lang: Text = _key("src", "code of the source language, such as de; a note for readers, nothing depends on it")
+    tgt_lang: Text = _key("tgt", "code of the target language, such as en; a note, as well")
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = _key(None, "text for validation and early stopping; null means none")
     test: list[Source] = _texts("texts to score when training has ended")
@@ -343,7 +343,7 @@ def _validate(tree: Mapping[str, Any], where: str, in_sets: Sequence[str], fault
     lines = list(faults)
     for paths, text in found:
         by_set = any(settings.touched(path, in_sets) for path in paths)
-        shell = f", as in --set \"{paths[0]}='...'\"" if by_set and text.endswith("quotes") else ""
+        shell = f", as in --set \"{paths[0]}='...'\"" if by_set and text.endswith("in quotes") else ""
         lines.append(f"{'--set' if by_set else where}: {paths[0]}: {text}{shell}")
     if lines:
         raise ConfigError("\n".join(lines))

@@ -22,6 +22,10 @@ class CheckpointError(MtError):
     """A model folder, checkpoint or run directory that cannot be used as it is."""
 
 
+class NoNumbersError(CheckpointError):
+    """A model that gives nan or infinities where it should give probabilities."""
+
+
 class TrainingDivergedError(MtError):
     """Training gave up: the loss or its gradient stopped being a number."""
 

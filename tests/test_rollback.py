@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import shutil
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,8 +22,9 @@ from mt.config import Config, config_from_mapping
 from mt.data.batches import Plan
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer
-from mt.errors import TrainingDivergedError
+from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
+from mt.training.learner import Learner
 from mt.training.run import train
 from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer
 
@@ -124,27 +127,114 @@ def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(
     assert "from update 24 back to the weights after update 16, on with the data after those" in log
 
 
-def test_weights_that_are_no_numbers_are_left_behind(
-    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+Spoil = Callable[[int], None]
+
+
+@pytest.fixture
+def weight_spoilt(monkeypatch: pytest.MonkeyPatch) -> Spoil:
+    """`weight_spoilt(n)`: a weight is nan after the n-th update from now on, once."""
+
+    def spoil_after(n: int) -> None:
+        learn, updates = Learner.learn, itertools.count(1)
+
+        def spoiling(self: Learner, *arguments: Any) -> Any:
+            result = learn(self, *arguments)
+            if next(updates) == n:
+                with torch.no_grad():
+                    self.model.decoder_norm.weight[0] = math.nan
+            return result
+
+        monkeypatch.setattr(Learner, "learn", spoiling)
+
+    return spoil_after
+
+
+@pytest.mark.parametrize("validated", [False, True])
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_weights_that_are_no_numbers_are_neither_judged_nor_saved(
+    tiny_mapping: Mapped, weight_spoilt: Spoil, tmp_path: Path, validated: bool, ema: float | None
 ) -> None:
-    """A weight is spoilt after update 4 and saved so, as in all checkpoints that follow: that of 2 is the good one."""
-    real = Trainer._report
-
-    def report(self: Trainer, *arguments: Any) -> None:
-        if self.state.step == 4 and not self.state.rollbacks:
-            with torch.no_grad():
-                self.learner.model.decoder_norm.weight[0] = math.nan
-        real(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "_report", report)
-    config = config_of(valid_every=2, max_steps=30)
+    """One checkpoint is kept: saving them would delete the only good one."""
+    weight_spoilt(5)
+    changes: dict[str, Any] = {"train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}}
+    changes["data"] = {"test": []} if validated else {"test": [], "valid": None}
+    config = config_from_mapping(merged(tiny_mapping, changes), "test")
     assert train(config, tmp_path, "cpu").exit_code == 0
-    assert "from update 24 back to the weights after update 2, on with the data after those" in log_of(tmp_path)
-    assert [line["step"] for line in figures(tmp_path, "train")] == [4, 8, 12, 16, 20, 24, 28]
-    assert [line["skipped"] for line in figures(tmp_path, "train")] == [0] * 7
-    assert [seen(config, tmp_path, step) for step in (2, 4, 30)] == [24, 26, 52]
+    assert (
+        "there are weights that are no numbers: from update 8 back to the weights after update 4, on with the data "
+        "after those" in log_of(tmp_path)
+    )
+    assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
     for folder in checkpoint.checkpoints(tmp_path):
         assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
+
+
+def test_a_signal_saves_no_weights_that_are_no_numbers(
+    tiny_mapping: Mapped, weight_spoilt: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight_spoilt(5)
+    changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
+    config = config_from_mapping(merged(tiny_mapping, changes), "test")
+    learn, updates = Learner.learn, itertools.count(1)
+
+    def signalled(self: Learner, *arguments: Any) -> Any:
+        result = learn(self, *arguments)
+        if next(updates) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(Learner, "learn", signalled)
+    assert train(config, tmp_path, "cpu").exit_code == 143
+    assert "nothing is saved, since there are weights that are no numbers" in log_of(tmp_path)
+    assert steps(tmp_path) == [4]
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert steps(tmp_path) == [4, 8]
+
+
+def test_a_start_passes_over_a_checkpoint_with_weights_that_are_no_numbers(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Written by an earlier mt, say; where there is no other one, the start ends with a message."""
+    config = config_of(max_steps=8, valid_every=4)
+    train(config, tmp_path, "cpu")
+    for step, found in ((8, "resuming after update 4 "), (4, None)):
+        folder = tmp_path / "checkpoints" / checkpoint.step_name(step)
+        meta, weights = checkpoint.read_meta(folder, []), checkpoint.load_weights(folder)
+        weights["decoder_norm.weight"][0] = math.nan
+        checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
+        if found:
+            train(config, tmp_path, "cpu")
+            assert f"{folder}: holds weights that are no numbers. Passed over for the checkpoint" in log_of(tmp_path)
+            assert found in log_of(tmp_path)
+            shutil.rmtree(tmp_path / "checkpoints" / checkpoint.step_name(8))
+            continue
+        with pytest.raises(CheckpointError, match=r"none of its checkpoints is whole and holds numbers only; give"):
+            train(config, tmp_path, "cpu")
+
+
+def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
+    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are numbers: large ones, say, in half precision. Training goes on, and may come back from there."""
+    real = Trainer.validate
+
+    def overflowing(self: Trainer) -> float | None:
+        weight = self.learner.judged.decoder_norm.weight
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight.fill_(3e38)
+        try:
+            return real(self)
+        finally:
+            with torch.no_grad():
+                weight.copy_(before)
+
+    monkeypatch.setattr(Trainer, "validate", overflowing)
+    settings = {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
+    assert train(config_from_mapping(merged(tiny_mapping, settings), "test"), tmp_path, "cpu").exit_code == 0
+    assert "no translations, since a sentence has none | decoding: sentence " in log_of(tmp_path)
+    (line,) = figures(tmp_path, "valid")
+    assert (line["nll"], line["bleu"]) == (None, 0.0)
 
 
 def test_a_run_killed_after_it_went_back_does_not_meet_the_same_data_again(
@@ -189,8 +279,8 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
     assert rest.count(" nan") == 3
     last = tmp_path / "checkpoints" / checkpoint.step_name(68)
     assert rest.endswith(
-        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr, raise "
-        f"optim.warmup_steps, or set train.precision=fp32; the last checkpoint is whole: {last}"
+        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr or raise "
+        f"optim.warmup_steps; the last checkpoint is whole: {last}"
     )
     assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
 
@@ -207,9 +297,9 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
-    with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; the run has no checkpoint yet$") as error:
+    with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back") as failed:
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
-    assert "weights that are no numbers: decoder_norm.weight; " in str(error.value)
+    assert "weights that are no numbers: decoder_norm.weight; " in str(failed.value)
     assert checkpoint.checkpoints(tmp_path) == []
     pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
     texts = [(tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines() for side in ("src", "tgt")]

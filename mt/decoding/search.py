@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding.constraints import Constraint, Past, apply
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import ConfigError, NoNumbersError
 
 # Finished sentences leave the batch when fewer than this share of it still runs. Leaving copies
 # every cache once, staying costs a dead row in every step; with 3/4 the copies of a whole search
@@ -475,7 +475,7 @@ def collect(
             if log_prob > -torch.inf
         ]
         if not hypotheses:
-            raise CheckpointError(
+            raise NoNumbersError(
                 f"decoding: sentence {row} of the batch has no translation with a probability "
                 "above 0; logits must be finite numbers, the model gives nan or infinities; "
                 "decode with precision fp32, or use another checkpoint"

@@ -7,6 +7,7 @@ checkpoint of a run also `state.pt`, from which training goes on. Nothing in the
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -182,8 +183,8 @@ def step_of(name: str) -> int:
 
 
 def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first."""
-    return sorted((run / CHECKPOINTS).glob("step-*"))
+    """The checkpoints of a run, oldest first; nothing that somebody else has put beside them."""
+    return sorted(path for path in (run / CHECKPOINTS).glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
 
 
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -228,11 +229,12 @@ def whole_checkpoints(run: Path, log: Callable[[str], None]) -> Iterator[tuple[P
             log(f"{error}. Passed over for the checkpoint before it")
 
 
-def latest_finite(run: Path, log: Callable[[str], None]) -> Path | None:
-    """The newest undamaged checkpoint of a run whose weights are all numbers."""
-    for folder, _ in whole_checkpoints(run, log):
+def latest_good(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The newest undamaged checkpoint of a run whose weights are all numbers, and its meta."""
+    for folder, meta in whole_checkpoints(run, log):
         if all(bool(tensor.isfinite().all()) for tensor in load_weights(folder).values()):
-            return folder
+            return folder, meta
+        log(f"{folder}: holds weights that are no numbers. Passed over for the checkpoint before it")
     return None
 
 

@@ -122,6 +122,13 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
 
     @torch.no_grad()
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers, those of the running mean too; waits for the device."""
+        kept: list[Tensor] = [*self.model.parameters(), *(self.ema.parameters() if self.ema is not None else [])]
+        # The largest magnitude of a tensor is a number only where all of it is.
+        return bool(torch.stack(torch._foreach_norm(kept, math.inf)).isfinite().all())
+
+    @torch.no_grad()
     def _follow(self, step: int) -> None:
         """Move the averaged weights: their memory grows from nothing to 1 / (1 - ema) updates."""
         if self.ema is None or self.config.train.ema is None:

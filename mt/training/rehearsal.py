@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ import torch
 from mt.data.batches import Batch, Update, collate
 from mt.data.tokenizer import EOS
 from mt.devices import available_memory_mb, peak_memory_mb, release_freed_memory, reset_peak_memory
-from mt.errors import ConfigError
+from mt.errors import ConfigError, NoNumbersError
 from mt.training.runlog import clock
 from mt.training.validation import translate
 
@@ -61,7 +62,8 @@ def rehearse(trainer: Trainer) -> Rehearsal:
         learner.rehearse(collate([store.pair(i) for i in batch]))
     if trainer.validation is not None:
         lines = sorted(trainer.validation.src, key=len)[-SENTENCES:]
-        translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
+        with suppress(NoNumbersError):  # for training to find out
+            translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
     del moments
     memory = peak_memory_mb(device)
     return Rehearsal(len(largest), int(longest[largest].max()), max(trainer.ranks.gather(memory)))

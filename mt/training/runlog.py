@@ -113,13 +113,14 @@ class RunLog:
                 if isinstance(value, int | float):
                     self._writer.add_scalar(f"{kind}/{key}", value, step)
 
-    def has(self, kind: str, step: int) -> bool:
-        """Whether such a line is there already."""
+    def names(self, kind: str, step: int) -> set[str]:
+        """What the lines of a kind and an update are about that are there already."""
         path = self.folder / METRICS
         if not path.exists():
-            return False
+            return set()
         start = json.dumps({"kind": kind, "step": step})[:-1] + ","
-        return any(line.startswith(start) for line in path.read_text(encoding="utf-8").split("\n"))
+        lines = path.read_text(encoding="utf-8").split("\n")
+        return {json.loads(line)["name"] for line in lines if line.startswith(start)}
 
     def forget_after(self, step: int) -> None:
         """Drop figures of updates after `step`: a resumed run will make them again."""

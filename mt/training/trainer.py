@@ -37,7 +37,7 @@ from mt.training.runlog import (
     write_config,
 )
 from mt.training.signals import BrokenOffError, Signals
-from mt.training.validation import Validation, score_tests
+from mt.training.validation import Validation, score_tests, test_names
 
 # Updates without a finite gradient, one after the other, before training goes back to its last checkpoint, and how
 # often it does so before it gives up.
@@ -58,6 +58,7 @@ class TrainState:
     tokens: int = 0  # target tokens learned from
     scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
     plan: str = ""  # what the position (epoch, update) refers to
+    judged_on: str = ""  # what the scores are of
     rollbacks: int = 0  # how often training has gone back because of gradients that are no numbers
 
 
@@ -99,7 +100,8 @@ class Trainer:
         weights = [source.weight for source in config.data.train]
         sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
         self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
-        self.state = TrainState(plan=self._plan_id())
+        judged_on = self.validation.fingerprint if self.validation is not None else ""
+        self.state = TrainState(plan=self._plan_id(), judged_on=judged_on)
         self.signals = Signals()
 
     # --- getting ready ----------------------------------------------------------------------
@@ -157,21 +159,29 @@ class Trainer:
                 "back, or give --fresh to set the run aside and start over"
             )
         self.state, self.origin = self._restored(folder), meta.get("init_from")
-        if OptimConfig.model_validate(meta["config"]["optim"]) != self.config.optim:
+        then = meta["config"]
+        settings = OptimConfig.model_validate(then["optim"]), then["train"]["precision"]
+        if settings != (self.config.optim, self.config.train.precision):
             self.state.rollbacks = 0  # somebody has done something about it
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
             self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
+        if self.validation is not None and self.state.judged_on != self.validation.fingerprint:
+            if self.state.judged_on and self.state.best_step is not None:
+                self.log.say("data.valid has changed: the scores so far, and with them the best model, do not count")
+                self.state.scores, self.state.best_score, self.state.best_step = {}, None, None
+                self.state.bad_validations = 0
+            self.state.judged_on = self.validation.fingerprint
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
         checkpoint.tidy(self.run)
-        found = next(checkpoint.whole_checkpoints(self.run, self.log.say), None)
+        found = checkpoint.latest_good(self.run, self.log.say)
         if found is None and checkpoint.checkpoints(self.run):
             raise CheckpointError(
-                f"run directory {self.run}: none of its checkpoints is whole; give --fresh to set it aside "
-                "and start over"
+                f"run directory {self.run}: none of its checkpoints is whole and holds numbers only; give --fresh to "
+                "set it aside and start over"
             )
         return found
 
@@ -281,8 +291,9 @@ class Trainer:
                     self._report(window, update)
                 stopped = self._stopped_by()
                 due = self._due()
-                if (due or state.step % config.log_every == 0) and self._diverged():
-                    self._roll_back(update)
+                trouble = self._trouble() if due or state.step % config.log_every == 0 else ""
+                if trouble:
+                    self._roll_back(update, trouble)
                     state = self.state
                     saved = state.step
                     window.restart()
@@ -292,7 +303,10 @@ class Trainer:
                     saved, stopped = state.step, self._stopped_by()
                     window.leave_out(time.perf_counter() - start)
             if state.step > saved:  # a signal came
-                self.save()
+                if self._spoilt():
+                    self.log.say("nothing is saved, since there are weights that are no numbers")
+                else:
+                    self.save()
         return self._stopped(stopped) if stopped else self._finished()
 
     def _stopped_by(self) -> int:
@@ -362,13 +376,13 @@ class Trainer:
 
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        seen = self.ranks.lead(lambda: self.log.has("test", self.state.step))
-        if best is None or not self.config.data.test or seen:
+        done = self.ranks.lead(lambda: self.log.names("test", self.state.step))
+        if best is None or done.issuperset(test_names(self.config.data.test)):
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
         folder = self.ranks.lead(best.resolve)
         checkpoint.put_weights(model, checkpoint.load_weights(folder), str(folder))
-        for name, score in score_tests(self.config, model, self.tokenizer, self.device, self.ranks).items():
+        for name, score in score_tests(self.config, model, self.tokenizer, self.device, self.ranks, done):
             self.log.record("test", self.state.step, name=name, bleu=score.value, signature=score.signature)
             self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
 
@@ -381,32 +395,39 @@ class Trainer:
 
     # --- bad luck ---------------------------------------------------------------------------
 
-    def _diverged(self) -> bool:
-        return int(self.learner.skipped) >= MOST_SKIPPED
+    def _trouble(self) -> str:
+        """Why to go back to an earlier checkpoint; empty where there is no need."""
+        if int(self.learner.skipped) >= MOST_SKIPPED:
+            return f"{MOST_SKIPPED} updates in a row had a loss or a gradient that is no number"
+        return "there are weights that are no numbers" if self._spoilt() else ""
 
-    def _roll_back(self, update: Update) -> None:
+    def _spoilt(self) -> bool:
+        """Whether a weight is no number, in any rank: a fault of one device must not part them."""
+        return bool(self.ranks.largest(int(not self.learner.is_finite())))
+
+    def _roll_back(self, update: Update, trouble: str) -> None:
         """Back to the last good weights, but on with the data: what spoilt the weights may have been in them.
 
         Raises TrainingDivergedError, with what can be found out about the cause, where there are no such weights or
         that has not helped before.
         """
         state, run = self.state, self.run
-        found = self.ranks.lead(lambda: checkpoint.latest_finite(run, self.log.say))
+        found = self.ranks.lead(lambda: checkpoint.latest_good(run, self.log.say))
         if found is None or state.rollbacks == MOST_ROLLBACKS:
-            kept = f"the last checkpoint is whole: {found}" if found else "the run has no checkpoint yet"
+            kept = f"the last checkpoint is whole: {found[0]}" if found else "there is no checkpoint to go back to"
+            other = " or" if self.device.precision == "fp32" else ", set train.precision=fp32 or"
             message = (
-                f"training gave up at update {state.step:,}: {MOST_SKIPPED} updates in a row had a loss or a "
-                f"gradient that is no number"
+                f"training gave up at update {state.step:,}: {trouble}"
                 + (f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else "")
-                + f". {diagnose(self.learner, update, self.tokenizer, state.step - 1, run)}. Lower optim.peak_lr, "
-                f"raise optim.warmup_steps, or set train.precision=fp32; {kept}"
+                + f". {diagnose(self.learner, update, self.tokenizer, state.step - 1, run)}. Lower "
+                f"optim.peak_lr{other} raise optim.warmup_steps; {kept}"
             )
             raise TrainingDivergedError(message) if self.ranks.leads else EndedElsewhereError(3)
-        before = self._restored(found)
+        before = self._restored(found[0])
         self.ranks.gather(None)  # all have read it before it is written anew
         self.log.say(
-            f"{MOST_SKIPPED} updates in a row had a loss or a gradient that is no number: from update {state.step:,} "
-            f"back to the weights after update {before.step:,}, on with the data after those"
+            f"{trouble}: from update {state.step:,} back to the weights after update {before.step:,}, on with the data "
+            "after those"
         )
         self.state = replace(
             before,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_or_build
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
+from mt.errors import NoNumbersError
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.training.loss import batch_loss
@@ -65,7 +68,7 @@ class Validation:
     """The validation set of a config, as text and as token ids."""
 
     def __init__(self, config: Config, source: Source, run: Path, tokenizer: Tokenizer, log: RunLog) -> None:
-        self.config, self.run, self.tokenizer = config, run, tokenizer
+        self.config, self.run, self.tokenizer, self.log = config, run, tokenizer, log
         self.src, self.ref = read_text(config, source, "data.valid")
         # Every pair counts that the model can take, whatever the limits for training.
         longest = config.model.max_positions - 1
@@ -80,8 +83,12 @@ class Validation:
         """
         share: tuple[list[float], list[str]] | None = None
         with suppress(BrokenOffError), signals.breakable():
-            losses = self.losses(model, device, ranks)
-            share = losses, translate(self.config, model, self.tokenizer, device, self.src[ranks.rank :: ranks.count])
+            losses, lines = self.losses(model, device, ranks), self.src[ranks.rank :: ranks.count]
+            try:
+                share = losses, translate(self.config, model, self.tokenizer, device, lines)
+            except NoNumbersError as error:  # training may find its way back, or goes back by itself
+                self.log.say(f"valid | no translations, since a sentence has none | {error}")
+                share = losses, [""] * len(lines)
         shares = ranks.gather(share)
         done = [share for share in shares if share is not None]
         if len(done) < len(shares):
@@ -91,6 +98,11 @@ class Validation:
         outputs = interleaved([outputs for _, outputs in done])
         (bleu,) = score_corpus(outputs, [self.ref], ["bleu"])
         return Verdict(nll, bleu, outputs)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs where the text does: scores on one text say nothing about another."""
+        return hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
 
     @property
     def n_tgt(self) -> int:
@@ -122,16 +134,24 @@ class Validation:
         write_whole(folder / f"{name}.txt", "\n".join(lines))
 
 
+def test_names(tests: Sequence[Source]) -> list[str]:
+    """The source's name of each text of `data.test`, with all that it has where that is not enough to tell it apart."""
+    short = [test.path or test.src for test in tests]
+    parts = [(test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests]
+    whole = [" ".join(filter(None, known)) for known in parts]
+    return [name if short.count(name) == 1 else long for name, long in zip(short, whole, strict=True)]
+
+
 def score_tests(
-    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks
-) -> dict[str, Score]:
-    """BLEU on each text of `data.test`, by its source's name; each rank translates a share."""
-    scores = {}
-    for number, source in enumerate(config.data.test):
-        src, ref = read_text(config, source, f"data.test[{number}]")
-        shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
-        (scores[source.path or source.src],) = score_corpus(interleaved(shares), [ref], ["bleu"])
-    return scores
+    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks, done: set[str]
+) -> Iterator[tuple[str, Score]]:
+    """BLEU on each text of `data.test` whose name is not in `done`; each rank translates a share."""
+    for number, (name, source) in enumerate(zip(test_names(config.data.test), config.data.test, strict=True)):
+        if name not in done:
+            src, ref = read_text(config, source, f"data.test[{number}]")
+            shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
+            (score,) = score_corpus(interleaved(shares), [ref], ["bleu"])
+            yield name, score
 
 
 def interleaved(shares: list[list[T]]) -> list[T]:
