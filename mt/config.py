@@ -6,8 +6,10 @@ Precedence: defaults < file < `--set`. All faults of a config are reported in on
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -448,10 +450,9 @@ def _remedy(kind: str, found: object) -> str:
     if kind == "list_type" and isinstance(found, str):
         return f"; write [{found}]"
     if kind in ("int_type", "float_type") and isinstance(found, str):
-        try:
-            return f"; write {int(found) if kind == 'int_type' else float(found)} without quotes"
-        except ValueError:
-            return ""
+        with suppress(ValueError, OverflowError):
+            number = int(found) if kind == "int_type" else float(found)
+            return f"; write {number} without quotes" if math.isfinite(number) else ""
     return ""
 
 

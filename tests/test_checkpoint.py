@@ -23,6 +23,7 @@ from mt.model.checkpoint import (
     DamagedError,
     average,
     build_model,
+    checkpoints,
     find_model,
     load_model,
     load_state,
@@ -241,6 +242,16 @@ def test_the_newest_checkpoint_is_used_silently_when_it_is_whole(save: Save, run
     assert found is not None
     assert found[1]["step"] == 100
     assert said == []
+
+
+def test_what_somebody_has_put_beside_the_checkpoints_is_left_alone(save: Save, run: Path) -> None:
+    kept = save(4)
+    copy = kept.with_name("step-00000004-good")
+    shutil.copytree(kept, copy)
+    newest = save(5)
+    assert checkpoints(run) == [kept, newest]
+    prune(run, {newest.name})
+    assert sorted(path.name for path in newest.parent.iterdir()) == [copy.name, newest.name]
 
 
 def test_where_all_are_damaged_there_is_none(save: Save, run: Path) -> None:

@@ -253,6 +253,8 @@ def test_faults_are_errors_of_the_user() -> None:
             "--set: data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on "
             "or off as that: put the text in quotes, as in --set \"data.tgt_lang='...'\"",
         ),
+        ("optim.eps='1e-9'", "--set: optim.eps: must be a number, found '1e-9'; write 1e-09 without quotes"),
+        ("optim.eps=nan", "--set: optim.eps: must be a number, found 'nan'"),
         *(
             (wrong, f"--set {wrong}: must be section.key=value, such as optim.peak_lr=1e-3")
             for wrong in ("model.d_ff", "=3", "model..d_ff=3", "model.=3", "data.train[x].src=3")

@@ -365,10 +365,10 @@ def test_the_best_is_kept_although_none_is_asked_for(
     scripted(9.0, 1.0, 2.0)
     tested: list[dict[str, Tensor]] = []
 
-    def score_tests(_: Config, model: Any, *__: Any) -> dict[str, Any]:
+    def score_tests(_: Config, model: Any, *__: Any) -> list[Any]:
         assert not model.training
         tested.append(checkpoint.weights_of(model))
-        return {}
+        return []
 
     monkeypatch.setattr(trainer_module, "score_tests", score_tests)
     settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}
@@ -505,6 +505,37 @@ def test_tests_are_scored_with_the_best_model_and_once(
     before = (run / "metrics.jsonl").read_text()
     train(checkpoint.load_model(run).config, run, "cpu")
     assert (run / "metrics.jsonl").read_text() == before
+
+
+def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
+    config_of: Callable[..., Config], scripted: Callable[..., None], tmp_path: Path
+) -> None:
+    """Two references of one source; a third text is asked for when training has ended."""
+    scripted(1.0)
+    tests = [{"src": "test.src", "tgt": "test.tgt"}, {"src": "test.src", "tgt": "test.src"}]
+    settings = {"train": {"max_steps": 1, "valid_every": 1}}
+    train(config_of(settings, data={"test": tests}), tmp_path, "cpu")
+    names = ["test.src test.tgt", "test.src test.src"]
+    assert [line["name"] for line in metrics(tmp_path, "test")] == names
+    train(config_of(settings, data={"test": [*tests, {"src": "valid.src", "tgt": "valid.tgt"}]}), tmp_path, "cpu")
+    assert [line["name"] for line in metrics(tmp_path, "test")] == [*names, "valid.src"]
+
+
+def test_scores_on_another_validation_set_do_not_count(
+    config_of: Callable[..., Config], scripted: Callable[..., None], tmp_path: Path
+) -> None:
+    """Else no model would ever be better than one that was judged by an easier text."""
+    scripted(90.0, 1.0, 3.0, 2.0)
+    settings = {"valid_every": 1, "patience": 2, "keep_last": 1}
+    train(config_of(train={**settings, "max_steps": 1}), tmp_path, "cpu")
+    other = {"valid": {"src": "test.src", "tgt": "test.tgt"}}
+    outcome = train(config_of(train={**settings, "max_steps": 3}, data=other), tmp_path, "cpu")
+    assert "data.valid has changed: the scores so far, and with them the best model, do not count" in log_of(tmp_path)
+    assert "best model (BLEU 3.00 on the validation set)" in outcome.reason
+    assert checkpoint.find_model(tmp_path).name == "step-00000002"
+    touched = config_of(train={**settings, "max_steps": 3}, data=other)
+    train(touched, tmp_path, "cpu")
+    assert log_of(tmp_path).count("data.valid has changed") == 1
 
 
 # --- found before training, and while it goes on ----------------------------------------------
