@@ -16,6 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from conftest import merged, mt_command
 
 from mt import cli
 from mt.config import Config, config_from_mapping
+from mt.data.batches import Plan
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
 from mt.training import learner, validation
@@ -311,6 +313,23 @@ def test_a_validation_that_a_signal_prevented_is_made_up_for(
     assert [line["step"] for line in figures(run) if line["kind"] == "valid"] == [EVERY]
     assert train(config_of(settings), run, "cpu").exit_code == 0
     check_equal(run, undisturbed)
+
+
+def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
+    settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[int]()
+
+    def of_epoch(self: Plan, epoch: int, stop: threading.Event) -> Plan:
+        if not sent:
+            sent.append(epoch)
+            send(signal.SIGTERM)
+            assert stop.wait(60)  # set when the feed is left, and looked at while sampling
+        return self
+
+    monkeypatch.setattr(Plan, "of_epoch", of_epoch)
+    assert train(config_of(settings), tmp_path, "cpu").exit_code == 143
+    assert checkpoint.checkpoints(tmp_path) == []
 
 
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(

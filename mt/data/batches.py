@@ -226,7 +226,7 @@ class Feed:
     def __init__(self, plan: Plan, epoch: int, number: int, rank: int = 0, count: int = 1) -> None:
         self.plan, self.rank, self.count, self.waited = plan, rank, count, 0.0
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=AHEAD)
-        self._stop = threading.Event()
+        self._stop, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(epoch, number), daemon=True)
 
     def __enter__(self) -> Feed:
@@ -240,6 +240,13 @@ class Feed:
             if with_item:
                 self._queue.get_nowait()
             self._thread.join(0.05)
+
+    def begun(self, seconds: float) -> bool:
+        """Whether the first update is ready; waits so long for it, since a first epoch may be sampled for minutes."""
+        start = time.perf_counter()
+        ready = self._begun.wait(seconds)
+        self.waited += time.perf_counter() - start
+        return ready
 
     def __iter__(self) -> Iterator[Update]:
         while True:
@@ -271,6 +278,7 @@ class Feed:
     def _put(self, item: Update | BaseException) -> None:
         while not self._stop.is_set():
             try:
-                return self._queue.put(item, timeout=0.1)
+                self._queue.put(item, timeout=0.1)
+                return self._begun.set()
             except queue.Full:
                 continue

@@ -280,6 +280,8 @@ class Trainer:
                 self._judge_and_save()  # a signal came before its validation
             window, updates, saved = Window(feed, self.ranks), iter(feed), state.step
             stopped = self._stopped_by()
+            while not stopped and self.ranks.largest(int(not feed.begun(0.5))):
+                stopped = self._stopped_by()
             while not stopped and state.step < config.max_steps and not self._impatient():
                 update = next(updates)
                 window.add(update, *self.learner.learn(update, state.step))
