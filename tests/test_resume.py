@@ -425,7 +425,8 @@ def test_where_all_checkpoints_are_damaged_nothing_is_thrown_away(copied: Path, 
     with pytest.raises(CheckpointError) as error:
         train(config_of(settings), copied, "cpu")
     assert str(error.value) == (
-        f"run directory {copied}: none of its checkpoints is whole; give --fresh to set it aside and start over"
+        f"run directory {copied}: none of its checkpoints is whole and holds numbers only; give --fresh to set it "
+        "aside and start over"
     )
     assert checkpoint.checkpoints(copied) == folders
     assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
