@@ -15,7 +15,7 @@ from conftest import Mt, merged, refused
 
 from mt import devices
 from mt.config import Config, config_from_mapping, load_config
-from mt.data.batches import Batch
+from mt.data.batches import Batch, collate
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.training import learner, rehearsal, run
@@ -24,6 +24,10 @@ from mt.training.run import train
 from mt.training.trainer import Outcome, Trainer
 
 Mapped = Mapping[str, Mapping[str, Any]]
+
+
+def full(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
 @pytest.fixture
@@ -93,9 +97,6 @@ def test_a_rehearsal_changes_nothing(
 def test_a_search_that_fails_is_found_before_the_first_update(
     config_of: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
     monkeypatch.setattr(rehearsal, "translate", full)
     with pytest.raises(ConfigError, match="the memory of CPU in fp32, 1 threads is too small: "):
         train(config_of(), tmp_path, "cpu")
@@ -158,6 +159,12 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 AUTO = {"tokens_per_update": 100_000, "tokens_per_batch": "auto"}
 
 
+def auto_is(run: Path, where: str = "here") -> int:
+    """What the log says last."""
+    said = re.findall(rf"batch\.tokens_per_batch: auto is ([\d,]+) {where}\n", (run / "train.log").read_text())
+    return int(said[-1].replace(",", ""))
+
+
 def test_auto_takes_what_leaves_a_margin(
     config_of: Callable[..., Config], memory: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,10 +172,8 @@ def test_auto_takes_what_leaves_a_margin(
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     memory["room"] = 3000.0
     train(config_of(batch=AUTO, data={"valid": None}), tmp_path, "cpu")
-    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
-    assert isinstance(tokens, int)
+    tokens = auto_is(tmp_path)
     assert 0.98 * 24_400 < tokens <= 24_500
-    assert f"batch.tokens_per_batch: auto is {tokens:,} here" in (tmp_path / "train.log").read_text()
 
 
 def test_auto_takes_no_more_than_an_update(
@@ -177,8 +182,7 @@ def test_auto_takes_no_more_than_an_update(
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     memory["room"] = 1e6
     train(config_of(batch={**AUTO, "tokens_per_update": 5000}, data={"valid": None}), tmp_path, "cpu")
-    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
-    assert isinstance(tokens, int)
+    tokens = auto_is(tmp_path)
     assert 4900 < tokens <= 5000
 
 
@@ -186,8 +190,7 @@ def test_a_resumed_run_keeps_what_auto_was(config_of: Callable[..., Config], tmp
     """On a machine with another memory it would be another number, and the plan of the epoch another plan."""
     changes: dict[str, Any] = {"batch": {"tokens_per_update": 500, "tokens_per_batch": "auto"}, "data": {"valid": None}}
     train(config_of(**changes, train={"max_steps": 3}), tmp_path, "cpu")
-    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
-    assert tokens != "auto"
+    tokens = auto_is(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mt.training.trainer.fitting_batch", lambda *_: pytest.fail("measured again"))
         train(config_of(**changes, train={"max_steps": 6}), tmp_path, "cpu")
@@ -195,7 +198,84 @@ def test_a_resumed_run_keeps_what_auto_was(config_of: Callable[..., Config], tmp
     assert "new epoch" not in log
     assert "config changed since this run was started: train.max_steps: was 3, now 6\n" in log
     assert "tokens_per_batch: was" not in log
+    assert auto_is(tmp_path, "since this run was started") == tokens
+    assert load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch == "auto"
     assert checkpoint.read_meta(tmp_path / "checkpoints" / "last", [])["config"]["batch"]["tokens_per_batch"] == tokens
+
+
+def test_auto_replaces_a_number_that_was_given(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    """In a run that has learned with it, and in one that it has let fail."""
+
+    def start(run: str, steps: int, tokens: int | str) -> str:
+        batch = {"tokens_per_update": 1000, "tokens_per_batch": tokens}
+        train(config_of(batch=batch, data={"valid": None}, train={"max_steps": steps}), tmp_path / run, "cpu")
+        return (tmp_path / run / "train.log").read_text()
+
+    start("learned", 2, 500)
+    log = start("learned", 3, "auto")
+    assert "config changed since this run was started: batch.tokens_per_batch: was 500, now auto\n" in log
+    assert 900 < auto_is(tmp_path / "learned") <= 1000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learner, "batch_loss", full)
+        with pytest.raises(ConfigError, match=r"Lower it from 500 \(.*\), or set it to auto$"):
+            start("failed", 2, 500)
+    start("failed", 2, "auto")
+    assert 900 < auto_is(tmp_path / "failed") <= 1000
+
+
+def test_what_auto_was_is_kept_only_if_it_fitted(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was measured, and then the rehearsal failed: what to do is another thing, and a new start measures anew."""
+    config = config_of(batch={**AUTO, "tokens_per_update": 1000}, data={"valid": None}, train={"max_steps": 1})
+    numbers = iter([800, 700])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: next(numbers))
+        patch.setattr(learner, "batch_loss", full)
+        with pytest.raises(ConfigError) as error:
+            train(config, tmp_path, "cpu")
+        said = re.search(
+            r"a batch of (\d+) sentences, (\d+) source and (\d+) target tokens long, does not fit .* were in use\. "
+            r"In the place of auto give a number below (\d+) \(tokens_per_update keeps the training the same\)$",
+            str(error.value),
+        )
+        assert said
+        rows, src, tgt, most = map(int, said.groups())
+        assert most == rows * max(src, tgt) <= 800
+        patch.undo()
+        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: next(numbers))
+        train(config, tmp_path, "cpu")
+    assert auto_is(tmp_path) == 700
+
+
+def test_auto_shrinks_below_its_first_probes(
+    config_of: Callable[..., Config], memory: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 100 MB and 0.1 MB a token, with about 800 tokens, and 1,800, in what the device has."""
+    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    for room in (180.0, 280.0):
+        memory["room"] = room
+        monkeypatch.setattr(run, "rehearse", lambda _: None)
+        train(config_of(batch=AUTO, data={"valid": None}), tmp_path / str(room), "cpu")
+        most = (0.85 * room - 100) / 0.1
+        assert 0.8 * most - 20 <= auto_is(tmp_path / str(room)) <= most
+
+
+@pytest.mark.parametrize("tokens", ["auto", 500])
+def test_a_sentence_that_does_not_fit_is_no_matter_of_the_batch(
+    tokens: str | int, config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(learner, "batch_loss", full)
+    data = {"valid": None, "max_tokens": 32}
+    if tokens == 500:  # batches of one
+        monkeypatch.setattr(rehearsal, "collate", lambda pairs: collate(pairs[:1]))
+    with pytest.raises(ConfigError) as error:
+        train(config_of(batch={"tokens_per_batch": tokens}, data=data), tmp_path, "cpu")
+    assert re.fullmatch(
+        r"batch\.tokens_per_batch: one sentence, \d+ source and \d+ target tokens long, does not fit into the memory "
+        r"of CPU in fp32, 1 threads: [\d,]+ MB were in use\. Lower data\.max_tokens, or choose a smaller model",
+        str(error.value),
+    )
 
 
 def test_the_memory_of_a_real_batch_is_measured(
@@ -213,8 +293,7 @@ def test_the_memory_of_a_real_batch_is_measured(
 
     monkeypatch.setattr(rehearsal, "available_memory_mb", available)
     train(config_of(batch={**AUTO, "tokens_per_update": 10**7}, data={"valid": None}), tmp_path, "cpu")
-    tokens = load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch
-    assert isinstance(tokens, int)
+    tokens = auto_is(tmp_path)
     assert 2000 < tokens < 10**6
     devices.reset_peak_memory(cpu)
     config = config_of(batch={"tokens_per_update": 10**7, "tokens_per_batch": tokens}, data={"valid": None})

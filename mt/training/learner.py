@@ -105,14 +105,27 @@ class Learner:
             loss = batch_loss(self.forward, self.model.output, batch, optim.label_smoothing, optim.rdrop)
             self.scaler.scale(loss.smoothed * share).backward()
         except torch.OutOfMemoryError as error:
-            (rows, src), (_, tgt) = batch.src.shape, batch.tgt_in.shape
-            raise ConfigError(
-                f"batch.tokens_per_batch: a batch of {rows:,} sentences, {src:,} source and {tgt:,} target tokens long,"
-                f" does not fit into the memory of {self.device}: {peak_memory_mb(self.device.device):,.0f} MB were in "
-                f"use. Lower it from {self.config.batch.tokens_per_batch} (tokens_per_update keeps the training the "
-                "same), or set it to auto"
-            ) from error
+            raise ConfigError(self._too_large(batch)) from error
         return loss
+
+    def _too_large(self, batch: Batch) -> str:
+        """What is said of a batch that does not fit into the memory."""
+        (rows, src), (_, tgt) = batch.src.shape, batch.tgt_in.shape
+        given, most = self.config.batch.tokens_per_batch, rows * max(src, tgt)
+        if rows == 1:
+            what, remedy = "one sentence", "Lower data.max_tokens, or choose a smaller model"
+        elif given == "auto":
+            what = f"a batch of {rows:,} sentences"
+            remedy = (
+                f"In the place of auto give a number below {most:,} (tokens_per_update keeps the training the same)"
+            )
+        else:
+            what = f"a batch of {rows:,} sentences"
+            remedy = f"Lower it from {given:,} (tokens_per_update keeps the training the same), or set it to auto"
+        return (
+            f"batch.tokens_per_batch: {what}, {src:,} source and {tgt:,} target tokens long, does not fit into the "
+            f"memory of {self.device}: {peak_memory_mb(self.device.device):,.0f} MB were in use. {remedy}"
+        )
 
     def rehearse(self, batch: Batch) -> None:
         """All that an update does with a batch, but for the exchange with other ranks; nothing is learned."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ import torch
 from mt.data.batches import Batch, Update, collate
 from mt.data.tokenizer import EOS
 from mt.devices import available_memory_mb, peak_memory_mb, release_freed_memory, reset_peak_memory
-from mt.errors import ConfigError, NoNumbersError
+from mt.errors import CheckpointError, ConfigError, NoNumbersError
+from mt.model import checkpoint
 from mt.training.runlog import clock
 from mt.training.validation import translate
 
@@ -29,6 +32,8 @@ if TYPE_CHECKING:
 MARGIN = 0.15
 # Bytes of an optimiser's moments, per weight.
 MOMENTS = 8
+# What a checkpoint's meta.json calls the number that `auto` has become.
+MEASURED = "measured_tokens_per_batch"
 # Sentences of the validation set that are translated, the longest ones.
 SENTENCES = 16
 # Updates of which a dry run takes the time.
@@ -72,8 +77,8 @@ def rehearse(trainer: Trainer) -> Rehearsal:
 def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
     """`batch.tokens_per_batch: auto`: the largest batch of the longest sentences that leaves a margin of memory.
 
-    Two small batches are measured: what a batch takes grows in proportion to its rows. Then the result is tried. Raises
-    ConfigError where not even one sentence fits.
+    Two small batches are measured: what a batch takes grows in proportion to its rows. Then the result is tried, and
+    lowered until it fits. Raises ConfigError where not even one sentence does.
     """
     device, longest = learner.device.device, int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
     if config.tokenizer.sampling_alpha:
@@ -83,25 +88,36 @@ def fitting_batch(config: Config, learner: Learner, store: Store) -> int:
     room = available_memory_mb(device) / shares * (1 - MARGIN) - _moments(learner) / 1e6
     most = config.batch.tokens_per_update // longest
 
-    def memory(rows: int) -> float:
+    def try_out(rows: int) -> float:
         release_freed_memory()
         reset_peak_memory(device)
         learner.rehearse(_worst(rows, longest, learner.model.output.out_features))
         return peak_memory_mb(device)
 
-    memory(1)  # what is loaded once
+    def memory(rows: int) -> float:
+        try:
+            return try_out(rows)
+        except ConfigError:  # out of memory
+            return math.inf
+
+    try_out(1)  # also loads what is loaded once
     few, more = max(1, 1024 // longest), max(2, 2048 // longest)
     base, measured = memory(few), memory(more)
-    each = max(1e-3, (measured - base) / (more - few))
-    rows = max(1, min(most, few + int((room - base) / each)))
-    while rows > more:
-        try:
-            if memory(rows) <= room:
-                break
-        except ConfigError:  # out of memory
-            pass
+    rows = more
+    if max(base, measured) < math.inf:
+        rows = few + int((room - base) / max(1e-3, (measured - base) / (more - few)))
+    rows = max(1, min(most, rows))
+    while rows > 1 and memory(rows) > room:
         rows = rows * 9 // 10
     return rows * longest
+
+
+def measured_batch(run: Path) -> int | None:
+    """What the newest checkpoint of a run says that `batch.tokens_per_batch: auto` has become; None where nothing."""
+    for folder in reversed(checkpoint.checkpoints(run)):
+        with suppress(CheckpointError):  # one that is damaged is told later
+            return checkpoint.read_meta(folder, []).get(MEASURED)
+    return None
 
 
 def _moments(learner: Learner) -> int:

@@ -22,7 +22,6 @@ from mt.training.rehearsal import forecast, rehearse
 from mt.training.runlog import (
     CONFIG,
     RunLog,
-    as_settled,
     check_same_run,
     claim,
     is_of_this_job,
@@ -54,7 +53,6 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
 def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
     # A start that follows a restart goes on with what the first one has begun afresh.
     fresh = ranks.lead(lambda: fresh and not is_of_this_job(run))
-    config = ranks.lead(lambda: config if fresh else as_settled(config, run))
     lock, changed, base = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(config, run, ranks))
     try:
         shown = RunLog(run, config.train.max_steps, ranks.leads, config.train.tensorboard)

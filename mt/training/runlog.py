@@ -364,15 +364,6 @@ def with_batch(config: Config, tokens: int) -> Config:
     return config.model_copy(update={"batch": config.batch.model_copy(update={"tokens_per_batch": tokens})})
 
 
-def as_settled(config: Config, folder: Path) -> Config:
-    """The config with the number that the run has already, be it measured or given, in the place of `auto`."""
-    path = folder / CONFIG
-    if config.batch.tokens_per_batch != "auto" or not path.exists():
-        return config
-    before = load_config(str(path)).config.batch.tokens_per_batch
-    return config if before == "auto" else with_batch(config, before)
-
-
 def _free_keys(config: Config) -> set[str]:
     """Keys of `model` and `tokenizer` that decide neither the shape of a weight nor what it is for."""
     dropouts = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}

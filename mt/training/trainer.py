@@ -28,13 +28,12 @@ from mt.training.diagnosis import diagnose
 from mt.training.initial import initialise
 from mt.training.learner import Learner
 from mt.training.optim import learning_rate
-from mt.training.rehearsal import fitting_batch
+from mt.training.rehearsal import MEASURED, fitting_batch, measured_batch
 from mt.training.runlog import (
     RunLog,
     Window,
     clock,
     with_batch,
-    write_config,
 )
 from mt.training.signals import BrokenOffError, Signals
 from mt.training.validation import Validation, score_tests, test_names
@@ -87,6 +86,7 @@ class Trainer:
         self.ranks = ranks or Ranks()
         self.base = base  # what the first weights are of
         self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
+        self.measured: dict[str, int] = {}  # what `auto` has become, for the checkpoints
         self.ticked = time.perf_counter()
         self.tokenizer = self.ranks.first(self._tokenizer)
         data, folder = config.data, run / "store" / "train"
@@ -95,7 +95,7 @@ class Trainer:
         )
         self.learner = Learner(config, self.tokenizer, device, self.ranks, log.say)
         if config.batch.tokens_per_batch == "auto":
-            self._settle_batch()
+            self._settle_batch()  # not in the learner, whose messages are about what was asked for
         self.validation = self.ranks.first(self._validation)
         weights = [source.weight for source in config.data.train]
         sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
@@ -128,12 +128,14 @@ class Trainer:
         return Validation(self.config, source, self.run, self.tokenizer, self.log) if source else None
 
     def _settle_batch(self) -> None:
-        """`batch.tokens_per_batch: auto` becomes a number, which the run keeps."""
-        tokens = min(self.ranks.gather(fitting_batch(self.config, self.learner, self.store)))
-        self.config = self.learner.config = with_batch(self.config, tokens)
-        self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} here")
-        if self.ranks.leads:
-            write_config(self.run, self.config)
+        """`batch.tokens_per_batch: auto` becomes a number, which the run keeps from its first checkpoint on."""
+        tokens = self.ranks.lead(lambda: measured_batch(self.run))
+        since = "since this run was started"
+        if tokens is None:
+            tokens = min(self.ranks.gather(fitting_batch(self.config, self.learner, self.store)))
+            since = "here"
+        self.config, self.measured = with_batch(self.config, tokens), {MEASURED: tokens}
+        self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} {since}")
 
     def _plan_id(self) -> str:
         """Changes when the order of the data does."""
@@ -241,6 +243,7 @@ class Trainer:
             "step": state.step,
             "score": state.scores.get(name),
             **({"init_from": self.origin} if self.origin else {}),
+            **self.measured,
         }
         tensors = {**self.learner.state(), "train": asdict(state)}
         checkpoint.save_model_folder(folder, checkpoint.weights_of(self.learner.judged), meta, tensors)
