@@ -130,13 +130,24 @@ def ranks_of_environment() -> Ranks:
     return Ranks(rank, count, local, max(1, _number("LOCAL_WORLD_SIZE", 1)))
 
 
-def job_id() -> str | None:
-    """What all starts of one job have in common, those that follow a restart by torchrun or by a queue included."""
-    if job := os.environ.get("SLURM_JOB_ID"):
-        return f"slurm {job}"
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # of which torchrun's agent is the parent
-        return f"torchrun {socket.gethostname()} {os.getppid()}"
-    return None
+def jobs_begun() -> list[str]:
+    """The jobs that a restart of this process, by torchrun or by a queue, would belong to."""
+    slurm = os.environ.get("SLURM_JOB_ID")
+    return [*_of_torchrun(), *([f"slurm {slurm}"] if slurm else [])]
+
+
+def jobs_restarted() -> list[str]:
+    """Those of `jobs_begun` that may have had a start before this one.
+
+    Commands of one Slurm allocation have the same job; only a job that Slurm has put back into its queue is restarted.
+    """
+    requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return jobs_begun() if requeued else _of_torchrun()
+
+
+def _of_torchrun() -> list[str]:
+    """torchrun starts its processes once, but for restarts; its agent is their parent."""
+    return [f"torchrun {socket.gethostname()} {os.getppid()}"] if "TORCHELASTIC_RUN_ID" in os.environ else []
 
 
 @contextmanager

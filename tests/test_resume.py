@@ -559,6 +559,22 @@ def test_fresh_sets_the_run_aside_and_starts_over(
     assert [folder.name for folder in checkpoint.checkpoints(copied)] == [checkpoint.step_name(2)]
 
 
+def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(
+    settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, config = tmp_path / "run", config_of(settings, train={"max_steps": 1}, data={"valid": None, "test": []})
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    for _ in range(3):
+        train(config, run, "cpu", fresh=True)
+        assert "resuming" not in (run / "train.log").read_text()
+    aside = sorted(path.name for path in tmp_path.glob("run.old-*"))
+    assert aside == ["run.old-1", "run.old-2"]
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    train(config, run, "cpu", fresh=True)
+    assert "resuming after update 1 " in (run / "train.log").read_text()
+    assert sorted(path.name for path in tmp_path.glob("run.old-*")) == aside
+
+
 def test_best_and_patience_survive_a_restart(settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scores 9, 1, 2 in one start, 3 in the next: the fourth validation is the third without a better one."""
     left = iter([9.0, 1.0, 2.0, 3.0, 4.0])

@@ -34,6 +34,7 @@ from mt.training.runlog import (
     check_same_run,
     claim,
     clock,
+    is_of_this_job,
     set_aside,
     write_config,
     write_manifest,
@@ -356,6 +357,53 @@ def test_a_directory_that_cannot_be_renamed_says_so(run: Path, monkeypatch: pyte
     assert str(error.value) == (
         f"run directory {run}: cannot be renamed to run.old-1 (Permission denied); give another --run-dir"
     )
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "same"),
+    [
+        ({}, {}, False),
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7"}, False),  # the second command of an allocation
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}, False),
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
+        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}, False),
+        ({"TORCHELASTIC_RUN_ID": "a"}, {"TORCHELASTIC_RUN_ID": "a"}, True),
+        ({"TORCHELASTIC_RUN_ID": "a"}, {}, False),
+        (
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a", "torchrun": "the same"},
+            True,
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "b", "torchrun": "another"},
+            False,
+        ),
+        (
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
+            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "b", "torchrun": "another", "SLURM_RESTART_COUNT": "1"},
+            True,
+        ),
+    ],
+)
+def test_only_a_restart_is_of_the_job_that_made_the_run(
+    begun: Mapping[str, str], now: Mapping[str, str], same: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+
+    def surrounded(by: Mapping[str, str]) -> None:
+        for name, value in by.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(os, "getppid", lambda: 999 if by.get("torchrun") == "another" else 123)
+
+    assert not is_of_this_job(run)
+    surrounded(begun)
+    write_manifest(run, {})
+    for name in begun:
+        monkeypatch.delenv(name)
+    surrounded(now)
+    assert is_of_this_job(run) == same
 
 
 # --- the same run -----------------------------------------------------------------------------

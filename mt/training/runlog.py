@@ -21,7 +21,7 @@ from tqdm import tqdm
 from mt.config import Config, load_config
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import write_whole
-from mt.processes import job_id
+from mt.processes import jobs_begun, jobs_restarted
 
 if TYPE_CHECKING:
     from mt.data.batches import Feed, Update
@@ -313,10 +313,10 @@ def set_aside(folder: Path) -> Path | None:
 def is_of_this_job(folder: Path) -> bool:
     """Whether an earlier start of this very job has made the run: by torchrun, or out of a queue."""
     try:
-        made_by = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("job")
+        made_by = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("jobs", [])
     except (OSError, ValueError):
         return False
-    return made_by is not None and made_by == job_id()
+    return not set(made_by).isdisjoint(jobs_restarted())
 
 
 def check_same_run(folder: Path, config: Config) -> list[str]:
@@ -380,7 +380,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
     """`manifest.json`: what is run, on which data, with which software and hardware."""
     manifest = {
         "command": sys.argv,
-        "job": job_id(),
+        "jobs": jobs_begun(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
