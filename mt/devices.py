@@ -159,18 +159,23 @@ def can_compile(device: Device) -> bool:
     )
 
 
+def check_compile(wanted: bool | str, device: Device) -> None:
+    """Raises ConfigError where `train.compile: true` insists on what is not possible here."""
+    if wanted is True and not can_compile(device):
+        raise ConfigError(
+            "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C compiler, and not "
+            "all of them are here; use auto, which compiles where that is possible"
+        )
+
+
 def compiled(model: nn.Module, wanted: bool | str, device: Device, say: Callable[[str], None]) -> Callable[..., Any]:
     """`train.compile`: the model, compiled where that is wanted; `auto` means where it can work and pays.
 
     On a GPU the many small kernels between products are fused. What cannot be compiled after all is said, and the
     model runs as it is. Raises ConfigError where compiling is insisted on and not possible.
     """
+    check_compile(wanted, device)
     if not wanted or not can_compile(device):
-        if wanted is True:
-            raise ConfigError(
-                "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C compiler, and not "
-                "all of them are here; use auto, which compiles where that is possible"
-            )
         return model
     from torch._dynamo.exc import TorchDynamoException  # a second to import
 

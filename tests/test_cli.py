@@ -675,6 +675,34 @@ def test_train_takes_set_run_dir_and_fresh(mt: Mt, tiny_config: Path, tmp_path: 
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.parametrize("option", [[], ["--fresh"], ["--dry-run"]])
+def test_a_config_written_by_hand_is_not_overwritten(
+    option: list[str], mt: Mt, tiny_config: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "exp" / "config.yaml"
+    own.parent.mkdir()
+    own.write_text("# my notes\n" + tiny_config.read_text(encoding="utf-8"), encoding="utf-8")
+    before = own.read_bytes()
+    assert refused(mt("train", "-c", own, "--run-dir", own.parent, "--device", "cpu", *option)) == (
+        f"run directory {own.parent}: holds a config.yaml that is of no run of mt, and a run writes its own under that "
+        "name; give the file another name, or another --run-dir"
+    )
+    assert own.read_bytes() == before
+    assert list(tmp_path.rglob("*")) == [own.parent, own]
+
+
+def test_a_run_goes_on_by_its_own_config(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
+    few = ["--device", "cpu", "--set", "data.valid=null", "--set", "data.test=null", "--set"]
+    assert mt("train", "-c", tiny_config, "--run-dir", tmp_path / "run", *few, "train.max_steps=1").code == 0
+    own = tmp_path / "run" / "config.yaml"
+    again = mt("train", "-c", own, "--run-dir", own.parent, *few, "train.max_steps=2")
+    assert (again.code, "resuming after update 1" in again.err) == (0, True)
+    # As a crash leaves it before there is a manifest or a checkpoint.
+    for path in (own.parent / "manifest.json", own.parent / "checkpoints"):
+        path.unlink() if path.is_file() else shutil.rmtree(path)
+    assert mt("train", "-c", own, "--run-dir", own.parent, *few, "train.max_steps=1").code == 0
+
+
 # --- how a process ends ------------------------------------------------------------------------
 
 

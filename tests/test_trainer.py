@@ -244,6 +244,22 @@ def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -
     assert equal(weights(scaled), weights(plain))
 
 
+def test_more_updates_than_asked_for_are_told(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    train(config_of(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
+    fewer = config_of(BLIND, train={"max_steps": 2})
+    last = tmp_path / "checkpoints" / "last"
+    assert train(fewer, tmp_path, "cpu").reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
+    assert "updates to do      0, 0.0 epochs\n" in train(fewer, tmp_path, "cpu", dry_run=True).reason
+
+
+def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU"):
+        train(config_of(train={"compile": True}), tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_that_goes_on_in_fp16_begins_with_a_fresh_scale(trainer_of: Callable[..., Trainer]) -> None:
     """And one that was in fp16 before goes on with its scale."""
     trainer = trainer_of(BLIND)

@@ -147,7 +147,7 @@ def forecast(trainer: Trainer, rehearsal: Rehearsal) -> str:
             torch.cuda.synchronize()
         seconds.append((time.perf_counter() - start) / n_update)
         trainer.learner.optimizer.zero_grad(set_to_none=True)
-    left = config.train.max_steps - state.step
+    left = max(0, config.train.max_steps - state.step)
     per_update = sorted(seconds)[len(seconds) // 2] * n_tgt / len(updates)
     sizes = f"{trainer.tokenizer.src_vocab_size:,}"
     if not trainer.tokenizer.joint:

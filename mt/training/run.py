@@ -12,7 +12,7 @@ import torch
 from mt.config import Config, require_training_data
 from mt.data.corpus import check_sources
 from mt.data.store import known_facts
-from mt.devices import Device, choose_device, peak_memory_mb
+from mt.devices import Device, check_compile, choose_device, peak_memory_mb
 from mt.errors import CheckpointError, ConfigError, DataError, EndedElsewhereError
 from mt.model import checkpoint
 from mt.model.checkpoint import LoadedModel
@@ -22,6 +22,7 @@ from mt.training.rehearsal import forecast, rehearse
 from mt.training.runlog import (
     CONFIG,
     RunLog,
+    check_is_run,
     check_same_run,
     claim,
     is_of_this_job,
@@ -44,6 +45,7 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     alone_or_not = ranks_of_environment()
     try:
         device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
+        check_compile(config.train.compile, device)
     except ConfigError as error:
         raise EndedElsewhereError(error.exit_code) if alone_or_not.local else error from None
     with connected(alone_or_not, device.is_cuda) as ranks:
@@ -95,6 +97,7 @@ def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str], Load
         raise DataError("\n".join(faults))
     if config.train.tensorboard:
         summary_writer()
+    check_is_run(run)
     base = _base(config, run, fresh)
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)

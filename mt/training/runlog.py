@@ -319,6 +319,16 @@ def is_of_this_job(folder: Path) -> bool:
     return not set(made_by).isdisjoint(jobs_restarted())
 
 
+def check_is_run(folder: Path) -> None:
+    """Raises DataError where `config.yaml` in the folder would be overwritten and no run of mt has written it."""
+    ours = [*(folder / name for name in (LOCK, MANIFEST)), *folder.glob("checkpoints/step-*")]
+    if (folder / CONFIG).exists() and not any(path.exists() for path in ours):
+        raise DataError(
+            f"run directory {folder}: holds a {CONFIG} that is of no run of mt, and a run writes its own under that "
+            "name; give the file another name, or another --run-dir"
+        )
+
+
 def check_same_run(folder: Path, config: Config) -> list[str]:
     """Compare with the config that the run was started with, if it was.
 

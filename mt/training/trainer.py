@@ -371,6 +371,8 @@ class Trainer:
             reason = f"no better validation in the last {state.bad_validations}, at update {state.step:,}"
         else:
             reason = f"all {config.max_steps:,} updates are done"
+            if state.step > config.max_steps:
+                reason = f"{state.step:,} updates were done already, train.max_steps is {config.max_steps:,}"
         best = self.ranks.lead(self._best)
         if best is not None and state.best_score is not None:
             reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
