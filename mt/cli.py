@@ -66,7 +66,10 @@ def train(
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="set a used run directory aside and start over")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="prepare, try the largest batch and a translation, print what it will be")
+        bool,
+        typer.Option(
+            "--dry-run", help="try preparation, largest batch and a translation, print what it will be; keep nothing"
+        ),
     ] = False,
     device: DeviceName = "auto",
 ) -> None:
@@ -89,8 +92,6 @@ def train(
             raise
         sys.exit(ConfigError.exit_code)  # of several processes on a machine the first one says it
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
-    if dry_run and fresh:
-        raise ConfigError("--dry-run, --fresh: a dry run changes nothing, so it sets no run aside; give one of the two")
     from mt.training import run as training
 
     outcome = training.train(loaded.config, folder, device, fresh, dry_run)

@@ -33,12 +33,14 @@ from mt.training.runlog import (
     write_manifest,
 )
 from mt.training.trainer import Outcome, Trainer
+from mt.training.trial import trial_of
 
 
 def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = False, dry_run: bool = False) -> Outcome:
     """Train `config` in the directory `run`, or go on there; `fresh` sets a run that is there aside first.
 
-    `dry_run` ends after everything is ready and has been tried; the outcome's reason is then what the run would be.
+    `dry_run` ends after everything is ready and has been tried, in a folder that is then removed; the run is left as it
+    is, and the outcome's reason is what it would be.
 
     Raises MtError for what the user must mend.
     """
@@ -49,7 +51,10 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     except ConfigError as error:
         raise EndedElsewhereError(error.exit_code) if alone_or_not.local else error from None
     with connected(alone_or_not, device.is_cuda) as ranks:
-        return _train(config, run, device, fresh, dry_run, ranks)
+        if not dry_run:
+            return _train(config, run, device, fresh, False, ranks)
+        with trial_of(run, fresh, ranks) as folder:
+            return _train(config, folder, device, False, True, ranks)
 
 
 def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
