@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -30,6 +31,12 @@ class Commands(TyperGroup):
             code = 128 + signal.SIGINT
         drop_unwritable()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left that would have to be cleared away
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            # Threads of gloo and NCCL still wait for the others; torn down under them, Python is aborted (134).
+            with suppress(OSError):
+                sys.stderr.flush()
+            os._exit(code)
         sys.exit(code)
 
 

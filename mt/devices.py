@@ -87,8 +87,14 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         here = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
-        raise ConfigError(f"--device: {name} is not there: torch {torch.__version__} sees {here}; use cpu")
+        fewer = "start one process for each GPU (torchrun --nproc-per-node=gpu), or " if local_rank and count else ""
+        raise ConfigError(f"--device: {name} is not there: torch {torch.__version__} sees {here}; {fewer}use cpu")
     return device
+
+
+def gpu_id(device: Device) -> str | None:
+    """What tells a GPU from all others, whatever number it has in a process; None for a CPU."""
+    return str(torch.cuda.get_device_properties(device.device).uuid) if device.is_cuda else None
 
 
 def _find_precision(name: str, device: torch.device) -> str:

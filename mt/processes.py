@@ -10,10 +10,11 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from inspect import signature
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,9 +23,14 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from mt.errors import ConfigError, EndedElsewhereError, MtError, RankLostError
+from mt.errors import ConfigError, DataError, EndedElsewhereError, MtError, RankLostError
 
 T = TypeVar("T")
+# The remedy where one process does not see what the first one has written.
+SHARED = (
+    "All processes must see what the first one writes: put the run directory, and train.init_from, on a file system "
+    "that all machines share, where nothing else writes"
+)
 # How long the others wait while the first learns the tokens and stores the corpus, or while another one has the longer
 # share of a validation; and how long anybody waits for the rest within an update.
 PREPARATION, TRAINING = timedelta(days=7), timedelta(minutes=15)
@@ -64,14 +70,52 @@ class Ranks:
             raise EndedElsewhereError(told[0])
         return cast("T", told[1])
 
-    def first(self, prepare: Callable[[], T]) -> T:
-        """What `prepare` returns: the first rank calls it, and when it has made its files the others do.
+    def together(self, do: Callable[[], T]) -> T:
+        """What `do` returns in this rank, where it fails in none of them.
 
-        Raises EndedElsewhereError in the others where it fails in the first.
+        Else the first rank raises the fault of the lowest one that has any, and the others EndedElsewhereError. What
+        `do` asks of the other ranks must fail in all or in none.
         """
-        made: list[T] = []
-        self.lead(lambda: made.append(prepare()))  # what it returns stays here
-        return made[0] if made else prepare()
+        if self.count == 1:
+            return do()
+        done, fault = list[T](), None
+        try:
+            done.append(do())
+        except MtError as error:
+            fault = error
+        for rank, other in enumerate(self.gather(fault)):
+            if other is not None and not self.leads:
+                raise EndedElsewhereError(other.exit_code)
+            if other is not None:
+                raise fault or type(other)(f"rank {rank}: {other}")
+        return done[0]
+
+    def first(self, make: Callable[[], T], find: Callable[[], T]) -> T:
+        """What the first rank makes, in files; when they are there the others find them, and write nothing.
+
+        Fails in all ranks where it fails in one, as `together` does.
+        """
+        made = list[T]()
+        self.lead(lambda: made.append(make()))  # what it returns stays here
+
+        def found() -> T:
+            try:
+                return find()
+            except MtError as error:
+                raise type(error)(f"{error} {SHARED}") from error
+
+        return self.together(lambda: made[0] if self.leads else found())
+
+    def require_same(self, folder: Path, **seen: object) -> None:
+        """Raises DataError in the first rank where another one sees something else in `folder` than it does.
+
+        The others end with EndedElsewhereError.
+        """
+        first, *others = self.gather({name.replace("_", " "): repr(value) for name, value in seen.items()})
+        for rank, other in enumerate(others, start=1):
+            if differing := [name for name in first if other[name] != first[name]]:
+                fault = f"rank {rank}: run directory {folder}: has another {' and another '.join(differing)} there"
+                raise DataError(f"{fault}. {SHARED}") if self.leads else EndedElsewhereError(DataError.exit_code)
 
     def gather(self, value: T) -> list[T]:
         """The values of all ranks, in their order, in all of them."""
@@ -165,7 +209,13 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
             backend, store=_meeting_place(ranks), rank=ranks.rank, world_size=ranks.count, timeout=TRAINING
         )
         preparing = dist.new_group(backend="gloo", timeout=PREPARATION)
-        yield replace(ranks, preparing=preparing)
+        try:
+            yield replace(ranks, preparing=preparing)
+        except EndedElsewhereError:
+            # Until the first rank, which tells why, has gone: torchrun ends all when it sees one end.
+            with suppress(RuntimeError):
+                dist.barrier(group=preparing)
+            raise
         # The first rank may still be writing, and batch systems end all processes of a job when one has ended.
         dist.barrier(group=preparing)
         dist.destroy_process_group()  # only here: where another rank is lost it would be waited for

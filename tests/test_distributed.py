@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,12 @@ from mt.config import BatchConfig, config_from_mapping
 from mt.data.batches import Feed, Plan, deal
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import Tokenizer
+from mt.devices import Device, choose_device
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.processes import Ranks, ranks_of_environment
-from mt.training.run import train
-from mt.training.validation import interleaved
+from mt.training.run import train, usable
+from mt.training.validation import interleaved, score_tests
 
 Mapped = Mapping[str, Mapping[str, Any]]
 
@@ -191,7 +193,7 @@ with connected(ranks_of_environment(), False) as ranks, RunLog(run, 1, False) as
     for name, tokens in (("small", 60), ("large", 5000)):
         batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
         config = loaded.config.model_copy(update={"batch": batch})
-        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log)
+        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, ranks)
         whole, dealt = (validation.judge(loaded.model, device, r, Signals()) for r in (Ranks(), ranks))
         assert whole == dealt, (ranks.rank, whole.nll, dealt.nll, whole.bleu, dealt.bleu)
     scores = ranks.gather(dealt.bleu.value)
@@ -369,7 +371,7 @@ from pathlib import Path
 from mt.config import load_config
 from mt.console import Commands
 from mt.errors import MtError
-from mt.training.run import train
+from mt.training.run import train, usable
 from mt.training.trainer import Trainer
 real, until = Trainer.train, int(sys.argv[3])
 def start(self):
@@ -444,6 +446,160 @@ def test_a_mistake_is_told_once(settings: Mapped, tmp_path: Path) -> None:
         assert len([line for line in done.err.splitlines() if line.startswith("mt: ")]) == 1
         assert message in done.err
         assert "mt/training/" not in done.err
+
+
+# --- what each process sees -------------------------------------------------------------------
+
+
+def both(tmp_path: Path, command: list[str], *options: object) -> tuple[Ended, Ended]:
+    """How two processes ended that started in the folders `0` and `1`, without torchrun, which would hide the codes."""
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    processes = []
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir(exist_ok=True)
+        there = ["env", "-C", str(tmp_path / str(rank)), *command, *map(str, options)]
+        processes.append(start(there, RANK=rank, LOCAL_RANK=rank, **common))
+    first, second = (ended(process) for process in processes)
+    return first, second
+
+
+def shortened(corpus: Path, copy: Path) -> None:
+    """Another corpus of the same names: the first half of each text."""
+    copy.mkdir(parents=True)
+    for path in corpus.iterdir():
+        lines = path.read_bytes().splitlines(keepends=True)
+        (copy / path.name).write_bytes(b"".join(lines[: len(lines) // 2]))
+
+
+def test_only_the_first_process_reads_the_corpus(
+    settings: Mapped, alone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """The other has other texts under the same names, and the run is the one of the first's."""
+    shutil.copytree(tiny_corpus, tmp_path / "0" / "corpus")
+    shortened(tiny_corpus, tmp_path / "1" / "corpus")
+    test = [{"src": "test.src", "tgt": "test.tgt"}]
+    run = tmp_path / "run"
+    command = command_of(merged(settings, {"data": {"root": "corpus", "test": test}}), run)
+    done = both(tmp_path, mt_command(*command[1:])[0])
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    check_close(run, alone)
+    facts = json.loads((run / "store" / "train" / "meta.json").read_text(encoding="utf-8"))["facts"]
+    read = tmp_path / "0" / "corpus" / "train.src"
+    assert facts[str(Path("corpus", "train.src"))]["mtime_ns"] == read.stat().st_mtime_ns
+    scores = [line["bleu"] for line in figures(run) if line["kind"] == "test"]
+    assert scores == [bleu_of(run, tiny_corpus)]
+
+
+def bleu_of(run: Path, corpus: Path) -> float:
+    """BLEU of the run on the whole test set, by one process."""
+    loaded = checkpoint.load_model(checkpoint.find_model(run))
+    data = loaded.config.data.model_copy(update={"root": str(corpus)})
+    config = loaded.config.model_copy(update={"data": data})
+    scores = score_tests(config, loaded.model, loaded.tokenizer, choose_device("cpu", "fp32"), Ranks())
+    return scores["test.src"].value
+
+
+@pytest.mark.parametrize("there", ["nothing", "another run"])
+def test_a_run_directory_that_is_not_shared_is_refused(
+    there: str, settings: Mapped, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """One message, by the first process; nothing of the other's run is touched."""
+    mapping = merged(settings, {"data": {"valid": None}})
+    other = tmp_path / "1" / "run"
+    message = "mt: rank 1: run directory run: holds no config.yaml. All processes must see what the first one writes: "
+    if there == "another run":
+        shortened(tiny_corpus, tmp_path / "corpus")
+        trained(merged(mapping, {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}), other, 1)
+        message = "mt: rank 1: run directory run: has another tokenizer and another token store there. All processes "
+    before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    command = command_of(mapping, tmp_path / "run")
+    command[command.index("--run-dir") + 1] = "run"
+    first, second = both(tmp_path, mt_command(*command[1:])[0])
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert told.startswith(message)
+    assert told.endswith("on a file system that all machines share, where nothing else writes")
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+
+
+def test_a_run_begins_anew_with_its_own_weights_in_both(settings: Mapped, tiny_run: Path, tmp_path: Path) -> None:
+    """Both have read them before the first process renames the folder."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    model = {"model": {"attention_bias": True}}  # as there
+    mapping = merged(
+        merged(settings, model), {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}}
+    )
+    done = both(tmp_path, mt_command(*command_of(mapping, run)[1:], "--fresh")[0])
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
+
+
+FEW_GPUS = """
+import os, torch
+if os.environ["RANK"] == "1":
+    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 4
+    os.environ["LOCAL_RANK"] = "4"
+from mt.cli import main
+main()
+"""
+
+
+def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> None:
+    """As the fifth of a machine with four; the first process, whose device is fine, says it."""
+    script, run = tmp_path / "few_gpus.py", tmp_path / "run"
+    script.write_text(FEW_GPUS, encoding="utf-8")
+    command = [sys.executable, str(script), *command_of(settings, run)[1:]]
+    command[command.index("--device") + 1] = "auto"
+    first, second = both(tmp_path, command)
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    assert first.err == (
+        f"mt: rank 1: --device: cuda:4 is not there: torch {torch.__version__} sees 4 CUDA devices; start one process "
+        "for each GPU (torchrun --nproc-per-node=gpu), or use cpu\n"
+    )
+    assert not run.exists()
+
+
+@dataclass(frozen=True)
+class Told(Ranks):
+    """The last of three ranks, which is told what the others say."""
+
+    gpus: tuple[str | None, ...] = ()
+
+    def gather(self, value: Any) -> list[Any]:
+        return list(self.gpus)
+
+    def together(self, do: Callable[[], Any]) -> Any:
+        return do()
+
+
+def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each sees but one GPU, only its identity tells whether it is the same."""
+    monkeypatch.setattr("mt.training.run.gpu_id", lambda device: "a" if device.is_cuda else None)
+    gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
+    assert usable(gpu, Told(2, 3, 2, gpus=("c", "b", "a"))) is gpu
+    assert usable(cpu, Told(2, 3, 2, gpus=(None, None, None))) is cpu
+    with pytest.raises(ConfigError) as error:
+        usable(gpu, Told(2, 3, 2, gpus=("b", "a", "a")))
+    assert str(error.value) == (
+        "--device: cuda is the same GPU as that of rank 1; start one process for each GPU (torchrun "
+        "--nproc-per-node=gpu)"
+    )
+
+
+@pytest.mark.slow
+def test_who_has_lost_another_ends_with_1(long: Mapped, tmp_path: Path) -> None:
+    run, port = tmp_path / "run", free_port()
+    command, _ = mt_command(*command_of(long, run)[1:])
+    common = {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [start(command, RANK=rank, LOCAL_RANK=rank, **common) for rank in range(3)]
+    wait_for(lambda: has_step(run, 10))
+    processes[2].kill()
+    done = [ended(process) for process in processes]
+    assert [one.code for one in done] == [1, 1, -signal.SIGKILL]
+    for rank in range(2):
+        assert f"mt: rank {rank} has lost contact with the others" in done[rank].err
 
 
 # --- the share of a rank ----------------------------------------------------------------------

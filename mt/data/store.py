@@ -117,7 +117,8 @@ def open_or_build(
 ) -> Store:
     """The store of these texts in `folder`, built if it is not there or is another's.
 
-    Raises DataError where a text cannot be read, or no pair is left.
+    Of several processes one alone calls this, for it writes. Raises DataError where a text cannot be read, or no pair
+    is left.
     """
     known = known_facts(folder)
     facts = corpus_facts(sources, data, known)
@@ -139,10 +140,23 @@ def open_or_build(
     return store
 
 
-def _open(folder: Path, fingerprint: str) -> Store | None:
+def open_built(folder: Path) -> Store:
+    """The store that another process has built in `folder`, whatever of; the texts are not looked at.
+
+    Raises DataError where there is none.
+    """
+    store = _open(folder)
+    if store is None:
+        raise DataError(f"{folder}: holds no whole token store.")
+    return store
+
+
+def _open(folder: Path, wanted: str | None = None) -> Store | None:
+    """The store in `folder`; None where it is not whole, or not of the fingerprint `wanted`."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta["fingerprint"] != fingerprint:
+        fingerprint = str(meta["fingerprint"])
+        if wanted not in (None, fingerprint):
             return None
         lengths = np.load(folder / "lengths.npy").astype(np.int64)  # (2, n)
         dtype = np.dtype(meta["dtype"])

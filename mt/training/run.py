@@ -12,10 +12,9 @@ import torch
 from mt.config import Config, require_training_data
 from mt.data.corpus import check_sources
 from mt.data.store import known_facts
-from mt.devices import Device, check_compile, choose_device, peak_memory_mb
-from mt.errors import CheckpointError, ConfigError, DataError, EndedElsewhereError
+from mt.devices import Device, check_compile, choose_device, gpu_id, peak_memory_mb
+from mt.errors import ConfigError, DataError
 from mt.model import checkpoint
-from mt.model.checkpoint import LoadedModel
 from mt.processes import Ranks, connected, ranks_of_environment
 from mt.training.initial import look_up
 from mt.training.rehearsal import forecast, rehearse
@@ -45,22 +44,50 @@ def train(config: Config, run: Path, device_name: str = "auto", fresh: bool = Fa
     Raises MtError for what the user must mend.
     """
     alone_or_not = ranks_of_environment()
+    device: Device | ConfigError
     try:
         device = choose_device(device_name, config.train.precision, local_rank=alone_or_not.local)
         check_compile(config.train.compile, device)
     except ConfigError as error:
-        raise EndedElsewhereError(error.exit_code) if alone_or_not.local else error from None
-    with connected(alone_or_not, device.is_cuda) as ranks:
+        device = error  # a fault of any process is told by the first, so they must be able to speak
+    with connected(alone_or_not, isinstance(device, Device) and device.is_cuda) as ranks:
+        own = usable(device, ranks)
         if not dry_run:
-            return _train(config, run, device, fresh, False, ranks)
+            return _train(config, run, own, fresh, False, ranks)
         with trial_of(run, fresh, ranks) as folder:
-            return _train(config, folder, device, False, True, ranks)
+            return _train(config, folder, own, False, True, ranks)
+
+
+def usable(device: Device | ConfigError, ranks: Ranks) -> Device:
+    """The device; raises the ConfigError of a rank that has none, or not one of its own."""
+
+    def chosen() -> Device:
+        if isinstance(device, ConfigError):
+            raise device
+        return device
+
+    mine = ranks.together(chosen)
+    gpus = ranks.gather(gpu_id(mine))
+
+    def own() -> Device:
+        if None not in gpus and (first := gpus.index(gpus[ranks.rank])) < ranks.rank:
+            raise ConfigError(
+                f"--device: cuda is the same GPU as that of rank {first}; start one process for each GPU (torchrun "
+                "--nproc-per-node=gpu)"
+            )
+        return mine
+
+    return ranks.together(own)
 
 
 def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, ranks: Ranks) -> Outcome:
     # A start that follows a restart goes on with what the first one has begun afresh.
     fresh = ranks.lead(lambda: fresh and not is_of_this_job(run))
-    lock, changed, base = ranks.first(lambda: _claim(config, run, fresh) if ranks.leads else _see(config, run, ranks))
+    # A run that goes on needs nothing of where it began: that may be gone.
+    begins = ranks.lead(lambda: fresh or not checkpoint.checkpoints(run))
+    # By all of them before the first sets the run aside, which may be the one to start from.
+    base = ranks.together(lambda: look_up(config) if begins else None)
+    lock, changed = ranks.first(lambda: _claim(config, run, fresh), lambda: _see(run))
     try:
         shown = RunLog(run, config.train.max_steps, ranks.leads, config.train.tensorboard)
         with write_faults(run), shown as log, write_faults(run):
@@ -70,12 +97,9 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             log.say(f"run directory {run} on {device}{others}")
             trainer = Trainer(config, run, device, log, ranks, base)
             del base  # its memory is needed
-            trainer.resume()
-            if len(set(map(repr, ranks.gather((trainer.state.step, trainer.origin))))) > 1:
-                raise CheckpointError(
-                    f"run directory {run}: the processes do not see the same checkpoint or train.init_from in it; put "
-                    "both on a file system that all machines share, where nothing else writes"
-                )
+            ranks.together(trainer.resume)
+            state, origin = trainer.state, trainer.origin and trainer.origin["sha256"]
+            ranks.require_same(run, checkpoint=state.step, train_init_from=origin, plan=state.plan)
             if ranks.leads:
                 write_manifest(run, _facts(trainer))
             rehearsal = rehearse(trainer)
@@ -95,15 +119,14 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             lock.close()
 
 
-def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str], LoadedModel | None]:
-    """See that data and run directory are fit; the latter's lock, what has changed there, and what to start from."""
+def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
+    """See that data and run directory are fit; the latter's lock, and what has changed there."""
     require_training_data(config)
     if faults := check_sources(config.data):
         raise DataError("\n".join(faults))
     if config.train.tensorboard:
         summary_writer()
     check_is_run(run)
-    base = _base(config, run, fresh)
     if fresh and (aside := set_aside(run)):
         print(f"mt: {run} is now {aside}", file=sys.stderr)
     lock = claim(run)
@@ -114,22 +137,14 @@ def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str], Load
     except BaseException:
         lock.close()
         raise
-    return lock, changed, base
+    return lock, changed
 
 
-def _base(config: Config, run: Path, fresh: bool = False) -> LoadedModel | None:
-    """`train.init_from`. A run that goes on needs nothing of where it began: that may be gone."""
-    return look_up(config) if fresh or not checkpoint.checkpoints(run) else None
-
-
-def _see(config: Config, run: Path, ranks: Ranks) -> tuple[None, list[str], LoadedModel | None]:
+def _see(run: Path) -> tuple[None, list[str]]:
     """The run directory from a process that does not write there."""
     if not (run / CONFIG).exists():
-        raise DataError(
-            f"rank {ranks.rank}: run directory {run}: must be on a file system that all machines share, but what the "
-            "first process wrote there cannot be seen from here; give another --run-dir"
-        )
-    return None, [], _base(config, run)
+        raise DataError(f"run directory {run}: holds no {CONFIG}.")
+    return None, []
 
 
 def _facts(trainer: Trainer) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from mt.config import Config, OptimConfig
 from mt.data.batches import Feed, Plan, Update
 from mt.data.corpus import data_root, read_pairs
 from mt.data.sampling import Sampling
-from mt.data.store import open_or_build
+from mt.data.store import open_built, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.devices import Device, peak_memory_mb, resident_memory_mb
 from mt.errors import CheckpointError, EndedElsewhereError, TrainingDivergedError
@@ -88,15 +88,17 @@ class Trainer:
         self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
         self.measured: dict[str, int] = {}  # what `auto` has become, for the checkpoints
         self.ticked = time.perf_counter()
-        self.tokenizer = self.ranks.first(self._tokenizer)
+        self.tokenizer = self.ranks.first(self._tokenizer, lambda: Tokenizer.load(run))
         data, folder = config.data, run / "store" / "train"
         self.store = self.ranks.first(
-            lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say)
+            lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say),
+            lambda: open_built(folder),
         )
+        self.ranks.require_same(run, tokenizer=self.tokenizer.fingerprint, token_store=self.store.fingerprint)
         self.learner = Learner(config, self.tokenizer, device, self.ranks, log.say)
         if config.batch.tokens_per_batch == "auto":
             self._settle_batch()  # not in the learner, whose messages are about what was asked for
-        self.validation = self.ranks.first(self._validation)
+        self.validation = self._validation()
         weights = [source.weight for source in config.data.train]
         sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
         self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
@@ -107,7 +109,7 @@ class Trainer:
     # --- getting ready ----------------------------------------------------------------------
 
     def _tokenizer(self) -> Tokenizer:
-        if Tokenizer.is_in(self.run) or not self.ranks.leads:
+        if Tokenizer.is_in(self.run):
             return Tokenizer.load(self.run)
         if self.base is not None and not self.config.train.new_vocabulary:
             self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
@@ -125,7 +127,7 @@ class Trainer:
 
     def _validation(self) -> Validation | None:
         source = self.config.data.valid
-        return Validation(self.config, source, self.run, self.tokenizer, self.log) if source else None
+        return Validation(self.config, source, self.run, self.tokenizer, self.log, self.ranks) if source else None
 
     def _settle_batch(self) -> None:
         """`batch.tokens_per_batch: auto` becomes a number, which the run keeps from its first checkpoint on."""

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ import torch
 
 from mt.data.batches import bucket, collate
 from mt.data.corpus import data_root, read_pairs
-from mt.data.store import open_or_build
+from mt.data.store import open_built, open_or_build
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.errors import NoNumbersError
@@ -65,16 +66,22 @@ def translate(config: Config, model: Transformer, tokenizer: Tokenizer, device: 
 
 
 class Validation:
-    """The validation set of a config, as text and as token ids."""
+    """The validation set of a config, as text and as token ids. The first rank reads it, for all."""
 
-    def __init__(self, config: Config, source: Source, run: Path, tokenizer: Tokenizer, log: RunLog) -> None:
+    def __init__(
+        self, config: Config, source: Source, run: Path, tokenizer: Tokenizer, log: RunLog, ranks: Ranks
+    ) -> None:
         self.config, self.run, self.tokenizer, self.log = config, run, tokenizer, log
-        self.src, self.ref = read_text(config, source, "data.valid")
+        self.src, self.ref = ranks.lead(lambda: read_text(config, source, "data.valid"))
         # Every pair counts that the model can take, whatever the limits for training.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
         data = config.data.model_copy(update=limits)
-        self.store = open_or_build(run / "store" / "valid", [source], "data.valid", data, tokenizer, log.say)
+        folder = run / "store" / "valid"
+        self.store = ranks.first(
+            lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say), lambda: open_built(folder)
+        )
+        ranks.require_same(run, validation_store=self.store.fingerprint)
 
     def judge(self, model: Transformer, device: Device, ranks: Ranks, signals: Signals) -> Verdict:
         """Loss and BLEU of a model (Post, 2018: detokenised output against the raw reference).
@@ -145,10 +152,10 @@ def test_names(tests: Sequence[Source]) -> list[str]:
 def score_tests(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks, done: set[str]
 ) -> Iterator[tuple[str, Score]]:
-    """BLEU on each text of `data.test` whose name is not in `done`; each rank translates a share."""
+    """BLEU on each text of `data.test` whose name is not in `done`; the first rank reads, each translates a share."""
     for number, (name, source) in enumerate(zip(test_names(config.data.test), config.data.test, strict=True)):
         if name not in done:
-            src, ref = read_text(config, source, f"data.test[{number}]")
+            src, ref = ranks.lead(partial(read_text, config, source, f"data.test[{number}]"))
             shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
             (score,) = score_corpus(interleaved(shares), [ref], ["bleu"])
             yield name, score
