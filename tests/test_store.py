@@ -16,7 +16,7 @@ from conftest import write_lines
 
 from mt.config import Source, TokenizerConfig, config_from_mapping
 from mt.data import store as store_module
-from mt.data.store import Store, open_or_build
+from mt.data.store import Store, open_built, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import DataError
 
@@ -173,6 +173,22 @@ def test_a_corpus_that_moved_is_the_same_corpus(root: Path, tokenizer: Tokenizer
     assert len(builds) == 1
     known = store_module.known_facts(elsewhere / "store")
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
+
+
+def test_who_only_opens_a_store_needs_no_corpus(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+    built = build(root, tokenizer)
+    for name in ("a.de", "a.en"):
+        (root / name).unlink()
+    opened = open_built(root / "store")
+    assert opened.fingerprint == built.fingerprint
+    assert [[ids.tolist() for ids in opened.pair(i)] for i in range(len(KEPT))] == [
+        [ids.tolist() for ids in built.pair(i)] for i in range(len(KEPT))
+    ]
+    (root / "store" / "lengths.npy").unlink()
+    with pytest.raises(DataError) as error:
+        open_built(root / "store")
+    assert str(error.value) == f"{root / 'store'}: holds no whole token store."
+    assert len(builds) == 1
 
 
 @pytest.mark.parametrize("change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"])
