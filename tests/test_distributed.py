@@ -588,10 +588,21 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
+ABORTING = """
+import atexit, os
+atexit.register(os.abort)
+from mt.cli import main
+main()
+"""
+
+
 @pytest.mark.slow
 def test_who_has_lost_another_ends_with_1(long: Mapped, tmp_path: Path) -> None:
+    """Although tearing Python down would abort it: as threads of gloo and NCCL do now and then, here always."""
     run, port = tmp_path / "run", free_port()
-    command, _ = mt_command(*command_of(long, run)[1:])
+    script = tmp_path / "aborting.py"
+    script.write_text(ABORTING, encoding="utf-8")
+    command = [sys.executable, str(script), *command_of(long, run)[1:]]
     common = {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [start(command, RANK=rank, LOCAL_RANK=rank, **common) for rank in range(3)]
     wait_for(lambda: has_step(run, 10))
