@@ -495,8 +495,9 @@ def bleu_of(run: Path, corpus: Path) -> float:
     loaded = checkpoint.load_model(checkpoint.find_model(run))
     data = loaded.config.data.model_copy(update={"root": str(corpus)})
     config = loaded.config.model_copy(update={"data": data})
-    scores = score_tests(config, loaded.model, loaded.tokenizer, choose_device("cpu", "fp32"), Ranks())
-    return scores["test.src"].value
+    device = choose_device("cpu", "fp32")
+    ((_, score),) = score_tests(config, loaded.model, loaded.tokenizer, device, Ranks(), set())
+    return score.value
 
 
 @pytest.mark.parametrize("there", ["nothing", "another run"])

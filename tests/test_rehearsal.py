@@ -17,6 +17,7 @@ from conftest import Mt, merged, refused
 from mt import devices
 from mt.config import Config, config_from_mapping, load_config
 from mt.data.batches import Batch, collate
+from mt.decoding.translate import Translator
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.training import learner, rehearsal, run
@@ -98,10 +99,22 @@ def test_a_rehearsal_changes_nothing(
 def test_a_search_that_fails_is_found_before_the_first_update(
     config_of: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rehearsal, "translate", full)
-    with pytest.raises(ConfigError, match="the memory of CPU in fp32, 1 threads is too small: "):
+    monkeypatch.setattr(Translator, "translate", full)
+    with pytest.raises(
+        ConfigError,
+        match=r"^decode: translating data.valid or data.test does not fit into the memory of CPU in fp32, 1 threads: "
+        r"[\d,]+ MB were in use. Lower decode.beam_size or decode.max_len_factor, or choose a smaller model$",
+    ):
         train(config_of(), tmp_path, "cpu")
     assert [who for who, _ in batches] == ["rehearse", "rehearse"]
+
+
+def test_a_model_that_does_not_fit_is_told(
+    config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "__init__", full)
+    with pytest.raises(ConfigError, match=r"the memory of CPU in fp32, 1 threads is too small: .* a smaller model$"):
+        train(config_of(), tmp_path, "cpu")
 
 
 # --- a dry run --------------------------------------------------------------------------------

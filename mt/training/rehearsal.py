@@ -34,8 +34,8 @@ MARGIN = 0.15
 MOMENTS = 8
 # What a checkpoint's meta.json calls the number that `auto` has become.
 MEASURED = "measured_tokens_per_batch"
-# Sentences of the validation set that are translated, the longest ones.
-SENTENCES = 16
+# Sentences of the validation set that are translated, the longest ones; on a GPU more than one batch holds.
+SENTENCES = {"cpu": 16, "cuda": 1024}
 # Updates of which a dry run takes the time.
 TIMED = 3
 
@@ -66,7 +66,7 @@ def rehearse(trainer: Trainer) -> Rehearsal:
     for batch in (largest, max(batches, key=lambda batch: int(longest[batch].max()))):
         learner.rehearse(collate([store.pair(i) for i in batch]))
     if trainer.validation is not None:
-        lines = sorted(trainer.validation.src, key=len)[-SENTENCES:]
+        lines = sorted(trainer.validation.src, key=len)[-SENTENCES[device.type] :]
         with suppress(NoNumbersError):  # for training to find out
             translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
     del moments

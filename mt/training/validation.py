@@ -19,7 +19,8 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_built, open_or_build
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
-from mt.errors import NoNumbersError
+from mt.devices import peak_memory_mb
+from mt.errors import ConfigError, NoNumbersError
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.training.loss import batch_loss
@@ -60,9 +61,16 @@ def read_text(config: Config, source: Source, where: str) -> tuple[list[str], li
 
 
 def translate(config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]) -> list[str]:
-    """The lines translated with the config's decode settings."""
+    """The lines translated with the config's decode settings; ConfigError where the memory is too small for it."""
     translator = Translator(Inference(model, device), tokenizer, config.decode, max_source=config.data.max_tokens)
-    return [one.texts[0] for one in translator.translate(lines)]
+    try:
+        return [one.texts[0] for one in translator.translate(lines)]
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"decode: translating data.valid or data.test does not fit into the memory of {device}: "
+            f"{peak_memory_mb(device.device):,.0f} MB were in use. Lower decode.beam_size or decode.max_len_factor, or "
+            "choose a smaller model"
+        ) from error
 
 
 class Validation:
