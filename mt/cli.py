@@ -87,10 +87,12 @@ def train(
     try:
         loaded = load_config(config, sets or [])
         require_training_data(loaded.config)
-    except ConfigError:
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+    except ConfigError as error:
+        if "LOCAL_RANK" not in os.environ:
             raise
-        sys.exit(ConfigError.exit_code)  # of several processes on a machine the first one says it
+        from mt.processes import tell_once
+
+        tell_once(error)
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
     from mt.training import run as training
 

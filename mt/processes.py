@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -227,6 +227,20 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
             f"rank {ranks.rank} has lost contact with the others ({str(error).splitlines()[0]}). What was saved before "
             "is whole: run the same command again, or let torchrun do it with --max-restarts"
         ) from error
+
+
+def tell_once(error: MtError) -> NoReturn:
+    """Raise a fault that was found before the processes could speak; in all but the first, EndedElsewhereError.
+
+    Each of them on its own would not do: torchrun ends all when it sees one end, also the one that is to tell.
+    """
+
+    def failed() -> NoReturn:
+        raise error
+
+    with connected(ranks_of_environment(), on_gpu=False) as ranks:
+        ranks.together(failed)
+    raise AssertionError  # together has raised
 
 
 def _meeting_place(ranks: Ranks) -> Any:

@@ -448,6 +448,15 @@ def test_a_mistake_is_told_once(settings: Mapped, tmp_path: Path) -> None:
         assert "mt/training/" not in done.err
 
 
+def test_a_typo_is_told_although_the_first_process_is_the_last_to_see_it(settings: Mapped, tmp_path: Path) -> None:
+    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
+    command = [*torchrun(2), *command_of(merged(settings, {"data": {"max_tokenz": 3}}), tmp_path / "run")]
+    path = os.pathsep.join(filter(None, (str(tmp_path), mt_command()[1].get("PYTHONPATH"))))
+    done = ended(start(command, PYTHONPATH=path))
+    assert [line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line]
+
+
 # --- what each process sees -------------------------------------------------------------------
 
 
