@@ -58,6 +58,7 @@ def rehearse(trainer: Trainer) -> Rehearsal:
     What the optimiser will keep is held meanwhile. Raises ConfigError where it does not fit into the device's memory.
     """
     store, learner, device = trainer.store, trainer.learner, trainer.device.device
+    release_freed_memory()
     reset_peak_memory(device)
     moments = None if learner.optimizer.state else torch.ones(_moments(learner), dtype=torch.uint8, device=device)
     longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
