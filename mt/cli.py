@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from mt.arguments import (
     Precision,
     Sets,
 )
-from mt.console import Commands, print_result, say, terminate
+from mt.console import Commands, end_on_signals, print_result, say
 
 app = typer.Typer(
     cls=Commands,
@@ -49,7 +48,7 @@ def main() -> NoReturn:
     """The console script `mt`."""
     if sys.stderr is None:  # closed; what is printed there must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    signal.signal(signal.SIGTERM, terminate)
+    end_on_signals()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")

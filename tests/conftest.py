@@ -148,7 +148,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
     def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
         from mt import cli
 
-        terminate = signal.getsignal(signal.SIGTERM)
+        handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
         given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
         with (
             mock.patch.object(sys, "argv", ["mt", *map(str, arguments)]),
@@ -156,7 +156,8 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
             pytest.raises(SystemExit) as ended,
         ):
             cli.main()
-        signal.signal(signal.SIGTERM, terminate)
+        for number, handler in handlers:
+            signal.signal(number, handler)
         out, err = capfdbinary.readouterr()
         return Ended(int(ended.value.code or 0), out, err.decode())
 

@@ -727,6 +727,21 @@ def test_interrupted_or_terminated(number: int, code: int, said: bytes, tiny_run
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")])
+@pytest.mark.parametrize("arrives_as", [ImportError, MtError])
+def test_a_signal_that_compiled_code_has_turned_into_an_error(
+    number: int, said: str, arrives_as: type[Exception], mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise arrives_as("initialization failed") from error
+
+    monkeypatch.setattr("mt.decoding.translate.load_translator", load)
+    assert mt("translate", "-m", tmp_path) == Ended(128 + number, b"", said)
+
+
 def test_a_reader_that_has_gone(tiny_run: Path, tmp_path: Path) -> None:
     """As in `mt translate ... | head -1`: no fault, and nothing to complain about."""
     (tmp_path / "in").write_bytes(b"\n" * 200_000)
