@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -229,10 +229,15 @@ def whole_checkpoints(run: Path, log: Callable[[str], None]) -> Iterator[tuple[P
             log(f"{error}. Passed over for the checkpoint before it")
 
 
+def all_finite(weights: Iterable[Tensor]) -> bool:
+    """Whether all of them are numbers, nan and infinities being none; waits for their device once."""
+    return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
+
+
 def latest_good(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
     """The newest undamaged checkpoint of a run whose weights are all numbers, and its meta."""
     for folder, meta in whole_checkpoints(run, log):
-        if all(bool(tensor.isfinite().all()) for tensor in load_weights(folder).values()):
+        if all_finite(load_weights(folder).values()):
             return folder, meta
         log(f"{folder}: holds weights that are no numbers. Passed over for the checkpoint before it")
     return None

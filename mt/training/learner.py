@@ -134,12 +134,10 @@ class Learner:
             self._backward(batch, 1.0 / max(1, batch.n_tgt))
         self.optimizer.zero_grad(set_to_none=True)
 
-    @torch.no_grad()
     def is_finite(self) -> bool:
         """Whether all weights are numbers, those of the running mean too; waits for the device."""
-        kept: list[Tensor] = [*self.model.parameters(), *(self.ema.parameters() if self.ema is not None else [])]
-        # The largest magnitude of a tensor is a number only where all of it is.
-        return bool(torch.stack(torch._foreach_norm(kept, math.inf)).isfinite().all())
+        averaged = self.ema.parameters() if self.ema is not None else ()
+        return checkpoint.all_finite([*self.model.parameters(), *averaged])
 
     @torch.no_grad()
     def _follow(self, step: int) -> None:

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from mt.config import Config, load_config
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import write_whole
+from mt.model import checkpoint
 from mt.processes import jobs_begun, jobs_restarted
 
 if TYPE_CHECKING:
@@ -321,8 +322,8 @@ def is_of_this_job(folder: Path) -> bool:
 
 def check_is_run(folder: Path) -> None:
     """Raises DataError where `config.yaml` in the folder would be overwritten and no run of mt has written it."""
-    ours = [*(folder / name for name in (LOCK, MANIFEST)), *folder.glob("checkpoints/step-*")]
-    if (folder / CONFIG).exists() and not any(path.exists() for path in ours):
+    ours = (folder / LOCK).exists() or (folder / MANIFEST).exists() or checkpoint.checkpoints(folder)
+    if (folder / CONFIG).exists() and not ours:
         raise DataError(
             f"run directory {folder}: holds a {CONFIG} that is of no run of mt, and a run writes its own under that "
             "name; give the file another name, or another --run-dir"

@@ -36,7 +36,7 @@ from mt.training.runlog import (
     with_batch,
 )
 from mt.training.signals import BrokenOffError, Signals
-from mt.training.validation import Validation, score_tests, test_names
+from mt.training.validation import Validation, names_of, score_tests
 
 # Updates without a finite gradient, one after the other, before training goes back to its last checkpoint, and how
 # often it does so before it gives up.
@@ -58,7 +58,7 @@ class TrainState:
     scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
     plan: str = ""  # what the position (epoch, update) refers to
     judged_on: str = ""  # what the scores are of
-    rollbacks: int = 0  # how often training has gone back because of gradients that are no numbers
+    rollbacks: int = 0  # how often training has gone back because of what is no number
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Trainer:
         weights = [source.weight for source in config.data.train]
         sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
         self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
-        judged_on = self.validation.fingerprint if self.validation is not None else ""
+        judged_on = self.validation.store.fingerprint if self.validation is not None else ""
         self.state = TrainState(plan=self._plan_id(), judged_on=judged_on)
         self.signals = Signals()
 
@@ -172,12 +172,12 @@ class Trainer:
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
             self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
-        if self.validation is not None and self.state.judged_on != self.validation.fingerprint:
+        if self.validation is not None and self.state.judged_on != self.validation.store.fingerprint:
             if self.state.judged_on and self.state.best_step is not None:
                 self.log.say("data.valid has changed: the scores so far, and with them the best model, do not count")
                 self.state.scores, self.state.best_score, self.state.best_step = {}, None, None
                 self.state.bad_validations = 0
-            self.state.judged_on = self.validation.fingerprint
+            self.state.judged_on = self.validation.store.fingerprint
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
         checkpoint.tidy(self.run)
@@ -386,7 +386,7 @@ class Trainer:
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
         done = self.ranks.lead(lambda: self.log.names("test", self.state.step))
-        if best is None or done.issuperset(test_names(self.config.data.test)):
+        if best is None or done.issuperset(names_of(self.config.data.test)):
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
         folder = self.ranks.lead(best.resolve)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -115,11 +114,6 @@ class Validation:
         return Verdict(nll, bleu, outputs)
 
     @property
-    def fingerprint(self) -> str:
-        """Differs where the text does: scores on one text say nothing about another."""
-        return hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
-
-    @property
     def n_tgt(self) -> int:
         """Target tokens of the validation set."""
         return int((self.store.tgt_lengths + 1).sum())
@@ -149,7 +143,7 @@ class Validation:
         write_whole(folder / f"{name}.txt", "\n".join(lines))
 
 
-def test_names(tests: Sequence[Source]) -> list[str]:
+def names_of(tests: Sequence[Source]) -> list[str]:
     """The source's name of each text of `data.test`, with all that it has where that is not enough to tell it apart."""
     short = [test.path or test.src for test in tests]
     parts = [(test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests]
@@ -161,7 +155,7 @@ def score_tests(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks, done: set[str]
 ) -> Iterator[tuple[str, Score]]:
     """BLEU on each text of `data.test` whose name is not in `done`; the first rank reads, each translates a share."""
-    for number, (name, source) in enumerate(zip(test_names(config.data.test), config.data.test, strict=True)):
+    for number, (name, source) in enumerate(zip(names_of(config.data.test), config.data.test, strict=True)):
         if name not in done:
             src, ref = ranks.lead(partial(read_text, config, source, f"data.test[{number}]"))
             shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
