@@ -33,9 +33,9 @@ class TrainingDivergedError(MtError):
 
 
 class RankLostError(MtError):
-    """Another process of the same training has gone."""
+    """Another process of the same training has gone; this one has no fault, and could go on with a new one."""
 
-    exit_code = 1
+    exit_code = 75  # as sysexits.h has it for what is worth trying again
 
 
 class EndedElsewhereError(MtError):

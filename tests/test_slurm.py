@@ -319,6 +319,27 @@ def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluste
 
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
+def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster: Cluster, tmp_path: Path) -> None:
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("two tasks take two cores")
+    mt = tmp_path / "lonely-mt"
+    mt.write_text('#!/usr/bin/env bash\n[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0\nexit 75\n')
+    mt.chmod(0o755)
+    cluster.environment["MT"] = str(mt)
+    lost = cluster.submit("--ntasks=2", TRAIN)
+    (ended,) = cluster.wait(lost, 60)
+    assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(lost)
+
+    # The one with the fault ends after the one that has lost it.
+    mt.write_text("#!/usr/bin/env bash\n[ $RANK = 1 ] || exit 75\nsleep 2\nexit 3\n")
+    faulty = cluster.submit("--ntasks=2", TRAIN)
+    (ended,) = cluster.wait(faulty, 60)
+    assert (ended["JobState"], ended["Restarts"]) == ("FAILED", "0"), cluster.log(faulty)
+    assert "train.sbatch: a process has failed, see above: not requeued" in cluster.log(faulty)
+
+
+@pytest.mark.slurm
+@pytest.mark.timeout(120)
 def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster, tmp_path: Path) -> None:
     if (os.cpu_count() or 1) < 2:
         pytest.skip("two tasks take two cores")
