@@ -11,7 +11,9 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial, partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,7 @@ import pytest
 import torch
 from conftest import merged
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt import cli
 from mt.config import Config, config_from_mapping
@@ -700,3 +703,49 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
     # By epochs: from line to line it goes up and down, since what was freed is given back only now and then.
     first, last = (max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (0, memory[-1][0] - 1))
     assert last <= 1.05 * first
+
+
+class Waits(TorchDispatchMode):
+    """When this thread asked for a number that a device would have to be waited for."""
+
+    KINDS = frozenset({"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal"})
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        super().__init__()
+        self.now, self.steps = now, list[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = func.name().startswith("aten::index") and any(
+            index is not None and index.dtype == torch.bool for index in (args[1] if isinstance(args[1], list) else [])
+        )
+        if func.name() in self.KINDS or by_mask:
+            self.steps.append(self.now())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optim": {"optimizer": "muon"}},
+        {"train": {"precision": "bf16", "ema": 0.9}, "optim": {"rdrop": 1.0}},
+        {"model": {"attention_dropout": 0.1, "source_word_dropout": 0.1}},
+        {"batch": {"tokens_per_update": 400, "tokens_per_batch": 100}},
+    ],
+)
+def test_the_device_is_waited_for_only_where_a_line_is_logged(
+    changes: dict[str, Any], trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}})
+    main = threading.get_ident()
+
+    def noted(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if threading.get_ident() == main:
+            waits.steps.append(trainer.state.step)
+        return method(*arguments, **options)
+
+    for name in ("cpu", "tolist", "numpy"):
+        monkeypatch.setattr(Tensor, name, partialmethod(partial(noted, getattr(Tensor, name))))
+    with Waits(lambda: trainer.state.step) as waits:
+        trainer.train()
+    assert set(waits.steps) == {5, 10, 15, 20}
