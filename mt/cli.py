@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from mt.arguments import (
     Precision,
     Sets,
 )
-from mt.console import Commands, end_on_signals, print_result, say
+from mt.console import Commands, print_result, say, terminate
 
 app = typer.Typer(
     cls=Commands,
@@ -48,7 +49,7 @@ def main() -> NoReturn:
     """The console script `mt`."""
     if sys.stderr is None:  # closed; what is printed there must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    end_on_signals()
+    signal.signal(signal.SIGTERM, terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")

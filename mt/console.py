@@ -13,8 +13,6 @@ from typer.core import TyperGroup
 
 from mt.errors import MtError
 
-_came: list[int] = []  # the signals that are to end this process
-
 
 class Commands(TyperGroup):
     """All commands; here, before Typer sees it, what ends one early becomes a line and an exit code."""
@@ -41,13 +39,18 @@ def _told(error: BaseException) -> int | None:
     """The exit code of what is no defect of ours, once its line is printed; None of all else.
 
     What a signal raises need not arrive as that: in the middle of an import of compiled code it becomes an ImportError,
-    from which somebody may make a message of their own. So a signal that came decides, whatever arrives.
+    from which somebody may make a message of their own. So its causes are asked too.
     """
-    if isinstance(error, KeyboardInterrupt) or signal.SIGINT in _came:
-        print("mt: interrupted", file=sys.stderr)
-        return 128 + signal.SIGINT
-    if _came:
-        return 128 + _came[0]
+    if isinstance(error, SystemExit):
+        return None  # has its code
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, KeyboardInterrupt):
+            print("mt: interrupted", file=sys.stderr)
+            return 128 + signal.SIGINT
+        if isinstance(cause, SystemExit):  # of `terminate`
+            return 128 + signal.SIGTERM
+        cause = cause.__cause__ or cause.__context__
     if isinstance(error, MtError):
         if str(error):  # else another process has said it
             print(f"mt: {error}", file=sys.stderr)
@@ -55,21 +58,8 @@ def _told(error: BaseException) -> int | None:
     return 0 if isinstance(error, BrokenPipeError) else None  # the reader has read enough, as `head` does
 
 
-def end_on_signals() -> None:
-    """Let SIGTERM and Ctrl-C end a command as an error does, so that half-written files are removed.
-
-    `mt train` has its own way while it learns.
-    """
-    _came.clear()
-    signal.signal(signal.SIGTERM, _end)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where it is ignored, as in `mt ... &`
-        signal.signal(signal.SIGINT, _end)
-
-
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    _came.append(number)
-    if number == signal.SIGINT:
-        raise KeyboardInterrupt
+def terminate(number: int, _: FrameType | None) -> NoReturn:
+    """End as an error does, so that half-written files are removed; `mt train` has its own way while it learns."""
     sys.exit(128 + number)
 
 

@@ -198,7 +198,7 @@ def _of_torchrun() -> list[str]:
 def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
     """The ranks able to speak to each other: over NCCL what lies on GPUs, over gloo the rest.
 
-    Inside, a process that has gone is a RankLostError.
+    Inside, a process that has gone is a RankLostError. Raises ConfigError where they do not find each other.
     """
     if ranks.count == 1:
         yield ranks
@@ -209,6 +209,16 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
             backend, store=_meeting_place(ranks), rank=ranks.rank, world_size=ranks.count, timeout=TRAINING
         )
         preparing = dist.new_group(backend="gloo", timeout=PREPARATION)
+    except RuntimeError as error:
+        if not _is_of_network(error):
+            raise
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        raise ConfigError(
+            f"rank {ranks.rank}: the {ranks.count} processes do not find each other at {place} "
+            f"({str(error).splitlines()[0]}). MASTER_ADDR must be the machine of rank 0 and MASTER_PORT a free port "
+            "there, which all can reach; torchrun sets them itself (--standalone; on several machines --rdzv-endpoint)"
+        ) from error
+    try:
         try:
             yield replace(ranks, preparing=preparing)
         except EndedElsewhereError:
@@ -220,13 +230,16 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
         dist.barrier(group=preparing)
         dist.destroy_process_group()  # only here: where another rank is lost it would be waited for
     except RuntimeError as error:
-        # gloo has no error of its own.
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+        if not _is_of_network(error):
             raise
         raise RankLostError(
             f"rank {ranks.rank} has lost contact with the others ({str(error).splitlines()[0]}). What was saved before "
             "is whole: run the same command again, or let torchrun do it with --max-restarts"
         ) from error
+
+
+def _is_of_network(error: RuntimeError) -> bool:
+    return isinstance(error, dist.DistError) or "gloo" in str(error)  # gloo has no error of its own
 
 
 def tell_once(error: MtError) -> NoReturn:

@@ -148,7 +148,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
     def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
         from mt import cli
 
-        handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+        terminate = signal.getsignal(signal.SIGTERM)
         given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
         with (
             mock.patch.object(sys, "argv", ["mt", *map(str, arguments)]),
@@ -156,8 +156,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
             pytest.raises(SystemExit) as ended,
         ):
             cli.main()
-        for number, handler in handlers:
-            signal.signal(number, handler)
+        signal.signal(signal.SIGTERM, terminate)
         out, err = capfdbinary.readouterr()
         return Ended(int(ended.value.code or 0), out, err.decode())
 

@@ -31,7 +31,7 @@ from mt.data.tokenizer import Tokenizer
 from mt.devices import Device, choose_device
 from mt.errors import ConfigError
 from mt.model import checkpoint
-from mt.processes import Ranks, ranks_of_environment
+from mt.processes import Ranks, connected, ranks_of_environment
 from mt.training.run import train, usable
 from mt.training.validation import interleaved, score_tests
 
@@ -544,6 +544,49 @@ def test_a_run_begins_anew_with_its_own_weights_in_both(settings: Mapped, tiny_r
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
+
+
+LITTLE_MEMORY = """
+import os
+from mt.cli import main
+from mt.errors import ConfigError
+from mt.training.learner import Learner
+def rehearse(*_):
+    raise ConfigError("the memory is too small")
+if os.environ["RANK"] == "1":
+    Learner.rehearse = rehearse
+main()
+"""
+
+
+@pytest.mark.parametrize("tokens", [100, "auto"])
+def test_a_batch_that_does_not_fit_in_one_process_is_told_once(
+    settings: Mapped, tmp_path: Path, tokens: int | str
+) -> None:
+    script = tmp_path / "little_memory.py"
+    script.write_text(LITTLE_MEMORY, encoding="utf-8")
+    mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": tokens}})
+    command = [sys.executable, str(script), *command_of(mapping, tmp_path / "run")[1:]]
+    first, second = both(tmp_path, command)
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    assert [line for line in first.err.splitlines() if line.startswith("mt: ")] == [
+        "mt: rank 1: the memory is too small"
+    ]
+
+
+def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What no restart mends is no lost process."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(ConfigError) as error, connected(Ranks(0, 2), on_gpu=False):
+            pass
+    said = str(error.value)
+    assert said.startswith(f"rank 0: the 2 processes do not find each other at 127.0.0.1:{port} (")
+    assert "MASTER_PORT a free port there" in said
 
 
 FEW_GPUS = """

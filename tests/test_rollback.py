@@ -127,6 +127,39 @@ def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(
     assert "from update 24 back to the weights after update 16, on with the data after those" in log
 
 
+def test_what_has_changed_since_the_checkpoint_stays_changed(
+    tiny_mapping: Mapped, poisoned: Poison, tmp_path: Path
+) -> None:
+    """Another validation set and other data, then back to a checkpoint from before."""
+
+    def state_of(step: int) -> dict[str, Any]:
+        state: dict[str, Any] = checkpoint.load_state(tmp_path / "checkpoints" / checkpoint.step_name(step))["train"]
+        return state
+
+    def bad(update: int) -> bool:
+        if update == 20:  # the first one after the rollback
+            states.append(state_of(4))
+        return update < 20
+
+    mapping = merged(tiny_mapping, {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}})
+    poisoned(lambda _: False)
+    train(config_from_mapping(mapping, "test"), tmp_path, "cpu")
+    states = [state_of(4)]
+    poisoned(bad)
+    changes = {
+        "train": {"max_steps": 28, "valid_every": 28},
+        "data": {"valid": {"src": "test.src", "tgt": "test.tgt"}},
+        "run": {"seed": 99},
+    }
+    train(config_from_mapping(merged(mapping, changes), "test"), tmp_path, "cpu")
+    assert "from update 24 back to the weights after update 4" in log_of(tmp_path)
+    before, rewritten, last = *states, state_of(28)
+    for key in ("plan", "judged_on"):
+        assert before[key] != rewritten[key] == last[key]
+    names = [checkpoint.step_name(step) for step in (4, 28)]
+    assert [list(state["scores"]) for state in (before, rewritten, last)] == [names[:1], [], names[1:]]
+
+
 Spoil = Callable[[int], None]
 
 

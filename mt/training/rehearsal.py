@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
@@ -55,8 +55,14 @@ class Rehearsal:
 def rehearse(trainer: Trainer) -> Rehearsal:
     """One batch with the most tokens and one with the longest sentence, learned from without an update; one decoded.
 
-    What the optimiser will keep is held meanwhile. Raises ConfigError where it does not fit into the device's memory.
+    What the optimiser will keep is held meanwhile. Raises ConfigError where it does not fit into a device's memory.
     """
+    mine = trainer.ranks.together(lambda: _rehearsed(trainer))
+    return replace(mine, memory_mb=max(trainer.ranks.gather(mine.memory_mb)))
+
+
+def _rehearsed(trainer: Trainer) -> Rehearsal:
+    """By this rank, which asks nothing of the others."""
     store, learner, device = trainer.store, trainer.learner, trainer.device.device
     release_freed_memory()
     reset_peak_memory(device)
@@ -71,8 +77,7 @@ def rehearse(trainer: Trainer) -> Rehearsal:
         with suppress(NoNumbersError):  # for training to find out
             translate(trainer.config, learner.judged, trainer.tokenizer, trainer.device, lines)
     del moments
-    memory = peak_memory_mb(device)
-    return Rehearsal(len(largest), int(longest[largest].max()), max(trainer.ranks.gather(memory)))
+    return Rehearsal(len(largest), int(longest[largest].max()), peak_memory_mb(device))
 
 
 def fitting_batch(config: Config, learner: Learner, store: Store) -> int:

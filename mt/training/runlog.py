@@ -347,7 +347,7 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         for key, old in values.items()
         if now[section][key] != old
     ]
-    made = {"model.": list(folder.glob("checkpoints/step-*")), "tokenizer.": list(folder.glob("tokenizer*.model"))}
+    made = {"model.": checkpoint.checkpoints(folder), "tokenizer.": list(folder.glob("tokenizer*.model"))}
     free = tuple(f"{key}:" for key in _free_keys(config))
     held = [line for line in differing if not line.startswith(free)]
     if fixed := [line for line in held if any(files and line.startswith(part) for part, files in made.items())]:

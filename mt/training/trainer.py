@@ -102,7 +102,7 @@ class Trainer:
         weights = [source.weight for source in config.data.train]
         sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
         self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
-        judged_on = self.validation.store.fingerprint if self.validation is not None else ""
+        judged_on = self.validation.fingerprint if self.validation is not None else ""
         self.state = TrainState(plan=self._plan_id(), judged_on=judged_on)
         self.signals = Signals()
 
@@ -134,7 +134,8 @@ class Trainer:
         tokens = self.ranks.lead(lambda: measured_batch(self.run))
         since = "since this run was started"
         if tokens is None:
-            tokens = min(self.ranks.gather(fitting_batch(self.config, self.learner, self.store)))
+            fits = self.ranks.together(lambda: fitting_batch(self.config, self.learner, self.store))
+            tokens = min(self.ranks.gather(fits))
             since = "here"
         self.config, self.measured = with_batch(self.config, tokens), {MEASURED: tokens}
         self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} {since}")
@@ -172,12 +173,17 @@ class Trainer:
         if self.state.plan != self._plan_id():
             self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
             self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
-        if self.validation is not None and self.state.judged_on != self.validation.store.fingerprint:
-            if self.state.judged_on and self.state.best_step is not None:
-                self.log.say("data.valid has changed: the scores so far, and with them the best model, do not count")
-                self.state.scores, self.state.best_score, self.state.best_step = {}, None, None
-                self.state.bad_validations = 0
-            self.state.judged_on = self.validation.store.fingerprint
+        self._drop_other_scores()
+
+    def _drop_other_scores(self) -> None:
+        """Forget scores on another validation set than today's: no later model can be compared with them."""
+        state = self.state
+        if self.validation is None or state.judged_on == self.validation.fingerprint:
+            return
+        if state.judged_on and state.best_step is not None:
+            self.log.say("data.valid has changed: the scores so far, and with them the best model, do not count")
+            state.scores, state.best_score, state.best_step, state.bad_validations = {}, None, None, 0
+        state.judged_on = self.validation.fingerprint
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
         checkpoint.tidy(self.run)
@@ -440,12 +446,14 @@ class Trainer:
         )
         self.state = replace(
             before,
+            plan=state.plan,
             epoch=state.epoch,
             update=state.update,
             seconds=state.seconds,
             tokens=state.tokens,
             rollbacks=state.rollbacks + 1,
         )
+        self._drop_other_scores()
         self.log.forget_after(before.step)
         self.log.record("rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1)
         if self.ranks.leads:

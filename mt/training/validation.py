@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -112,6 +113,11 @@ class Validation:
         outputs = interleaved([outputs for _, outputs in done])
         (bleu,) = score_corpus(outputs, [self.ref], ["bleu"])
         return Verdict(nll, bleu, outputs)
+
+    @property
+    def fingerprint(self) -> str:
+        """Differs where the text does: scores on one text say nothing about another. The store's differs more often."""
+        return hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
 
     @property
     def n_tgt(self) -> int:
