@@ -287,6 +287,18 @@ def reset_peak_memory(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
+@contextmanager
+def memory_faults(device: Device) -> Iterator[None]:
+    """What does not fit into the memory of a GPU while training becomes a ConfigError."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "
+            "batch.tokens_per_batch (tokens_per_update keeps the training the same), or choose a smaller model"
+        ) from error
+
+
 def available_memory_mb(device: torch.device) -> float:
     """Memory that this process has or could get, in MB: of the GPU, or of the machine."""
     if device.type == "cuda":

@@ -549,29 +549,38 @@ def test_a_run_begins_anew_with_its_own_weights_in_both(settings: Mapped, tiny_r
 LITTLE_MEMORY = """
 import os
 from mt.cli import main
-from mt.errors import ConfigError
-from mt.training.learner import Learner
-def rehearse(*_):
-    raise ConfigError("the memory is too small")
+from mt.training import learner, rehearsal
+import torch
+def full(*_, **__):
+    raise torch.OutOfMemoryError
 if os.environ["RANK"] == "1":
-    Learner.rehearse = rehearse
+    if {moments}:
+        rehearsal._moments = full
+    else:
+        learner.batch_loss = full
 main()
 """
 
 
-@pytest.mark.parametrize("tokens", [100, "auto"])
-def test_a_batch_that_does_not_fit_in_one_process_is_told_once(
-    settings: Mapped, tmp_path: Path, tokens: int | str
+@pytest.mark.parametrize(
+    ("tokens", "moments", "message"),
+    [
+        (100, False, "batch.tokens_per_batch: a batch of "),
+        ("auto", False, "batch.tokens_per_batch: one sentence, "),
+        (100, True, "the memory of CPU in fp32, 1 threads is too small: "),
+    ],
+)
+def test_what_does_not_fit_into_the_memory_of_one_process_is_told_once(
+    settings: Mapped, tmp_path: Path, tokens: int | str, moments: bool, message: str
 ) -> None:
     script = tmp_path / "little_memory.py"
-    script.write_text(LITTLE_MEMORY, encoding="utf-8")
+    script.write_text(LITTLE_MEMORY.format(moments=moments), encoding="utf-8")
     mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": tokens}})
     command = [sys.executable, str(script), *command_of(mapping, tmp_path / "run")[1:]]
     first, second = both(tmp_path, command)
     assert (first.code, second.code, second.err) == (2, 2, "")
-    assert [line for line in first.err.splitlines() if line.startswith("mt: ")] == [
-        "mt: rank 1: the memory is too small"
-    ]
+    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert told.startswith(f"mt: rank 1: {message}")
 
 
 def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from mt.data.batches import Batch, Update, collate
 from mt.data.tokenizer import EOS
-from mt.devices import available_memory_mb, peak_memory_mb, release_freed_memory, reset_peak_memory
+from mt.devices import available_memory_mb, memory_faults, peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.errors import CheckpointError, ConfigError, NoNumbersError
 from mt.model import checkpoint
 from mt.training.runlog import clock
@@ -57,7 +57,12 @@ def rehearse(trainer: Trainer) -> Rehearsal:
 
     What the optimiser will keep is held meanwhile. Raises ConfigError where it does not fit into a device's memory.
     """
-    mine = trainer.ranks.together(lambda: _rehearsed(trainer))
+
+    def alone() -> Rehearsal:
+        with memory_faults(trainer.device):
+            return _rehearsed(trainer)
+
+    mine = trainer.ranks.together(alone)
     return replace(mine, memory_mb=max(trainer.ranks.gather(mine.memory_mb)))
 
 

@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mt.config import Config, require_training_data
 from mt.data.corpus import check_sources
 from mt.data.store import known_facts
-from mt.devices import Device, check_compile, choose_device, gpu_id, peak_memory_mb
+from mt.devices import Device, check_compile, choose_device, gpu_id, memory_faults
 from mt.errors import ConfigError, DataError
 from mt.model import checkpoint
 from mt.processes import Ranks, connected, ranks_of_environment
@@ -90,7 +88,7 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
     lock, changed = ranks.first(lambda: _claim(config, run, fresh), lambda: _see(run))
     try:
         shown = RunLog(run, config.train.max_steps, ranks.leads, config.train.tensorboard)
-        with write_faults(run), shown as log, write_faults(run):
+        with memory_faults(device), write_faults(run), shown as log, write_faults(run):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             others = f", {ranks.count} processes" if ranks.count > 1 else ""
@@ -109,11 +107,6 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             outcome = trainer.train()
             log.say(outcome.reason)
             return outcome
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "
-            "batch.tokens_per_batch (tokens_per_update keeps the training the same), or choose a smaller model"
-        ) from error
     finally:
         if lock is not None:
             lock.close()
