@@ -219,16 +219,15 @@ def connected(ranks: Ranks, on_gpu: bool) -> Iterator[Ranks]:
             "there, which all can reach; torchrun sets them itself (--standalone; on several machines --rdzv-endpoint)"
         ) from error
     try:
-        try:
-            yield replace(ranks, preparing=preparing)
-        except EndedElsewhereError:
-            # Until the first rank, which tells why, has gone: torchrun ends all when it sees one end.
-            with suppress(RuntimeError):
-                dist.barrier(group=preparing)
-            raise
+        yield replace(ranks, preparing=preparing)
         # The first rank may still be writing, and batch systems end all processes of a job when one has ended.
         dist.barrier(group=preparing)
         dist.destroy_process_group()  # only here: where another rank is lost it would be waited for
+    except EndedElsewhereError:
+        # Until the first rank, which tells why, has gone: torchrun ends all when it sees one end.
+        with suppress(RuntimeError):
+            dist.barrier(group=preparing)
+        raise
     except RuntimeError as error:
         if not _is_of_network(error):
             raise

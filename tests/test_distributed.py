@@ -371,7 +371,7 @@ from pathlib import Path
 from mt.config import load_config
 from mt.console import Commands
 from mt.errors import MtError
-from mt.training.run import train, usable
+from mt.training.run import train
 from mt.training.trainer import Trainer
 real, until = Trainer.train, int(sys.argv[3])
 def start(self):

@@ -148,18 +148,25 @@ def test_training_refuses_gpus_that_would_idle() -> None:
 
 # --- on a real Slurm --------------------------------------------------------------------------
 
+# A line of what is started in the place of mt, and ends well when Slurm has requeued its job.
+STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
+two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks take two cores")
+
 
 class Cluster:
     """Jobs of one node, submitted from a folder of the test."""
 
     def __init__(self, slurm_conf: str, folder: Path) -> None:
         self.folder = folder
-        mt = folder / "mt"
+        self.environment = os.environ | {"SLURM_CONF": slurm_conf, "MT": str(folder / "mt")}
         command, environment = mt_command()
-        python_path = shlex.quote(environment["PYTHONPATH"])
-        mt.write_text(f'#!/usr/bin/env bash\nPYTHONPATH={python_path} exec {shlex.join(command)} "$@"\n')
+        self.in_place_of_mt(f'PYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.join(command)} "$@"')
+
+    def in_place_of_mt(self, *lines: str) -> None:
+        """From now on jobs start a bash script of these lines."""
+        mt = Path(self.environment["MT"])
+        mt.write_text("\n".join(["#!/usr/bin/env bash", *lines, ""]), encoding="utf-8")
         mt.chmod(0o755)
-        self.environment = os.environ | {"SLURM_CONF": slurm_conf, "MT": str(mt)}
 
     def run(self, *command: object) -> str:
         return subprocess.run(
@@ -267,15 +274,9 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
 
 @pytest.mark.slurm
 @pytest.mark.timeout(300)
-def test_a_job_that_overran_its_time_limit_is_requeued_too(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_overran_its_time_limit_is_requeued_too(cluster: Cluster) -> None:
     """Where the signal came too late, SIGTERM and KillWait are left. In the place of mt: what ends by SIGTERM."""
-    mt = tmp_path / "slow-mt"
-    mt.write_text(
-        '#!/usr/bin/env bash\n[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0\n'
-        "trap 'sleep 1; exit 143' TERM\nwhile true; do sleep 0.2; done\n"
-    )
-    mt.chmod(0o755)
-    cluster.environment["MT"] = str(mt)
+    cluster.in_place_of_mt(STARTED_ONCE, "trap 'sleep 1; exit 143' TERM", "while true; do sleep 0.2; done")
     job = cluster.submit("--time=1", "--signal=CONT@1", TRAIN)  # a signal that means nothing here
     (ended,) = cluster.wait(job, 200)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(job)
@@ -301,16 +302,14 @@ def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
 
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
-def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluster: Cluster) -> None:
     faulty = cluster.submit(TRAIN, "--config", "nowhere.yaml")
     (ended,) = cluster.wait(faulty, 60)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), cluster.log(faulty)
     assert "nowhere.yaml" in cluster.log(faulty)
 
-    mt = tmp_path / "stopping-mt"
-    mt.write_text("#!/usr/bin/env bash\nexit 138\n")
-    mt.chmod(0o755)
-    cluster.environment |= {"MT": str(mt), "MAX_RESTARTS": "1"}
+    cluster.in_place_of_mt("exit 138")
+    cluster.environment["MAX_RESTARTS"] = "1"
     loop = cluster.submit(TRAIN)
     (ended,) = cluster.wait(loop, 60)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), cluster.log(loop)
@@ -319,19 +318,15 @@ def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluste
 
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
-def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster: Cluster, tmp_path: Path) -> None:
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("two tasks take two cores")
-    mt = tmp_path / "lonely-mt"
-    mt.write_text('#!/usr/bin/env bash\n[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0\nexit 75\n')
-    mt.chmod(0o755)
-    cluster.environment["MT"] = str(mt)
+@two_cores
+def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster: Cluster) -> None:
+    cluster.in_place_of_mt(STARTED_ONCE, "exit 75")
     lost = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(lost, 60)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(lost)
 
     # The one with the fault ends after the one that has lost it.
-    mt.write_text("#!/usr/bin/env bash\n[ $RANK = 1 ] || exit 75\nsleep 2\nexit 3\n")
+    cluster.in_place_of_mt("[ $RANK = 1 ] || exit 75", "sleep 2", "exit 3")
     faulty = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(faulty, 60)
     assert (ended["JobState"], ended["Restarts"]) == ("FAILED", "0"), cluster.log(faulty)
@@ -340,14 +335,10 @@ def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster
 
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
-def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster, tmp_path: Path) -> None:
-    if (os.cpu_count() or 1) < 2:
-        pytest.skip("two tasks take two cores")
-    mt = tmp_path / "telling-mt"
+@two_cores
+def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster) -> None:
     told = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
-    mt.write_text(f'#!/usr/bin/env bash\necho "$@ {told}"\n')
-    mt.chmod(0o755)
-    cluster.environment["MT"] = str(mt)
+    cluster.in_place_of_mt(f'echo "$@ {told}"')
     several = cluster.submit("--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words")
     cluster.wait(several, 60)
     node = cluster.run("hostname", "-s").strip()
@@ -355,9 +346,7 @@ def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluste
     assert sorted(cluster.log(several).splitlines()) == expected
 
     # One diverges; the other is ended by srun, and its 143 is what srun reports.
-    mt.write_text(
-        "#!/usr/bin/env bash\n[ $RANK = 0 ] || exit 3\ntrap 'exit 143' TERM\nwhile true; do sleep 0.1; done\n"
-    )
+    cluster.in_place_of_mt("[ $RANK = 0 ] || exit 3", "trap 'exit 143' TERM", "while true; do sleep 0.1; done")
     faulty = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(faulty, 60)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "143:0", "0"), cluster.log(faulty)

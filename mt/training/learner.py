@@ -111,17 +111,14 @@ class Learner:
     def _too_large(self, batch: Batch) -> str:
         """What is said of a batch that does not fit into the memory."""
         (rows, src), (_, tgt) = batch.src.shape, batch.tgt_in.shape
-        given, most = self.config.batch.tokens_per_batch, rows * max(src, tgt)
+        given, same = self.config.batch.tokens_per_batch, "(tokens_per_update keeps the training the same)"
         if rows == 1:
-            what, remedy = "one sentence", "Lower data.max_tokens, or choose a smaller model"
+            remedy = "Lower data.max_tokens, or choose a smaller model"
         elif given == "auto":
-            what = f"a batch of {rows:,} sentences"
-            remedy = (
-                f"In the place of auto give a number below {most:,} (tokens_per_update keeps the training the same)"
-            )
+            remedy = f"In the place of auto give a number below {rows * max(src, tgt):,} {same}"
         else:
-            what = f"a batch of {rows:,} sentences"
-            remedy = f"Lower it from {given:,} (tokens_per_update keeps the training the same), or set it to auto"
+            remedy = f"Lower it from {given:,} {same}, or set it to auto"
+        what = "one sentence" if rows == 1 else f"a batch of {rows:,} sentences"
         return (
             f"batch.tokens_per_batch: {what}, {src:,} source and {tgt:,} target tokens long, does not fit into the "
             f"memory of {self.device}: {peak_memory_mb(self.device.device):,.0f} MB were in use. {remedy}"

@@ -97,7 +97,7 @@ def _train(config: Config, run: Path, device: Device, fresh: bool, dry_run: bool
             del base  # its memory is needed
             ranks.together(trainer.resume)
             state, origin = trainer.state, trainer.origin and trainer.origin["sha256"]
-            ranks.require_same(run, checkpoint=state.step, train_init_from=origin, plan=state.plan)
+            ranks.require_same(run, checkpoint=state.step, initial_model=origin, plan=state.plan)
             if ranks.leads:
                 write_manifest(run, _facts(trainer))
             rehearsal = rehearse(trainer)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def trial_of(run: Path, fresh: bool, ranks: Ranks) -> Iterator[Path]:
     """A folder in which a start can be tried as if in the run directory, with `fresh` in an empty one; then removed.
 
-    It lies in the run directory, or where that would be made: all ranks see it there. Nothing beside it is written.
+    It lies in the run directory, or in the nearest folder above it that exists, so that all ranks see it.
     Raises DataError where it cannot be made.
     """
     with ExitStack() as until_the_end:
