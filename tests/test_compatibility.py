@@ -11,7 +11,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-
 from conftest import Mt
 
 OLD_RUNS = sorted((Path(__file__).parent / "data").glob("run-*"))
