@@ -1,5 +1,5 @@
 """`python -m mt`, the same as `mt`."""
 
-from mt.cli import main
+from mt.cli.main import main
 
 main()

@@ -22,7 +22,7 @@ class CheckpointError(MtError):
     """A model folder, checkpoint or run directory that cannot be used as it is."""
 
 
-class NoNumbersError(CheckpointError):
+class NonFiniteError(CheckpointError):
     """A model that gives nan or infinities where it should give probabilities."""
 
 
@@ -38,7 +38,7 @@ class RankLostError(MtError):
     exit_code = 75  # as sysexits.h has it for what is worth trying again
 
 
-class EndedElsewhereError(MtError):
+class OtherRankFailedError(MtError):
     """Another process of the same training has said what is wrong: this one ends without a word."""
 
     def __init__(self, exit_code: int) -> None:

@@ -27,15 +27,29 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mt.config import Config, config_from_mapping
-from mt.data.batches import Feed, Update
-from mt.devices import Device, choose_device, peak_memory_mb
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
+from mt.data.batches import Prefetcher, Update
+from mt.runtime.devices import Device, choose_device
+from mt.runtime.memory import peak_memory_mb
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
 SHAPES = {
-    "small": {"d_model": 256, "n_heads": 4, "n_encoder_layers": 3, "n_decoder_layers": 3, "d_ff": 1024},
-    "base": {"d_model": 512, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 2048},
+    "small": {
+        "d_model": 256,
+        "n_heads": 4,
+        "n_encoder_layers": 3,
+        "n_decoder_layers": 3,
+        "d_ff": 1024,
+    },
+    "base": {
+        "d_model": 512,
+        "n_heads": 8,
+        "n_encoder_layers": 6,
+        "n_decoder_layers": 6,
+        "d_ff": 2048,
+    },
 }
 TOKENS = {"small": 4096, "base": 2048}
 SMOOTHING = 0.1
@@ -44,7 +58,9 @@ SMOOTHING = 0.1
 def write_synthetic(folder: Path, args: argparse.Namespace) -> None:
     """Pairs of lines of made-up words, Zipf-distributed; lengths like those of WMT's (28 and 30 tokens in the mean)."""
     random = np.random.default_rng(1)
-    syllables = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "el", "is")]
+    syllables = [
+        a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "el", "is")
+    ]
     words = np.array(["".join(random.choice(syllables, 2 + i % 3)) for i in range(32_000)])
     share = 1 / np.arange(1, len(words) + 1)
     share /= share.sum()
@@ -53,7 +69,9 @@ def write_synthetic(folder: Path, args: argparse.Namespace) -> None:
         own = np.clip(sizes + random.integers(-2, 3, len(sizes)), 1, None)
         drawn, ends = random.choice(words, own.sum(), p=share), own.cumsum()
         lines = (" ".join(drawn[end - size : end]) for size, end in zip(own, ends, strict=True))
-        with gzip.open(folder / f"train.{language}.gz", "wt", encoding="utf-8", compresslevel=1) as file:
+        with gzip.open(
+            folder / f"train.{language}.gz", "wt", encoding="utf-8", compresslevel=1
+        ) as file:
             file.writelines(f"{line}\n" for line in lines)
 
 
@@ -73,7 +91,7 @@ class Ours:
         self.trainer = trainer
 
     def learn(self, update: Update) -> None:
-        self.trainer.learner.learn(update, self.trainer.state.step)
+        self.trainer.updater.update(update, self.trainer.state.step)
         self.trainer.state.step += 1
 
 
@@ -95,7 +113,9 @@ class Marian:
             share_encoder_decoder_embeddings=True, tie_word_embeddings=True, use_cache=False,
         )  # fmt: skip
         self.model = MarianMTModel(shape).to(device.device).train()
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
 
     def learn(self, update: Update) -> None:
         for batch in update.batches:
@@ -103,8 +123,14 @@ class Marian:
             labels = torch.full_like(batch.tgt_in, -100).flatten()  # (B T,)
             labels[batch.real] = batch.tgt_out
             labels = labels.view_as(batch.tgt_in)
-            with torch.autocast(self.device.device.type, self.device.dtype, enabled=self.device.precision != "fp32"):
-                outputs = self.model(input_ids=batch.src, attention_mask=batch.src_mask, decoder_input_ids=batch.tgt_in)
+            with torch.autocast(
+                self.device.device.type, self.device.dtype, enabled=self.device.precision != "fp32"
+            ):
+                outputs = self.model(
+                    input_ids=batch.src,
+                    attention_mask=batch.src_mask,
+                    decoder_input_ids=batch.tgt_in,
+                )
                 loss = self.smoother(outputs, labels)
             (loss * (batch.n_tgt / update.n_tgt)).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
@@ -112,7 +138,9 @@ class Marian:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def config_of(args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path) -> Config:
+def config_of(
+    args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path
+) -> Config:
     """The config of one measurement."""
     tokens = args.tokens or (25_000 if args.device.startswith("cuda") else TOKENS[shape])
     src, tgt = args.src_lang, args.tgt_lang
@@ -126,13 +154,20 @@ def config_of(args: argparse.Namespace, shape: str, precision: str, optimizer: s
         "tokenizer": {"vocab_size": args.vocab_size},
         "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
         "model": SHAPES[shape],
-        "optim": {"optimizer": optimizer, "peak_lr": 5e-4, "warmup_steps": 400, "label_smoothing": SMOOTHING},
+        "optim": {
+            "optimizer": optimizer,
+            "peak_lr": 5e-4,
+            "warmup_steps": 400,
+            "label_smoothing": SMOOTHING,
+        },
         "train": {"precision": precision, "compile": args.compile},
     }
     return config_from_mapping(tree, "bench")
 
 
-def measure(model: Ours | Marian, device: torch.device, feed: Feed, n_updates: int) -> tuple[float, int, int]:
+def measure(
+    model: Ours | Marian, device: torch.device, feed: Prefetcher, n_updates: int
+) -> tuple[float, int, int]:
     """Seconds that the next updates take, the wait for data counted; their source and target tokens."""
     n_src, n_tgt, updates = 0, 0, iter(feed)
     if device.type == "cuda":
@@ -140,7 +175,7 @@ def measure(model: Ours | Marian, device: torch.device, feed: Feed, n_updates: i
     start = time.perf_counter()
     for _ in range(n_updates):
         update = next(updates)
-        model.learn(update)
+        model.update(update)
         n_src += sum(batch.n_src for batch in update.batches)
         n_tgt += update.n_tgt
     if device.type == "cuda":
@@ -150,17 +185,20 @@ def measure(model: Ours | Marian, device: torch.device, feed: Feed, n_updates: i
 
 def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, object]]:
     """One row per model, optimiser and precision: the median over rounds of `--window` updates, after a warm-up."""
-    runs: dict[tuple[str, str], tuple[Ours | Marian, Feed, Trainer]] = {}
+    runs: dict[tuple[str, str], tuple[Ours | Marian, Prefetcher, Trainer]] = {}
     for precision in args.precision:
         for optimizer in args.optimizer:
             config = config_of(args, shape, precision, optimizer, folder)
-            device, log = choose_device(args.device, precision), RunLog(folder, config.train.max_steps)
+            device, log = (
+                choose_device(args.device, precision),
+                RunLog(folder, config.train.max_steps),
+            )
             trainer = Trainer(config, folder, device, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
-            runs[name, precision] = Ours(trainer), Feed(trainer.plan, 0, 0), trainer
+            runs[name, precision] = Ours(trainer), Prefetcher(trainer.plan, 0, 0), trainer
         if args.marian:
             marian = Marian(config, trainer.tokenizer.tgt_vocab_size, device)
-            runs["Marian", precision] = marian, Feed(trainer.plan, 0, 0), trainer
+            runs["Marian", precision] = marian, Prefetcher(trainer.plan, 0, 0), trainer
     found: dict[tuple[str, str], list[tuple[float, int, int]]] = {name: [] for name in runs}
     with contextlib.ExitStack() as stack:
         for model, feed, trainer in runs.values():
@@ -174,7 +212,8 @@ def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, 
         speeds = [n_tgt / seconds for seconds, _, n_tgt in found[name, precision]]
         vocab_size = trainer.tokenizer.tgt_vocab_size
         work = [
-            flops(trainer.config, vocab_size, n_src, n_tgt) / s / 1e12 for s, n_src, n_tgt in found[name, precision]
+            flops(trainer.config, vocab_size, n_src, n_tgt) / s / 1e12
+            for s, n_src, n_tgt in found[name, precision]
         ]
         rows.append(
             {
@@ -185,10 +224,12 @@ def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, 
                 "slowest": round(min(speeds)),
                 "fastest": round(max(speeds)),
                 "tflops": round(statistics.median(work), 3),
-                "share_of_peak": round(statistics.median(work) / args.peak_tflops, 4) if args.peak_tflops else None,
+                "share_of_peak": round(statistics.median(work) / args.peak_tflops, 4)
+                if args.peak_tflops
+                else None,
                 "updates": args.updates,
                 "vocab_size": vocab_size,
-                "parameters": sum(p.numel() for p in trainer.learner.model.parameters()),
+                "parameters": sum(p.numel() for p in trainer.updater.model.parameters()),
                 "memory_mb": round(peak_memory_mb(trainer.device.device)),  # of all that take turns
             }
         )
@@ -196,7 +237,9 @@ def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True, help="folder of the corpus, or synthetic")
     parser.add_argument("--src-lang", default="de")
     parser.add_argument("--tgt-lang", default="en")
@@ -211,14 +254,21 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=60, help="updates measured")
     parser.add_argument("--window", type=int, default=10, help="updates of one round")
     parser.add_argument("--marian", action="store_true", help="beside Hugging Face's MarianMTModel")
-    parser.add_argument("--peak-tflops", type=float, help="of the device, to say which share of it is reached")
+    parser.add_argument(
+        "--peak-tflops", type=float, help="of the device, to say which share of it is reached"
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     args.compile = {"auto": "auto", "true": True, "false": False}[args.compile]
     rows = []
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(
+        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    )
     titles = ("target tok/s", "slowest", "fastest", "TFLOP/s", "of peak", "memory MB")
-    print(f"{'model':<7} {'shape':<6} {'precision':<9} " + " ".join(f"{title:>12}" for title in titles))
+    print(
+        f"{'model':<7} {'shape':<6} {'precision':<9} "
+        + " ".join(f"{title:>12}" for title in titles)
+    )
     for shape in args.shape:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -233,7 +283,9 @@ def main() -> None:
                     f"{row['memory_mb']:>12,}"
                 )
     if args.json:
-        args.json.write_text(json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -85,7 +85,9 @@ def theirs(args: argparse.Namespace, folder: Path, precision: str, beam: int) ->
         process.join()
 
 
-def serve_ctranslate2(connection: Any, model: Path, folder: Path, precision: str, beam: int, threads: int) -> None:
+def serve_ctranslate2(
+    connection: Any, model: Path, folder: Path, precision: str, beam: int, threads: int
+) -> None:
     """The life of CTranslate2's process: lines come in, lines go out."""
     import ctranslate2
 
@@ -111,7 +113,9 @@ def serve_ctranslate2(connection: Any, model: Path, folder: Path, precision: str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--input", type=Path, required=True)
     parser.add_argument("--reference", type=Path)
@@ -119,14 +123,23 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--precision", nargs="+", default=["fp32", "bf16", "int8"])
     parser.add_argument(
-        "--ctranslate2", nargs="*", default=["float32", "int8"], help="its precisions; none: without it"
+        "--ctranslate2",
+        nargs="*",
+        default=["float32", "int8"],
+        help="its precisions; none: without it",
     )
     parser.add_argument("--workers", type=int)
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--latency", type=int, default=0, help="also so many lines one at a time, greedy")
-    parser.add_argument("--flips", action="store_true", help="instead: lines that change with batches and precisions")
+    parser.add_argument(
+        "--latency", type=int, default=0, help="also so many lines one at a time, greedy"
+    )
+    parser.add_argument(
+        "--flips",
+        action="store_true",
+        help="instead: lines that change with batches and precisions",
+    )
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
@@ -144,7 +157,9 @@ def main() -> None:
             for precision in args.precision:
                 engines["mt", precision, beam] = stack.enter_context(ours(args, precision, beam))
             for precision in args.ctranslate2:
-                engines["ctranslate2", precision, beam] = stack.enter_context(theirs(args, folder, precision, beam))
+                engines["ctranslate2", precision, beam] = stack.enter_context(
+                    theirs(args, folder, precision, beam)
+                )
         seconds: dict[tuple[str, str, int], list[float]] = {key: [] for key in engines}
         outputs: dict[tuple[str, str, int], list[str]] = {}
         for translate in engines.values():
@@ -154,13 +169,19 @@ def main() -> None:
                 start = time.perf_counter()
                 outputs[key] = translate(lines)
                 seconds[key].append(time.perf_counter() - start)
-        print(f"{date.today()}, {len(lines):,} lines, torch {torch.__version__}, {args.repeats} turns")
+        print(
+            f"{date.today()}, {len(lines):,} lines, torch {torch.__version__}, {args.repeats} turns"
+        )
         print(f"{'engine':<12} {'precision':<9} beam  lines/s tokens/s  slowest  fastest   BLEU")
         for key, times in seconds.items():
             name, precision, beam = key
             speed = len(lines) / statistics.median(times)
-            tokens = sum(len(ids) + 1 for ids in tokenizer.encode_tgt(outputs[key])) / statistics.median(times)
-            bleu = score_corpus(outputs[key], [references], ["bleu"])[0].value if references else None
+            tokens = sum(
+                len(ids) + 1 for ids in tokenizer.encode_tgt(outputs[key])
+            ) / statistics.median(times)
+            bleu = (
+                score_corpus(outputs[key], [references], ["bleu"])[0].value if references else None
+            )
             slow, fast = len(lines) / max(times), len(lines) / min(times)
             shown = "" if bleu is None else f"{bleu:6.2f}"
             figures = " ".join(f"{value:>8,.0f}" for value in (speed, tokens, slow, fast))
@@ -171,7 +192,9 @@ def main() -> None:
             rows.append(latency(key, engines[key], lines[: args.latency]))
     if args.json:
         args.json.write_text(
-            json.dumps({"date": str(date.today()), "torch": torch.__version__, "rows": rows}, indent=1)
+            json.dumps(
+                {"date": str(date.today()), "torch": torch.__version__, "rows": rows}, indent=1
+            )
         )
 
 
@@ -186,16 +209,21 @@ def flips(args: argparse.Namespace, lines: list[str]) -> None:
             for tokens in (50, 400, None):  # about 3 lines, 25, and 500 shared by the beam
                 args.batch_tokens = None if tokens is None else tokens * beam
                 with ours(args, precision, beam) as translate:
-                    found = dict(zip(shuffled, translate([lines[i] for i in shuffled]), strict=True))
+                    found = dict(
+                        zip(shuffled, translate([lines[i] for i in shuffled]), strict=True)
+                    )
                 changed = sum(found[i] != text for i, text in enumerate(expected))
                 budget = "default" if tokens is None else f"{tokens} tokens"
                 share = f"{changed:,} of {len(lines):,} lines differ ({changed / len(lines):.2%})"
-                print(f"{precision:<5} beam {beam}, shuffled, batches of {budget}: {share}", flush=True)
+                print(
+                    f"{precision:<5} beam {beam}, shuffled, batches of {budget}: {share}",
+                    flush=True,
+                )
 
 
 def exported(model: Path, stack: ExitStack) -> Path:
     """The model as a CTranslate2 folder."""
-    from mt.export.ctranslate2 import export
+    from mt.interop.ctranslate2 import export
 
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
     print(export(load_model(model), folder))
@@ -210,7 +238,9 @@ def latency(key: tuple[str, str, int], translate: Texts, lines: list[str]) -> di
         translate([line])
         taken.append(1000 * (time.perf_counter() - start))
     median, last = statistics.median(taken), sorted(taken)[round(0.99 * (len(taken) - 1))]
-    print(f"{key[0]:<12} {key[1]:<9} one line at a time: median {median:.1f} ms, 99th percentile {last:.1f} ms")
+    print(
+        f"{key[0]:<12} {key[1]:<9} one line at a time: median {median:.1f} ms, 99th percentile {last:.1f} ms"
+    )
     return {"engine": key[0], "precision": key[1], "latency_ms": median, "latency_99_ms": last}
 
 

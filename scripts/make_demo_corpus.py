@@ -299,7 +299,9 @@ MATRIX = """
     vergessen vergiss vergessen | forget; versuchen - versucht | try; beschließen - beschlossen | decide
     an_fangen fäng angefangen | begin
 """
-COMPANY = "sprechen sprich gesprochen | speak; tanzen - getanzt | dance; arbeiten - gearbeitet | work"
+COMPANY = (
+    "sprechen sprich gesprochen | speak; tanzen - getanzt | dance; arbeiten - gearbeitet | work"
+)
 IRREGULAR = """
     buy bought bought; sell sold sold; find found found; lose lost lost; forget forgot forgotten; see saw seen
     hear heard heard; read read read; write wrote written; eat ate eaten; drink drank drunk; meet met met
@@ -362,7 +364,9 @@ WHERE = {  # in which place, to which place, and the English of the first; else 
 }  # fmt: skip
 CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "an das": "ans",
                 "zu dem": "zum", "zu der": "zur", "von dem": "vom"}  # fmt: skip
-VEHICLES = "dem_Zug train; dem_Bus bus; dem_Auto car; dem_Schiff ship; dem_Fahrrad bicycle; dem_Taxi taxi"
+VEHICLES = (
+    "dem_Zug train; dem_Bus bus; dem_Auto car; dem_Schiff ship; dem_Fahrrad bicycle; dem_Taxi taxi"
+)
 FIRST_NAMES = {
     "f": listed("Anna Maria Julia Laura Clara Nina"),
     "m": listed("Paul Peter Thomas Felix Emil Jonas"),
@@ -396,7 +400,9 @@ WEATHER = """es_regnet it_rains; es_zu_kalt_ist it_is_too_cold; es_schneit it_sn
 PROFESSIONS = """m Arzt doctor; m Lehrer teacher; m Polizist police_officer; m Bäcker baker
     m Kellner waiter; m Bauer farmer; m Student student; f Ärztin doctor; f Lehrerin teacher
     f Künstlerin artist; f Studentin student"""
-OWNED_PERSONS = listed("Lehrer Lehrerin Arzt Ärztin Nachbar Nachbarin Kollege Kollegin Freund Chefin")
+OWNED_PERSONS = listed(
+    "Lehrer Lehrerin Arzt Ärztin Nachbar Nachbarin Kollege Kollegin Freund Chefin"
+)
 FURNITURE_ON = "Tisch Stuhl Schrank Schreibtisch Bett Sofa Regal"
 SURFACES = "auf on; unter under; neben next_to; hinter behind; vor in_front_of"
 PLACED = listed("""finden verlieren vergessen lesen schreiben essen trinken treffen arbeiten schlafen
@@ -471,7 +477,12 @@ COMPOUNDS, HELD_OUT_COMPOUNDS = read_compounds()
 ADJECTIVES = {row[0]: row[1:] for row in table(ADJECTIVE_TABLE)}
 CITY_NAMES = dict(zip(CITIES[::2], CITIES[1::2], strict=True))
 COMPOSED_NAMES = {
-    kind: [a + b for a in starts.split() for b in ends.split() if a[-1] != b[0] and not b.startswith(a.lower())]
+    kind: [
+        a + b
+        for a in starts.split()
+        for b in ends.split()
+        if a[-1] != b[0] and not b.startswith(a.lower())
+    ]
     for kind, (starts, ends) in NAME_PARTS.items()
 }
 
@@ -512,7 +523,9 @@ EN_DETERMINERS = {"": "", "der": "the", "ein": "a", "dies": "this", "welch": "wh
 
 def bare(det: str, gender: str, case: str) -> bool:
     """Whether an ein-word has no ending here, so that the adjective has to show the gender."""
-    return det in LIKE_EIN and ((gender in "mn" and case == "nom") or (gender, case) == ("n", "acc"))
+    return det in LIKE_EIN and (
+        (gender in "mn" and case == "nom") or (gender, case) == ("n", "acc")
+    )
 
 
 def determiner(det: str, gender: str, case: str) -> str:
@@ -531,7 +544,9 @@ def adjective(word: str, det: str, gender: str, case: str) -> str:
     elif det == "" or bare(det, gender, case):
         ending = STRONG[gender][CASES.index(case)]
     else:
-        ending = "e" if gender != "p" and (case == "nom" or (case == "acc" and gender in "fn")) else "en"
+        ending = (
+            "e" if gender != "p" and (case == "nom" or (case == "acc" and gender in "fn")) else "en"
+        )
     return STEMS.get(word, word) + ending
 
 
@@ -567,7 +582,9 @@ class NP:
 
     def with_clause(self, de: str, en: str) -> NP:
         """The phrase with a relative clause after it."""
-        return replace(self, forms=tuple(f"{form}, {de}" for form in self.forms), en=f"{self.en} {en}")
+        return replace(
+            self, forms=tuple(f"{form}, {de}" for form in self.forms), en=f"{self.en} {en}"
+        )
 
     @property
     def obj(self) -> str:
@@ -596,7 +613,12 @@ def with_article(words: str) -> str:
 
 
 def noun_phrase(
-    noun: Noun, det: str = "", adjectives: Sequence[str] = (), plural: bool = False, count: int = 0, en: str = ""
+    noun: Noun,
+    det: str = "",
+    adjectives: Sequence[str] = (),
+    plural: bool = False,
+    count: int = 0,
+    en: str = "",
 ) -> NP:
     """Determiner or number, adjectives and noun; `en` is the English of a possessive."""
     plural = plural or count > 1 or noun.gender == "p"
@@ -610,9 +632,13 @@ def noun_phrase(
         for case in CASES
     )
     first = number_en(count) if count else en or english_determiner(det, plural, noun.mass)
-    words = join(first, *(ADJECTIVES[word][0] for word in adjectives), noun.en_plural if plural else noun.en)
+    words = join(
+        first, *(ADJECTIVES[word][0] for word in adjectives), noun.en_plural if plural else noun.en
+    )
     again = "sie5" if plural else {"m": "er", "f": "sie"}.get(gender, "")
-    own = {"sie5": ("ihr", "their"), "er": ("sein", "his"), "sie": ("ihr", "her")}.get(again, ("", ""))
+    own = {"sie5": ("ihr", "their"), "er": ("sein", "his"), "sie": ("ihr", "her")}.get(
+        again, ("", "")
+    )
     return NP(
         forms,
         with_article(words),
@@ -705,7 +731,10 @@ def year_words(year: int) -> Pair:
     if year >= 2000:
         return number_de(year), number_en(year)
     century, rest = divmod(year, 100)
-    return f"{number_de(century)}hundert{number_de(rest)}", f"{number_en(century)} {number_en(rest)}"
+    return (
+        f"{number_de(century)}hundert{number_de(rest)}",
+        f"{number_en(century)} {number_en(rest)}",
+    )
 
 
 def clock(hour: int, minute: int) -> Pair:
@@ -905,7 +934,9 @@ def german(c: Clause, order: str = "main") -> str:
     """Order "main" and "time" (verb second, after subject or time), "first" (question), "last"."""
     (finite, end), subject = finite_and_end(c), c.subject.de("nom")
     if order == "last":
-        return join(subject, middle(c), f"{end}{finite}" if end == c.vp.verb.prefix else f"{end} {finite}")
+        return join(
+            subject, middle(c), f"{end}{finite}" if end == c.vp.verb.prefix else f"{end} {finite}"
+        )
     if order == "time":
         return join(c.time[0], finite, subject, middle(c, time=False), end)
     return join(*((finite, subject) if order == "first" else (subject, finite)), middle(c), end)
@@ -913,17 +944,24 @@ def german(c: Clause, order: str = "main") -> str:
 
 def english(c: Clause, order: str = "main") -> str:
     """Order "main", "time" (the time first) or "q" (a question: the auxiliary first)."""
-    auxiliary, rest = predicate_en(c.vp.verb.en, c.tense, c.subject.person, c.negated or order == "q")
+    auxiliary, rest = predicate_en(
+        c.vp.verb.en, c.tense, c.subject.person, c.negated or order == "q"
+    )
     start = (auxiliary, c.subject.en) if order == "q" else (c.subject.en, auxiliary)
     often = "already" if c.neg == "schon" else c.often[1]
     first, last = (c.time[1], "") if order == "time" else ("", c.time[1])
     yet = "yet" if c.neg == "noch nicht" else ""
     after = (rest, c.vp.en, c.manner[1], c.place[1], last, yet)
-    return join(first, *start, "not" if c.negated else "", often, *after).replace("can not ", "cannot ")
+    return join(first, *start, "not" if c.negated else "", often, *after).replace(
+        "can not ", "cannot "
+    )
 
 
 # --- Composition -----------------------------------------------------------------------------------
-POOLS = {group: (members(group, NOUNS), members(group, COMPOUNDS)) for group in (*NOUN_TABLE, *NAMED_GROUPS)}
+POOLS = {
+    group: (members(group, NOUNS), members(group, COMPOUNDS))
+    for group in (*NOUN_TABLE, *NAMED_GROUPS)
+}
 VERBS = {
     "transitive": read_verbs(TRANSITIVE),
     "ditransitive": read_verbs(DITRANSITIVE),
@@ -936,7 +974,9 @@ VERBS = {
     "company": read_verbs(COMPANY),
 }
 GO, RUN, FLY, TRAVEL = (verb for verb, _ in read_verbs(MOTION))
-SEE_OR_MEET = [verb.inf for verb, (groups,) in VERBS["transitive"] if re.search("person|animal", groups)]
+SEE_OR_MEET = [
+    verb.inf for verb, (groups,) in VERBS["transitive"] if re.search("person|animal", groups)
+]
 LEMMA, VERB = operator.attrgetter("lemma"), lambda row: row[0].inf
 THINGS = "thing clothes reading device furniture"
 NO_NOUN = NP(("",) * 4, "")
@@ -984,7 +1024,9 @@ class Composer:
         """A number, its length drawn first, often round; never ...01, which no noun follows well."""
 
         def draw() -> int:
-            top = min(high, 10 ** (len(str(low)) + self.below(len(str(high)) - len(str(low)) + 1)) - 1)
+            top = min(
+                high, 10 ** (len(str(low)) + self.below(len(str(high)) - len(str(low)) + 1)) - 1
+            )
             n = low + self.below(top - low + 1)
             if n >= 200 and self.chance(0.3):
                 size = 10 ** (len(str(n)) - 1 - self.below(2))
@@ -1030,7 +1072,9 @@ class Composer:
         """A day of the year: "der dritte März", "am dritten März"."""
         day, k = 1 + self.below(31 if self.chance(0.4) else 28), 2 * self.below(12)
         day = min(day, {2: 28, 6: 30, 10: 30, 16: 30, 20: 30}.get(k, 31))
-        forms = tuple(f"{ordinal_de(day)}{ending} {MONTHS[k]}" for ending in ("e", "en", "en", "en"))
+        forms = tuple(
+            f"{ordinal_de(day)}{ending} {MONTHS[k]}" for ending in ("e", "en", "en", "en")
+        )
         return NP(forms, f"the {ordinal_en(day)} of {MONTHS[k + 1]}")
 
     def weekday(self) -> Pair:
@@ -1086,7 +1130,9 @@ class Composer:
 
     def noun(self, groups: str) -> Noun:
         """A noun of one of the groups, a compound in every third case where there are any."""
-        simple, compounds = POOLS[self.pick([g for g in groups.split() for _ in range(len(POOLS[g][0]))])]
+        simple, compounds = POOLS[
+            self.pick([g for g in groups.split() for _ in range(len(POOLS[g][0]))])
+        ]
         if self.chance(min(0.35, len(compounds) / (len(compounds) + 2 * len(simple)))):
             return self.screened("compound", partial(self.rare, compounds, LEMMA), LEMMA)
         return self.rare(simple, LEMMA)
@@ -1113,18 +1159,24 @@ class Composer:
         options = [("mein", "my"), ("unser", "our"), ("dein", "your")]
         return self.pick(options[: 2 if len(owner.clash) > 2 else 3])
 
-    def phrase(self, noun: Noun, dets: str, owner: NP = NO_NOUN, share: float = 0.4, many: float = 0.15) -> NP:
+    def phrase(
+        self, noun: Noun, dets: str, owner: NP = NO_NOUN, share: float = 0.4, many: float = 0.15
+    ) -> NP:
         """A noun phrase with one of `dets` ("mein" any possessive, "2" a number, "-" none)."""
         det, words = self.pick(dets.split()), self.adjectives(noun, share)
         if det == "2":
-            return noun_phrase(noun, "", words, count=self.number(2, 12 if self.chance(0.7) else 99))
+            return noun_phrase(
+                noun, "", words, count=self.number(2, 12 if self.chance(0.7) else 99)
+            )
         if det == "-":
             return noun_phrase(noun, "", words, plural=not noun.mass)
         det, en = self.possessive(owner) if det == "mein" else (det, "")
         plural = det != "ein" and noun.plural != "-" and self.chance(many)
         return noun_phrase(noun, det, words, plural, en=en)
 
-    def definite(self, groups: str, owner: NP = NO_NOUN, share: float = 0.3, many: float = 0.15) -> NP:
+    def definite(
+        self, groups: str, owner: NP = NO_NOUN, share: float = 0.3, many: float = 0.15
+    ) -> NP:
         """A phrase with der, dieser or a possessive, which "nicht" can follow."""
         noun = self.noun(groups)
         if noun.group == "kin":
@@ -1196,7 +1248,9 @@ class Composer:
         if verb.en.endswith(" to"):
             verb, en = replace(verb, en=verb.en.removesuffix(" to")), f"{given.obj} to {to.en}"
         objects = join(to.objects, given.de("acc"))
-        return replace(to, verb=verb, en=en, objects=objects, kein=given.kein, indefinite=given.indefinite)
+        return replace(
+            to, verb=verb, en=en, objects=objects, kein=given.kein, indefinite=given.indefinite
+        )
 
     def dative(self, subject: NP) -> VP:
         verb, (groups,) = self.rare(VERBS["dative"], VERB)
@@ -1208,7 +1262,9 @@ class Composer:
         verb, (groups, how) = self.rare(VERBS["prepositional"], VERB)
         *reflexive, preposition, case = how.split()
         thing = self.definite(groups, subject)
-        return VP(verb, thing.obj, "".join(reflexive), tail=prepositional(preposition, thing.de(case)))
+        return VP(
+            verb, thing.obj, "".join(reflexive), tail=prepositional(preposition, thing.de(case))
+        )
 
     def intransitive(self, subject: NP) -> VP:
         verb, _ = self.rare(VERBS["intransitive"], VERB)
@@ -1268,7 +1324,9 @@ class Composer:
         if tense == "state":
             return self.stative(subject)
         kinds = [self.transitive] * 8 + [self.ditransitive, self.dative] * 2
-        kinds += [self.prepositional] * 4 + [self.motion] * 3 + [self.intransitive] * 4 + [self.idiom]
+        kinds += (
+            [self.prepositional] * 4 + [self.motion] * 3 + [self.intransitive] * 4 + [self.idiom]
+        )
         barred = UNPLANNED if tense in MODALS else MOMENTARY if tense == "now" else ()
         while True:
             phrase = self.pick(kinds)(subject)
@@ -1294,7 +1352,9 @@ class Composer:
 
     # Clauses
 
-    def clause(self, tense: str, subject: NP, time: float = 0.5, neg: float = 0.12, place: float = 0.4) -> Clause:
+    def clause(
+        self, tense: str, subject: NP, time: float = 0.5, neg: float = 0.12, place: float = 0.4
+    ) -> Clause:
         """A clause; the shares say how many have a time, a "nicht", a place."""
         if tense == "gone":
             tense = self.pick(("past", "past", "past", "past", *PAST_MODALS))
@@ -1314,7 +1374,9 @@ class Composer:
         )
 
     def any_clause(self, initial: bool = False, time: float = 0.5, neg: float = 0.12) -> Clause:
-        return self.clause("gone" if self.chance(0.6) else "planned", self.subject(initial), time, neg)
+        return self.clause(
+            "gone" if self.chance(0.6) else "planned", self.subject(initial), time, neg
+        )
 
     def habit(self, often: bool) -> Clause:
         """The German present that is a simple present in English, with an adverb or a time."""
@@ -1322,7 +1384,9 @@ class Composer:
         if often and not c.vp.kein:
             return replace(c, often=self.row(FREQUENCIES))
         day = self.weekday()
-        return replace(c, time=(f"am {day[0]}", f"on {day[1]}") if self.chance(0.3) else self.row(HABITS))
+        return replace(
+            c, time=(f"am {day[0]}", f"on {day[1]}") if self.chance(0.3) else self.row(HABITS)
+        )
 
     def where_question(self) -> Clause:
         while True:
@@ -1340,9 +1404,13 @@ class Composer:
         """A clause whose object is asked for, or taken up by a relative pronoun; and its groups."""
         while True:
             verb, (found, *_) = self.rare(VERBS[kind], VERB)
-            wanted = found.split() if not groups else [g for g in found.split() if g in groups.split()]
+            wanted = (
+                found.split() if not groups else [g for g in found.split() if g in groups.split()]
+            )
             if wanted and verb.inf != "folgen":
-                tense = "past" if verb.inf in UNPLANNED or self.chance(0.7) else self.pick(PAST_MODALS)
+                tense = (
+                    "past" if verb.inf in UNPLANNED or self.chance(0.7) else self.pick(PAST_MODALS)
+                )
                 time = self.time(tense) if self.chance(0.4) else NONE
                 return Clause(subject, VP(verb), tense, time=time), wanted
 
@@ -1360,7 +1428,10 @@ class Composer:
             (f"Durst {hat}", f"{is_} thirsty"),
             (f"keine Zeit {hat}", f"{has} no time"),
             (f"viel Arbeit {hat}", f"{has} a lot of work"),
-            (f"{'genug' if past else 'kein'} Geld {hat}", f"{has} {'enough' if past else 'no'} money"),
+            (
+                f"{'genug' if past else 'kein'} Geld {hat}",
+                f"{has} {'enough' if past else 'no'} money",
+            ),
             (f"zu Hause {ist}", f"{is_} at home"),
             (f"allein {ist}", f"{is_} alone"),
         )
@@ -1426,7 +1497,9 @@ class Composer:
         c, groups = self.without_object("transitive", self.speaker(), THINGS)
         noun = self.noun(self.pick(groups))
         head = noun_phrase(noun, "der", self.adjectives(noun, 0.35))
-        return head.with_clause(f"{determiner('der', noun.gender, 'acc')} {german(c, 'last')}", f"that {english(c)}")
+        return head.with_clause(
+            f"{determiner('der', noun.gender, 'acc')} {german(c, 'last')}", f"that {english(c)}"
+        )
 
     def whom(self) -> NP:
         """The man with whom somebody ..., the woman that somebody helped."""
@@ -1437,7 +1510,9 @@ class Composer:
             c, _ = self.without_object("dative", self.speaker())
             return head.with_clause(f"{relative} {german(c, 'last')}", f"that {english(c)}")
         verb, _ = self.rare(VERBS["company"], VERB)
-        c = Clause(self.speaker(), VP(verb), "past", time=self.time("past") if self.chance(0.4) else NONE)
+        c = Clause(
+            self.speaker(), VP(verb), "past", time=self.time("past") if self.chance(0.4) else NONE
+        )
         return head.with_clause(f"mit {relative} {german(c, 'last')}", f"with whom {english(c)}")
 
     def speaker(self) -> NP:
@@ -1458,7 +1533,9 @@ class Composer:
 
     def two_objects(self) -> Clause:
         """nicht A, sondern B; weder A noch B; A und B."""
-        c, groups = self.without_object("transitive", self.subject(), THINGS + " fruit cake dish salad")
+        c, groups = self.without_object(
+            "transitive", self.subject(), THINGS + " fruit cake dish salad"
+        )
         group, draw = self.pick(groups), self.random()
         one, two = self.definite(group, c.subject), self.definite(group, c.subject)
         if one.en.split()[-1] == two.en.split()[-1]:
@@ -1468,13 +1545,17 @@ class Composer:
             else ("weder ", " noch", "neither ", "nor") if draw < 0.6 else ("", " und", "", "and")
         )  # fmt: skip
         objects = f"{before}{one.de('acc')}{between} {two.de('acc')}"
-        phrase = VP(c.vp.verb, f"{en}{one.en} {en_between} {two.en}", objects=objects, kein=draw < 0.4)
+        phrase = VP(
+            c.vp.verb, f"{en}{one.en} {en_between} {two.en}", objects=objects, kein=draw < 0.4
+        )
         return replace(c, vp=phrase)
 
     def object_first(self) -> Pair:
         """A masculine accusative or a dative before the verb, known as such by its article."""
         kind = self.pick(("transitive", "dative"))
-        c, groups = self.without_object(kind, self.subject(initial=False), "" if kind == "dative" else THINGS)
+        c, groups = self.without_object(
+            kind, self.subject(initial=False), "" if kind == "dative" else THINGS
+        )
         noun = self.noun(self.pick([group for group in groups if group != "kin"]))
         if kind == "transitive" and noun.gender != "m":
             return self.object_first()
@@ -1492,7 +1573,9 @@ class Composer:
             c, _ = self.without_object("transitive", subject, "kin")
             de, en = "wen", "who"
         else:
-            c, groups = self.without_object("transitive", subject, THINGS + " fruit cake dish salad")
+            c, groups = self.without_object(
+                "transitive", subject, THINGS + " fruit cake dish salad"
+            )
             noun = self.noun(self.pick(groups))
             which = noun_phrase(noun, "welch", self.adjectives(noun, 0.2))
             many = noun_phrase(noun, plural=True)
@@ -1522,7 +1605,13 @@ class Composer:
 
     def comparison(self) -> Pair:
         """größer als, so groß wie."""
-        group = self.pick([group for group in ADJECTIVES_OF if group not in listed("hot drink food thing talk cake")])
+        group = self.pick(
+            [
+                group
+                for group in ADJECTIVES_OF
+                if group not in listed("hot drink food thing talk cake")
+            ]
+        )
         a, b = (self.definite(group, share=0, many=0) for _ in "ab")
         words = [word for word in ADJECTIVES_OF[group].split() if ADJECTIVES[word][1] != "-"]
         word = self.rare(words, str)
@@ -1539,7 +1628,9 @@ class Composer:
         kin = [noun for noun in NOUNS.values() if noun.group == "kin" and noun.gender == gender]
         who, en = self.phrase(self.pick(kin), "mein", share=0.2, many=0), with_article(f"a {en}")
         ist, is_ = self.pick((("ist", "is"), ("war", "was"), ("möchte", "would like to become")))
-        return join(who.de("nom"), ist, de, "werden" if ist == "möchte" else ""), f"{who.en} {is_} {en}"
+        return join(
+            who.de("nom"), ist, de, "werden" if ist == "möchte" else ""
+        ), f"{who.en} {is_} {en}"
 
     # Templates
 
@@ -1557,7 +1648,9 @@ class Composer:
         if det in ("a", "no", "many", "mass"):
             dets = {"a": "ein", "no": "kein", "many": "-", "mass": "-"}[det]
             thing = self.phrase(self.noun(group), dets, many=0)
-            return replace(thing, en=re.sub("^(an?|any) ", "no ", thing.en)) if det == "no" else thing
+            return (
+                replace(thing, en=re.sub("^(an?|any) ", "no ", thing.en)) if det == "no" else thing
+            )
         if det == "the":  # in the plural
             return self.phrase(self.noun(group), "der der dies", many=1)
         while (thing := self.definite(group, many=0)).person == 5:
@@ -1568,7 +1661,11 @@ class Composer:
         """A sentence from any template; nobody is called both du and Sie in it."""
         while True:
             de, en = self.fill(self.pick(WEIGHTED_TEMPLATES))
-            forms = (r"\b[Dd](u|ich|ir|ein\w*)\b", r"(?<= )(Sie|Ihnen|Ihr\w*)\b", r"\b[Ee](uch|uer|ure\w*)\b")
+            forms = (
+                r"\b[Dd](u|ich|ir|ein\w*)\b",
+                r"(?<= )(Sie|Ihnen|Ihr\w*)\b",
+                r"\b[Ee](uch|uer|ure\w*)\b",
+            )
             if sum(bool(re.search(form, de)) for form in forms) < 2:
                 return de, en
 
@@ -1585,7 +1682,8 @@ class Composer:
             return written(seen[name], form, side)
 
         de, en = (
-            re.sub(r"{([^}]*)}", partial(put, side=side), text) for side, text in enumerate(template.split(" = "))
+            re.sub(r"{([^}]*)}", partial(put, side=side), text)
+            for side, text in enumerate(template.split(" = "))
         )
         for pair, short in CONTRACTIONS.items():
             de = de.replace(f"~{pair} ", f"{short} ")
@@ -1623,7 +1721,9 @@ def written(value: Slot, form: str, side: int) -> str:
 
 def topic(seen: dict[str, Slot]) -> NP:
     """The subject of the clause a sentence began with, "ich" where it began without one."""
-    return next((slot.subject for slot in seen.values() if isinstance(slot, Clause)), PRONOUNS["ich"])
+    return next(
+        (slot.subject for slot in seen.values() if isinstance(slot, Clause)), PRONOUNS["ich"]
+    )
 
 
 def taken_up(seen: dict[str, Slot]) -> NP:

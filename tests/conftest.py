@@ -100,7 +100,9 @@ def tiny_mapping(tiny_corpus: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def tiny_config(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_config(
+    tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A config file: the tiny corpus and model, 8 updates, two validations."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(yaml.safe_dump(tiny_mapping), encoding="utf-8")
@@ -108,10 +110,12 @@ def tiny_config(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory:
 
 
 @pytest.fixture(scope="session")
-def tiny_run(tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny_run(
+    tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """The run directory of a tiny model that gets most digits right (BLEU about 50); copy it before you write to it."""
-    from mt.config import config_from_mapping
-    from mt.training.run import train
+    from mt.config.load import config_from_mapping
+    from mt.training.launch import train
 
     mapping = merged(
         tiny_mapping,
@@ -146,7 +150,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
     """`mt("translate", "--model", run, stdin=b"...")` inside this process; an exception that leaves `main` fails."""
 
     def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
-        from mt import cli
+        from mt.cli.main import main
 
         terminate = signal.getsignal(signal.SIGTERM)
         given = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin))
@@ -155,7 +159,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
             mock.patch.object(sys, "stdin", given),
             pytest.raises(SystemExit) as ended,
         ):
-            cli.main()
+            main()
         signal.signal(signal.SIGTERM, terminate)
         out, err = capfdbinary.readouterr()
         return Ended(int(ended.value.code or 0), out, err.decode())

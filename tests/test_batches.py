@@ -14,8 +14,9 @@ import pytest
 import torch
 from conftest import ROOT
 
-from mt.config import BatchConfig, Source, config_from_mapping
-from mt.data.batches import Feed, Plan, Update, bucket, collate, cut
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, Source
+from mt.data.batches import Plan, Prefetcher, Update, bucket, collate, cut
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import train_tokenizer
 
@@ -38,7 +39,11 @@ def random_store(n: int, kept: Sequence[int] = ()) -> Store:
 
 
 def plan_of(
-    store: Store, weights: Sequence[float] = (1.0,), update: int = 4000, batch: int = 1000, seed: int = 1
+    store: Store,
+    weights: Sequence[float] = (1.0,),
+    update: int = 4000,
+    batch: int = 1000,
+    seed: int = 1,
 ) -> Plan:
     return Plan(store, weights, BatchConfig(tokens_per_update=update, tokens_per_batch=batch), seed)
 
@@ -69,14 +74,18 @@ def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
 def test_batches_of_one_epoch_are_not_those_of_the_next() -> None:
     """More than the order of batches differs: sentences of like lengths meet others."""
     plan = plan_of(random_store(20_000))
-    before, after = ({frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1))
+    before, after = (
+        {frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1)
+    )
     assert len(before) > 300
     assert len(before & after) < 30  # the longest sentences have few to meet
 
 
 def test_batches_come_in_mixed_lengths() -> None:
     store = random_store(5000)
-    longest = [int(store.tgt_lengths[b].max()) for b in chain.from_iterable(plan_of(store).updates(0))]
+    longest = [
+        int(store.tgt_lengths[b].max()) for b in chain.from_iterable(plan_of(store).updates(0))
+    ]
     assert abs(np.corrcoef(range(len(longest)), longest)[0, 1]) < 0.3
 
 
@@ -158,7 +167,9 @@ def test_updates_hold_the_tokens_asked_for_and_share_no_batch() -> None:
     assert np.mean(sizes) == pytest.approx(8000, rel=0.02)
     assert min(sizes) > 0.8 * 8000
     assert max(sizes) < 1.2 * 8000
-    assert sum(map(len, updates)) == len({frozenset(b.tolist()) for b in chain.from_iterable(updates)})
+    assert sum(map(len, updates)) == len(
+        {frozenset(b.tolist()) for b in chain.from_iterable(updates)}
+    )
 
 
 def test_a_batch_is_never_larger_than_its_update() -> None:
@@ -187,7 +198,9 @@ def test_a_padded_batch_by_hand() -> None:
     assert batch.tgt_out.tolist() == [5, 3, 8, 9, 3]
     assert batch.real.tolist() == [0, 1, 3, 4, 5]
     assert (batch.n_src, batch.n_tgt, batch.n_padded) == (4 + 2, 2 + 3, 8 + 6)
-    assert {batch.src.dtype, batch.tgt_in.dtype, batch.tgt_out.dtype, batch.real.dtype} == {torch.int64}
+    assert {batch.src.dtype, batch.tgt_in.dtype, batch.tgt_out.dtype, batch.real.dtype} == {
+        torch.int64
+    }
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
@@ -210,12 +223,19 @@ def corpora() -> Path:
 def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
     root = corpora() / "multi30k"
     source = Source(src="train.de.gz", tgt="train.en.gz")
-    values = {"data": {"root": str(root), "train": [source.model_dump()]}, "tokenizer": {"vocab_size": 8000}}
+    values = {
+        "data": {"root": str(root), "train": [source.model_dump()]},
+        "tokenizer": {"vocab_size": 8000},
+    }
     config = config_from_mapping(values, "test")
     from mt.data.corpus import read_pairs
 
-    tokenizer = train_tokenizer(config.tokenizer, read_pairs(source, root, "train"), 1, lambda _: None)
-    store = open_or_build(tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None)
+    tokenizer = train_tokenizer(
+        config.tokenizer, read_pairs(source, root, "train"), 1, lambda _: None
+    )
+    store = open_or_build(
+        tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
+    )
     assert len(store) > 28_000
     for epoch in (0, 1):
         real = padded = 0
@@ -233,7 +253,9 @@ def rows(batches: Sequence[object]) -> list[list[list[int]]]:
 
 
 def planned(plan: Plan, epoch: int, number: int) -> list[list[list[int]]]:
-    return rows([collate([plan.store.pair(i) for i in batch]) for batch in plan.updates(epoch)[number]])
+    return rows(
+        [collate([plan.store.pair(i) for i in batch]) for batch in plan.updates(epoch)[number]]
+    )
 
 
 @pytest.mark.parametrize("start", [0, 2, "end"])
@@ -243,9 +265,13 @@ def test_the_feed_keeps_the_order_of_the_plan_from_anywhere(start: int | str) ->
     n = len(plan.updates(4))
     first = n if start == "end" else int(start)
     places = [(4, number) for number in range(first, n)] + [(5, 0), (5, 1)]
-    with Feed(plan, 4, first) as feed:
+    with Prefetcher(plan, 4, first) as feed:
         for (epoch, number), update in zip(places, feed, strict=False):
-            assert (update.epoch, update.number, update.last) == (epoch, number, epoch == 4 and number == n - 1)
+            assert (update.epoch, update.number, update.last) == (
+                epoch,
+                number,
+                epoch == 4 and number == n - 1,
+            )
             assert rows(update.batches) == planned(plan, epoch, number)
             assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
 
@@ -257,9 +283,11 @@ def test_a_fault_of_the_thread_reaches_the_consumer_after_what_came_before() -> 
                 raise MemoryError("no room for epoch 1")
             return super().updates(epoch)
 
-    plan = Failing(random_store(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1)
+    plan = Failing(
+        random_store(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
+    )
     seen: list[Update] = []
-    with Feed(plan, 0, 0) as feed, pytest.raises(MemoryError, match="no room for epoch 1"):
+    with Prefetcher(plan, 0, 0) as feed, pytest.raises(MemoryError, match="no room for epoch 1"):
         seen.extend(feed)
     assert [update.number for update in seen] == list(range(len(plan.updates(0))))
 
@@ -267,7 +295,7 @@ def test_a_fault_of_the_thread_reaches_the_consumer_after_what_came_before() -> 
 @pytest.mark.parametrize("taken", [0, 1])
 def test_leaving_ends_the_thread_although_nobody_takes_what_it_made(taken: int) -> None:
     plan = plan_of(random_store(3000), update=300, batch=300)
-    with Feed(plan, 0, 0) as feed:
+    with Prefetcher(plan, 0, 0) as feed:
         for _, _ in zip(range(taken), feed, strict=False):
             pass
         while not feed._queue.full():
@@ -284,8 +312,10 @@ def test_waiting_for_data_is_counted_and_not_having_to_wait_is_not() -> None:
             time.sleep(0.3)
             return super().updates(epoch)
 
-    plan = Slow(random_store(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1)
-    with Feed(plan, 0, 0) as feed:
+    plan = Slow(
+        random_store(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
+    )
+    with Prefetcher(plan, 0, 0) as feed:
         updates = iter(feed)
         next(updates)
         waited = feed.waited

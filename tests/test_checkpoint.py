@@ -15,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mt.config import Config, TokenizerConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, TokenizerConfig
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import CheckpointError
 from mt.model import checkpoint
@@ -81,7 +82,11 @@ def save(run: Path, model: Transformer, config: Config, tokenizer: Tokenizer) ->
     def saved(step: int, **meta: Any) -> Path:
         folder = run / "checkpoints" / step_name(step)
         weights = {name: step * tensor for name, tensor in weights_of(model).items()}
-        facts = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint, "step": step}
+        facts = {
+            "config": config.model_dump(mode="json"),
+            "tokenizer": tokenizer.fingerprint,
+            "step": step,
+        }
         save_model_folder(folder, weights, facts | meta, {"moments": torch.arange(5.0) * step})
         return folder
 
@@ -110,9 +115,15 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 # --- save and load ----------------------------------------------------------------------------
 
 
-def test_what_is_loaded_is_what_was_saved(save: Save, model: Transformer, tokenizer: Tokenizer) -> None:
+def test_what_is_loaded_is_what_was_saved(
+    save: Save, model: Transformer, tokenizer: Tokenizer
+) -> None:
     folder = save(1, score=12.5)
-    assert sorted(path.name for path in folder.iterdir()) == ["meta.json", "model.safetensors", "state.pt"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "meta.json",
+        "model.safetensors",
+        "state.pt",
+    ]
     assert same(load_weights(folder), weights_of(model))
     assert load_state(folder)["moments"].tolist() == [0, 1, 2, 3, 4]
     meta = read_meta(folder, ["model.safetensors", "state.pt"])
@@ -140,11 +151,17 @@ def test_a_folder_with_its_tokenizer_stands_alone(
 ) -> None:
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
     save_model_folder(tmp_path / "a" / "b", weights_of(model), meta, tokenizer=tokenizer)
-    assert sorted(os.listdir(tmp_path / "a" / "b")) == ["meta.json", "model.safetensors", "tokenizer.model"]
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == [
+        "meta.json",
+        "model.safetensors",
+        "tokenizer.model",
+    ]
     assert same(weights_of(load_model(tmp_path / "a" / "b").model), weights_of(model))
 
 
-def test_saving_again_at_the_same_place_replaces_it(save: Save, run: Path, model: Transformer) -> None:
+def test_saving_again_at_the_same_place_replaces_it(
+    save: Save, run: Path, model: Transformer
+) -> None:
     folder = save(2, note="before")
     save(2, note="after")
     assert read_meta(folder, [])["note"] == "after"
@@ -175,8 +192,12 @@ def test_last_and_best_are_links_that_move_with_the_run(save: Save, run: Path) -
         point(run, "last", save(step))
     point(run, "best", run / "checkpoints" / step_name(2))
     moved = run.rename(run.with_name("moved"))
-    assert (moved / "checkpoints" / "last").resolve() == (moved / "checkpoints" / step_name(3)).resolve()
-    assert (moved / "checkpoints" / "best").resolve() == (moved / "checkpoints" / step_name(2)).resolve()
+    assert (moved / "checkpoints" / "last").resolve() == (
+        moved / "checkpoints" / step_name(3)
+    ).resolve()
+    assert (moved / "checkpoints" / "best").resolve() == (
+        moved / "checkpoints" / step_name(2)
+    ).resolve()
     assert sorted(os.listdir(moved / "checkpoints")) == ["best", "last", *map(step_name, (1, 2, 3))]
 
 
@@ -231,7 +252,9 @@ def test_the_checkpoint_before_a_damaged_one_is_used_and_that_is_said(
     (line,) = said
     assert line.startswith(str(second))
     assert "damaged, its checksum differs" in line or "is no whole model folder (" in line
-    assert line.endswith("use another checkpoint, or copy this one again. Passed over for the checkpoint before it")
+    assert line.endswith(
+        "use another checkpoint, or copy this one again. Passed over for the checkpoint before it"
+    )
 
 
 def test_the_newest_checkpoint_is_used_silently_when_it_is_whole(save: Save, run: Path) -> None:
@@ -319,7 +342,9 @@ def test_a_config_of_another_model_is_refused(save: Save, config: Config) -> Non
     wider = config.model_dump(mode="json")
     wider["model"]["d_ff"] = 32
     folder = save(1, config=wider)
-    with pytest.raises(CheckpointError, match=r"feed_forward\.inner\.weight must be \(32, 8\), found \(16, 8\)"):
+    with pytest.raises(
+        CheckpointError, match=r"feed_forward\.inner\.weight must be \(32, 8\), found \(16, 8\)"
+    ):
         load_model(folder)
 
 
@@ -357,7 +382,9 @@ def fail(_: Path) -> None:
 
 FAILURES = {
     "save_file": half(full_disk()),
-    "torch.save": half(RuntimeError("[enforce fail] unexpected pos 64 vs 0")),  # torch's way to say it
+    "torch.save": half(
+        RuntimeError("[enforce fail] unexpected pos 64 vs 0")
+    ),  # torch's way to say it
     "sha256_of": fail,
     "sync_files": fail,
 }
@@ -374,12 +401,16 @@ def test_out_of_disk_leaves_what_was_saved_before(
     monkeypatch.setattr(f"mt.model.checkpoint.{where}", FAILURES[where])
     seen: list[list[str]] = []  # what lies there when the room that is free is looked at
     usage = shutil.disk_usage
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: seen.append(os.listdir(path)) or usage(path))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda path: seen.append(os.listdir(path)) or usage(path)
+    )
     with pytest.raises(CheckpointError) as error:
         save(1 if again else 2)
     monkeypatch.undo()
     message = str(error.value)
-    assert message.startswith(f"{folder if again else run / 'checkpoints' / step_name(2)}: cannot be saved (")
+    assert message.startswith(
+        f"{folder if again else run / 'checkpoints' / step_name(2)}: cannot be saved ("
+    )
     assert " MB or more, " in message
     assert message.endswith(
         "MB are free there. What was saved before is whole: make room or give another place, then run the same "
@@ -402,7 +433,9 @@ def test_a_save_that_is_broken_off_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_killed_save_is_tidied_away(save: Save, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_save_is_tidied_away(
+    save: Save, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Killed while writing: half a folder. Killed between the two renames: the old one has to come back."""
     folder = save(1)
     before = content_of(folder)
@@ -441,7 +474,9 @@ def test_tidying_prefers_the_new_one_where_both_are_there(save: Save, run: Path)
 
 
 @pytest.mark.slow
-def test_a_disk_that_is_really_full(small_disk: Path, model: Transformer, config: Config, tokenizer: Tokenizer) -> None:
+def test_a_disk_that_is_really_full(
+    small_disk: Path, model: Transformer, config: Config, tokenizer: Tokenizer
+) -> None:
     meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
     disk = small_disk(256)
     for step, state in ((1, None), (2, {"x": torch.zeros(100_000)})):  # 0.4 MB of state
@@ -450,7 +485,9 @@ def test_a_disk_that_is_really_full(small_disk: Path, model: Transformer, config
 
         def fill(run: Path = run, state: Any = state) -> None:
             for n in range(2, 40):
-                save_model_folder(run / "checkpoints" / step_name(n), weights_of(model), meta, state)
+                save_model_folder(
+                    run / "checkpoints" / step_name(n), weights_of(model), meta, state
+                )
 
         with pytest.raises(CheckpointError, match="cannot be saved") as error:
             fill()
@@ -489,7 +526,10 @@ def test_only_whole_checkpoints_of_one_model_are_averaged(tmp_path: Path) -> Non
         save_model_folder(folder, {"w": torch.zeros(size)}, {})
     with pytest.raises(CheckpointError) as error:
         average([one, other])
-    assert str(error.value) == f"{other}: is not of the same model as {one}; average one run's checkpoints"
+    assert (
+        str(error.value)
+        == f"{other}: is not of the same model as {one}; average one run's checkpoints"
+    )
     flip(broken / "model.safetensors")
     with pytest.raises(DamagedError, match="damaged"):
         average([one, broken])
@@ -503,7 +543,9 @@ def test_pruning_keeps_what_is_named(save: Save, run: Path) -> None:
     assert sorted(os.listdir(run / "checkpoints")) == ["last", step_name(2), step_name(4)]
 
 
-def test_half_a_deleted_checkpoint_is_not_seen(save: Save, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_deleted_checkpoint_is_not_seen(
+    save: Save, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As after a kill in the middle of deleting."""
     save(1)
     save(2)

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mt.config import DataConfig
+from mt.config.schema import DataConfig
 from mt.data.clean import Counts, clean_text, keeps_length
 
 
@@ -81,7 +81,9 @@ def test_every_pair_is_kept_or_counted_once(pairs):
 def test_summary_reads_well():
     data = DataConfig(max_tokens=256, max_length_ratio=3.0)
     counts = Counts(read=29_000, duplicate=60, too_long=40)
-    assert counts.summary(data) == ("28,900 of 29,000 pairs kept; dropped: 60 duplicates, 40 longer than 256 tokens")
+    assert counts.summary(data) == (
+        "28,900 of 29,000 pairs kept; dropped: 60 duplicates, 40 longer than 256 tokens"
+    )
     assert Counts(read=5).summary(data) == "5 of 5 pairs kept"
     assert Counts(read=9, empty=1, duplicate=1, ratio=2).summary(data) == (
         "5 of 9 pairs kept; dropped: 1 with an empty side, 1 duplicate, 2 with one side over 3 times the other"

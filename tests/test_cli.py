@@ -22,13 +22,24 @@ import pytest
 import typer
 from conftest import Ended, Mt, mt_command, refused
 
-from mt.cli import app, main
+from mt.cli.main import app, main
 from mt.errors import MtError
 
-HEAVY = {"torch", "datasets", "sacrebleu", "sentencepiece", "pydantic", "numpy", "yaml", "safetensors"}
+HEAVY = {
+    "torch",
+    "datasets",
+    "sacrebleu",
+    "sentencepiece",
+    "pydantic",
+    "numpy",
+    "yaml",
+    "safetensors",
+}
 
 
-def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def commands(
+    command: Any = None, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command with its words, such as ("config", "check")."""
     command = command or typer.main.get_command(app)
     below = getattr(command, "commands", None)
@@ -51,7 +62,9 @@ def averaged(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     newest = checkpoint.checkpoints(tiny_run)[-1]
     meta = checkpoint.read_meta(newest, [])
     kept = {key: meta[key] for key in ("config", "tokenizer", "step")}
-    checkpoint.save_model_folder(folder, checkpoint.load_weights(newest), kept, tokenizer=Tokenizer.load(tiny_run))
+    checkpoint.save_model_folder(
+        folder, checkpoint.load_weights(newest), kept, tokenizer=Tokenizer.load(tiny_run)
+    )
     return folder
 
 
@@ -62,7 +75,7 @@ def run_commands(commands: list[list[str]], heavy: set[str]) -> subprocess.Compl
     """In one fresh process each command, which must end well; which heavy modules it has imported, to stderr."""
     code = f"""
 import sys
-from mt.cli import main
+from mt.cli.main import main
 for words in {commands!r}:
     sys.argv = ["mt", *words]
     try:
@@ -72,7 +85,9 @@ for words in {commands!r}:
 print(sorted({heavy!r} & sys.modules.keys()), file=sys.stderr)
 """
     environment = mt_command()[1]
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -87,7 +102,12 @@ def test_help_imports_nothing_heavy() -> None:
 def test_what_needs_no_model_does_not_import_torch(tiny_config: Path, tiny_corpus: Path) -> None:
     config, text = ["-c", str(tiny_config)], str(tiny_corpus / "test.tgt")
     evaluate = ["evaluate", "--hyp", text, "--ref", text, "--metrics", "chrf"]
-    commands = [["config", "check", *config], ["config", "show", *config], ["config", "schema"], evaluate]
+    commands = [
+        ["config", "check", *config],
+        ["config", "show", *config],
+        ["config", "schema"],
+        evaluate,
+    ]
     assert run_commands(commands, {"torch", "datasets"}).stderr == "[]\n"
 
 
@@ -101,7 +121,9 @@ def test_every_command_has_examples_that_its_options_allow(name: str, mt: Mt) ->
     for example in examples:
         words = shlex.split(example.split(" | ")[-1].split(" > ")[0])
         assert words[: 1 + len(path)] == ["mt", *path]
-        command.make_context(name, words[1 + len(path) :]).close()  # raises where an option is not known
+        command.make_context(
+            name, words[1 + len(path) :]
+        ).close()  # raises where an option is not known
 
 
 def test_the_list_of_commands_is_not_cut_off(mt: Mt) -> None:
@@ -142,12 +164,52 @@ def test_slips_of_the_pen(arguments: list[str], message: str, mt: Mt) -> None:
 
 POOLS = [
     [chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)] if code != 10],  # control characters
-    ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\r\r", "\t", "\x00"],  # ends of lines elsewhere
+    [
+        "\u2028",
+        "\u2029",
+        "\x85",
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x1e",
+        "\r",
+        "\r\r",
+        "\t",
+        "\x00",
+    ],  # ends of lines elsewhere
     [" ", "  ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u202f", "\u1680"],
     ["😀", "👩‍👩‍👧", "🇩🇪", "👍🏽", "❤️", "𝔘", "𐍈"],
     ["שלום", "مرحبا", "\u202e", "\u2067", "\u200f", "\u061c"],  # from right to left
-    ["\ufeff", "\ufffe", "\uffff", "\U0010ffff", "\ue000", "\u0301", "\u0308\u0323", "e\u0301", "ﬁ", "½", "Å", "한"],
-    ["▁", "</s>", "<s>", "<unk>", "<pad>", "<0x0A>", " ||| ", "\\n", "%s", "{}", "'", '"', "`", "$(x)"],
+    [
+        "\ufeff",
+        "\ufffe",
+        "\uffff",
+        "\U0010ffff",
+        "\ue000",
+        "\u0301",
+        "\u0308\u0323",
+        "e\u0301",
+        "ﬁ",
+        "½",
+        "Å",
+        "한",
+    ],
+    [
+        "▁",
+        "</s>",
+        "<s>",
+        "<unk>",
+        "<pad>",
+        "<0x0A>",
+        " ||| ",
+        "\\n",
+        "%s",
+        "{}",
+        "'",
+        '"',
+        "`",
+        "$(x)",
+    ],
     ["你好。", "日本語、", "ไทย", "हिन्दी", "e", "ß", "ĳ"],
     ["eins", "zwei ", "drei, ", "vier. ", "0", "12", "-", "--"],
 ]
@@ -159,7 +221,9 @@ def odd_lines(count: int) -> list[str]:
     lines = []
     for number in range(count):
         if number % 10 == 3:
-            lines.append("".join(draw.choices([*POOLS[2][:5], "\t", "\x85", "\u2028"], k=draw.randint(0, 4))))
+            lines.append(
+                "".join(draw.choices([*POOLS[2][:5], "\t", "\x85", "\u2028"], k=draw.randint(0, 4)))
+            )
             continue
         pools = draw.sample(POOLS, draw.randint(1, 4))
         length = 150 if number % 60 == 17 else draw.randint(1, 12)
@@ -174,14 +238,21 @@ def test_as_many_lines_come_out_as_go_in(mt: Mt, tiny_run: Path) -> None:
     blank = [not line.replace("▁", " ").strip() for line in lines]
     assert 25 < sum(blank) < 60
     ended = mt(
-        "translate", "--model", tiny_run, "--beam-size", 1, stdin="".join(line + "\n" for line in lines).encode()
+        "translate",
+        "--model",
+        tiny_run,
+        "--beam-size",
+        1,
+        stdin="".join(line + "\n" for line in lines).encode(),
     )
     assert ended.code == 0
     assert ended.out.endswith(b"\n")
     found = ended.lines
     assert len(found) == 300
     for line, is_blank in zip(found, blank, strict=True):
-        assert len(line.splitlines()) <= 1  # nothing in it that any program takes for the end of a line
+        assert (
+            len(line.splitlines()) <= 1
+        )  # nothing in it that any program takes for the end of a line
         assert line == " ".join(line.split())
         if is_blank:
             assert line == ""
@@ -190,11 +261,16 @@ def test_as_many_lines_come_out_as_go_in(mt: Mt, tiny_run: Path) -> None:
     long = [number for number, size in enumerate(sizes, start=1) if size > 32]  # data.max_tokens
     assert len(long) > 5
     shown = ", ".join(map(str, long[:5]))
-    assert f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...)" in ended.err
+    assert (
+        f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...)"
+        in ended.err
+    )
     assert all(line.startswith("mt: ") for line in ended.err.splitlines())
 
 
-def test_a_file_a_packed_file_and_stdin_are_the_same(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_file_a_packed_file_and_stdin_are_the_same(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
     lines = odd_lines(40)
     unix = "\n".join(lines).encode()  # the last line has no end
     windows = ("\ufeff" + "\r\n".join(lines) + "\r\n").encode()
@@ -218,7 +294,12 @@ def test_a_file_a_packed_file_and_stdin_are_the_same(mt: Mt, tiny_run: Path, tmp
         outputs.append((tmp_path / "out").read_bytes() if "--output" in arguments else ended.out)
     assert outputs[0].count(b"\n") == 40
     assert len(set(outputs)) == 1
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "packed.gz", "unix", "windows"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "out",
+        "packed.gz",
+        "unix",
+        "windows",
+    ]
 
 
 def test_no_lines_and_one_without_an_end(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
@@ -265,10 +346,15 @@ def test_beam_size_n_best_and_scores(mt: Mt, tiny_run: Path, source: Path) -> No
     assert [text for _, text in scored] == own
     assert all(-20 < float(score) < 0 for score, _ in scored)
     listed = [line.split(" ||| ") for line in translated("--n-best", 2)]
-    assert [int(number) for number, _, _ in listed] == [number for number in range(40) for _ in range(2)]
+    assert [int(number) for number, _, _ in listed] == [
+        number for number in range(40) for _ in range(2)
+    ]
     assert [text for _, text, _ in listed[::2]] == own
     assert [score for _, _, score in listed[::2]] == [score for score, _ in scored]
-    assert all(float(first[2]) >= float(second[2]) for first, second in zip(listed[::2], listed[1::2], strict=True))
+    assert all(
+        float(first[2]) >= float(second[2])
+        for first, second in zip(listed[::2], listed[1::2], strict=True)
+    )
     # With one penalty the same sums are divided by another power of the length: shorter lines gain.
     none = translated("--length-penalty", 0, "--beam-size", 5)
     much = translated("--length-penalty", 3, "--beam-size", 5)
@@ -302,14 +388,19 @@ def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path)
         bf16 = scores("--precision", "bf16")
         assert {str(dtype) for _, dtype in started} == {"torch.bfloat16"}
     assert bf16 != fp32
-    close = [abs(float(a.split("\t")[0]) - float(b.split("\t")[0])) < 0.1 for a, b in zip(fp32, bf16, strict=True)]
+    close = [
+        abs(float(a.split("\t")[0]) - float(b.split("\t")[0])) < 0.1
+        for a, b in zip(fp32, bf16, strict=True)
+    ]
     assert sum(close) > 30
 
 
 def test_errors_replace_goes_on(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     raw, out = b"eins\nzw\xffei\ndrei\n", tmp_path / "out"
     message = refused(mt("translate", "-m", tiny_run, "-o", out, stdin=raw))
-    assert message.startswith("stdin, line 2, byte 2 (the line's first is 0): ff 65 69 0a is not UTF-8.")
+    assert message.startswith(
+        "stdin, line 2, byte 2 (the line's first is 0): ff 65 69 0a is not UTF-8."
+    )
     assert "iconv" in message
     assert "--errors replace" in message
     assert list(tmp_path.iterdir()) == []
@@ -330,24 +421,47 @@ def test_errors_replace_goes_on(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
         (["--precision", "fp16", "--device", "cpu"], "precision: fp16 needs a GPU"),
         (["--precision", "int3"], "precision: must be auto, fp32, bf16, fp16, int8, found 'int3'"),
         (["--n-best", "3"], "--n-best: must be at most the beam size, 2, found 3"),
-        (["--n-best", "2", "--beam-size", "1"], "--n-best: must be at most the beam size, 1, found 2"),
-        (["--length-penalty", "nan"], "command line: decode.length_penalty: must be a finite number, found nan"),
-        (["--length-penalty", "inf"], "command line: decode.length_penalty: must be a finite number, found inf"),
-        (["--length-penalty", "-1"], "command line: decode.length_penalty: must be at least 0, found -1.0"),
+        (
+            ["--n-best", "2", "--beam-size", "1"],
+            "--n-best: must be at most the beam size, 1, found 2",
+        ),
+        (
+            ["--length-penalty", "nan"],
+            "command line: decode.length_penalty: must be a finite number, found nan",
+        ),
+        (
+            ["--length-penalty", "inf"],
+            "command line: decode.length_penalty: must be a finite number, found inf",
+        ),
+        (
+            ["--length-penalty", "-1"],
+            "command line: decode.length_penalty: must be at least 0, found -1.0",
+        ),
         (["nowhere.txt"], "there is no file"),
         (["-o", "nowhere/out"], "--output nowhere/out: cannot be written in the folder"),
         (["-o", "/"], "--output /: is a folder, a file is required; name a file in it"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_translated(options: list[str], message: str, mt: Mt, tiny_run: Path) -> None:
-    with mock.patch("mt.decoding.translate.Translator.translate", side_effect=AssertionError("too late")):
-        assert refused(mt("translate", "-m", tiny_run, *options, stdin=b"eins\n")).startswith(message)
+def test_what_cannot_be_translated(
+    options: list[str], message: str, mt: Mt, tiny_run: Path
+) -> None:
+    with mock.patch(
+        "mt.decoding.translate.Translator.translate", side_effect=AssertionError("too late")
+    ):
+        assert refused(mt("translate", "-m", tiny_run, *options, stdin=b"eins\n")).startswith(
+            message
+        )
 
 
 def test_input_and_output_are_looked_at_before_the_model_is_loaded(mt: Mt, tiny_run: Path) -> None:
     with mock.patch("mt.model.checkpoint.load_model", side_effect=AssertionError("too late")):
-        for options in (["nowhere.txt"], ["-o", "nowhere/out"], ["--errors", "ignore"], ["--device", "tpu"]):
+        for options in (
+            ["nowhere.txt"],
+            ["-o", "nowhere/out"],
+            ["--errors", "ignore"],
+            ["--device", "tpu"],
+        ):
             assert refused(mt("translate", "-m", tiny_run, *options, stdin=b"eins\n"))
 
 
@@ -374,7 +488,9 @@ def without(name: str) -> Callable[[Path], None]:
 def meta(change: Callable[[Any], Any]) -> Callable[[Path], None]:
     def rewrite(folder: Path) -> None:
         path = folder / "meta.json"
-        path.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+        path.write_text(
+            json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8"
+        )
 
     return rewrite
 
@@ -444,7 +560,11 @@ def test_a_run_a_checkpoint_and_a_folder_all_serve_as_a_model(
 ) -> None:
     outputs = [
         mt("translate", "-m", model, source).out
-        for model in (tiny_run, (tiny_run / "checkpoints" / "best").resolve(), tiny_run / "checkpoints" / "best")
+        for model in (
+            tiny_run,
+            (tiny_run / "checkpoints" / "best").resolve(),
+            tiny_run / "checkpoints" / "best",
+        )
     ]
     assert outputs[0].count(b"\n") == 40
     assert len(set(outputs)) == 1
@@ -459,20 +579,41 @@ def test_scores_of_translations(mt: Mt, tiny_corpus: Path) -> None:
     target, other = tiny_corpus / "test.tgt", tiny_corpus / "test.src"
     ended = mt("evaluate", "--hyp", target, "--ref", target)
     assert (ended.code, ended.err) == (0, "")
-    assert [line.split()[:2] for line in ended.lines] == [["BLEU", "100.00"], ["chrF2", "100.00"], ["TER", "0.00"]]
+    assert [line.split()[:2] for line in ended.lines] == [
+        ["BLEU", "100.00"],
+        ["chrF2", "100.00"],
+        ["TER", "0.00"],
+    ]
     assert "tok:13a" in ended.lines[0]
-    two = mt("evaluate", "--hyp", target, "--hyp", other, "--ref", target, "--metrics", "chrF, bleu").lines
-    assert [line.split()[0] for line in two] == [str(target), "chrF2", "BLEU", str(other), "chrF2", "BLEU"]
+    two = mt(
+        "evaluate", "--hyp", target, "--hyp", other, "--ref", target, "--metrics", "chrF, bleu"
+    ).lines
+    assert [line.split()[0] for line in two] == [
+        str(target),
+        "chrF2",
+        "BLEU",
+        str(other),
+        "chrF2",
+        "BLEU",
+    ]
     assert float(two[1].split()[1]) == 100 > float(two[4].split()[1])
-    refs = mt("evaluate", "--hyp", other, "--ref", target, "--ref", other, "--metrics", "bleu").lines
+    refs = mt(
+        "evaluate", "--hyp", other, "--ref", target, "--ref", other, "--metrics", "bleu"
+    ).lines
     assert refs[0].startswith("BLEU 100.00  nrefs:2|")
-    stdin = mt("evaluate", "--hyp", "-", "--ref", target, "--metrics", "ter", stdin=target.read_bytes())
+    stdin = mt(
+        "evaluate", "--hyp", "-", "--ref", target, "--metrics", "ter", stdin=target.read_bytes()
+    )
     assert stdin.lines[0].startswith("TER 0.00 ")
 
 
 def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
     source, target, out = tiny_corpus / "test.src", tiny_corpus / "test.tgt", tmp_path / "out"
-    for options in ([], ["--beam-size", 1], ["--length-penalty", 0, "--precision", "fp32", "--device", "cpu"]):
+    for options in (
+        [],
+        ["--beam-size", 1],
+        ["--length-penalty", 0, "--precision", "fp32", "--device", "cpu"],
+    ):
         assert mt("translate", "-m", tiny_run, source, "-o", out, *options).code == 0
         by_hand = json.loads(mt("evaluate", "--hyp", out, "--ref", target, "--json").out)
         ended = mt("evaluate", "-m", tiny_run, "--src", source, "--ref", target, "--json", *options)
@@ -494,9 +635,15 @@ def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: 
         "cuda:3",
     ]
     with mock.patch("mt.decoding.translate.load_translator", side_effect=MtError("enough")) as made:
-        assert refused(mt("evaluate", "-m", tiny_run, "--src", source, "--ref", target, *options)) == "enough"
+        assert (
+            refused(mt("evaluate", "-m", tiny_run, "--src", source, "--ref", target, *options))
+            == "enough"
+        )
     assert made.call_args.args == ([tiny_run], {"beam_size": 3, "length_penalty": 0.5})
-    assert made.call_args.kwargs.items() >= {"batch_tokens": 7, "precision": "bf16", "device": "cuda:3"}.items()
+    assert (
+        made.call_args.kwargs.items()
+        >= {"batch_tokens": 7, "precision": "bf16", "device": "cuda:3"}.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -537,7 +684,13 @@ def test_what_cannot_be_scored(
     options: list[str], message: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, content in (("a", b"x\ny\n"), ("b", b"x\ny\n"), ("c", b"x\n"), ("none", b""), ("latin", b"\xff\n")):
+    for name, content in (
+        ("a", b"x\ny\n"),
+        ("b", b"x\ny\n"),
+        ("c", b"x\n"),
+        ("none", b""),
+        ("latin", b"\xff\n"),
+    ):
         (tmp_path / name).write_bytes(content)
     assert refused(mt("evaluate", *options)).startswith(message)
 
@@ -552,7 +705,9 @@ def test_stdin_that_is_closed(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None
 # --- average, config, inspect, train -----------------------------------------------------------
 
 
-def test_an_average_of_the_best_is_chosen_by_the_score(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+def test_an_average_of_the_best_is_chosen_by_the_score(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
     """Of three checkpoints with the scores 1, 3, 2 and one without: the second and the third."""
     import json
     import shutil
@@ -562,11 +717,15 @@ def test_an_average_of_the_best_is_chosen_by_the_score(mt: Mt, tiny_run: Path, t
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
     one, two = checkpoints(run)
-    for number, (folder, score) in enumerate(((one, 1.0), (two, 3.0), (one, 2.0), (two, None)), start=501):
+    for number, (folder, score) in enumerate(
+        ((one, 1.0), (two, 3.0), (one, 2.0), (two, None)), start=501
+    ):
         copy = run / "checkpoints" / step_name(number)
         shutil.copytree(folder, copy)
         meta = json.loads((copy / META).read_text(encoding="utf-8"))
-        (copy / META).write_text(json.dumps(meta | {"score": score, "step": number}), encoding="utf-8")
+        (copy / META).write_text(
+            json.dumps(meta | {"score": score, "step": number}), encoding="utf-8"
+        )
     shutil.rmtree(one)
     shutil.rmtree(two)
     ended = mt("average", run, "--best", 2, "-o", tmp_path / "mean")
@@ -582,12 +741,17 @@ def test_an_average_of_the_best_is_chosen_by_the_score(mt: Mt, tiny_run: Path, t
             ["--best", 4],
             f"{run}: --best 4 checkpoints asked for, the run keeps 3 with a score; ask for fewer, or train ",
         ),
-        (["--best", 2, "--last", 2], "--last, --best: one of the two says which checkpoints are averaged"),
+        (
+            ["--best", 2, "--last", 2],
+            "--last, --best: one of the two says which checkpoints are averaged",
+        ),
     ):
         assert refused(mt("average", run, *arguments, "-o", tmp_path / "new")).startswith(message)
 
 
-def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, source: Path, tmp_path: Path) -> None:
+def test_an_average_is_the_mean_and_serves_as_a_model(
+    mt: Mt, tiny_run: Path, source: Path, tmp_path: Path
+) -> None:
     import torch
 
     from mt.model.checkpoint import checkpoints, load_weights
@@ -595,7 +759,9 @@ def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, so
     ended = mt("average", tiny_run, "--last", 2, "-o", tmp_path / "mean")
     steps = [int(folder.name.removeprefix("step-")) for folder in checkpoints(tiny_run)[-2:]]
     assert (ended.code, ended.out) == (0, b"")
-    assert ended.err == f"mt: the mean of 2 checkpoints (updates {steps}) is in {tmp_path / 'mean'}\n"
+    assert (
+        ended.err == f"mt: the mean of 2 checkpoints (updates {steps}) is in {tmp_path / 'mean'}\n"
+    )
     one, two = (load_weights(folder) for folder in checkpoints(tiny_run)[-2:])
     mean = load_weights(tmp_path / "mean")
     assert mean.keys() == one.keys()
@@ -606,10 +772,22 @@ def test_an_average_is_the_mean_and_serves_as_a_model(mt: Mt, tiny_run: Path, so
     newest = load_weights(tmp_path / "newest")
     assert all(torch.equal(newest[name], two[name]) for name in two)
     for arguments, message in (
-        ([tiny_run, "-o", tmp_path / "mean", "--last", 1], f"--output {tmp_path / 'mean'}: is there already"),
-        ([tiny_run, "-o", tmp_path / "new", "--last", 99], f"{tiny_run}: --last 99 checkpoints asked for, the run "),
-        ([tmp_path / "no", "-o", tmp_path / "new"], f"{tmp_path / 'no'}: must be a run directory, there is nothing"),
-        ([tmp_path, "-o", tmp_path / "new"], f"{tmp_path}: must be a run directory, there is no checkpoint in it"),
+        (
+            [tiny_run, "-o", tmp_path / "mean", "--last", 1],
+            f"--output {tmp_path / 'mean'}: is there already",
+        ),
+        (
+            [tiny_run, "-o", tmp_path / "new", "--last", 99],
+            f"{tiny_run}: --last 99 checkpoints asked for, the run ",
+        ),
+        (
+            [tmp_path / "no", "-o", tmp_path / "new"],
+            f"{tmp_path / 'no'}: must be a run directory, there is nothing",
+        ),
+        (
+            [tmp_path, "-o", tmp_path / "new"],
+            f"{tmp_path}: must be a run directory, there is no checkpoint in it",
+        ),
         ([tiny_run, "-o", source / "new", "--last", 1], f"{source / 'new'}: cannot be saved"),
     ):
         assert refused(mt("average", *arguments)).startswith(message)
@@ -620,13 +798,31 @@ def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     ended = mt("config", "check", "-c", tiny_config)
     assert (ended.code, ended.err, ended.lines) == (0, "", [f"{tiny_config}: good"])
     message = refused(
-        mt("config", "check", "-c", tiny_config, "--set", "data.valid.src=no.src", "--set", "data.train[0].tgt=no.tgt")
+        mt(
+            "config",
+            "check",
+            "-c",
+            tiny_config,
+            "--set",
+            "data.valid.src=no.src",
+            "--set",
+            "data.train[0].tgt=no.tgt",
+        )
     )
-    assert [line.split(":")[0] for line in message.split("\n")] == ["data.train[0].tgt", "data.valid.src"]
+    assert [line.split(":")[0] for line in message.split("\n")] == [
+        "data.train[0].tgt",
+        "data.valid.src",
+    ]
     (tmp_path / "empty.yaml").write_text("model: {d_model: 64}\n", encoding="utf-8")
-    assert refused(mt("config", "check", "-c", tmp_path / "empty.yaml")).startswith("data.train: must name at least")
-    assert "did you mean n_heads?" in refused(mt("config", "check", "-c", tiny_config, "--set", "model.n_hedas=2"))
-    assert refused(mt("config", "check", "-c", "tyni")).startswith("--config tyni: must be a file or the name of a")
+    assert refused(mt("config", "check", "-c", tmp_path / "empty.yaml")).startswith(
+        "data.train: must name at least"
+    )
+    assert "did you mean n_heads?" in refused(
+        mt("config", "check", "-c", tiny_config, "--set", "model.n_hedas=2")
+    )
+    assert refused(mt("config", "check", "-c", "tyni")).startswith(
+        "--config tyni: must be a file or the name of a"
+    )
 
 
 def test_config_show(mt: Mt, tiny_config: Path) -> None:
@@ -634,7 +830,10 @@ def test_config_show(mt: Mt, tiny_config: Path) -> None:
 
     lines = mt("config", "show", "-c", tiny_config, "--set", "optim.peak_lr=1e-3").lines
     shown = dict(line.split("  # ") for line in lines if "  # " in line)
-    origins = {key.split(":")[0].strip(): (key.split(":")[1].strip(), origin) for key, origin in shown.items()}
+    origins = {
+        key.split(":")[0].strip(): (key.split(":")[1].strip(), origin)
+        for key, origin in shown.items()
+    }
     assert origins["peak_lr"] == ("0.001", "--set")
     assert origins["d_model"] == ("32", "tiny.yaml")
     assert origins["label_smoothing"] == ("0.1", "default")
@@ -643,7 +842,16 @@ def test_config_show(mt: Mt, tiny_config: Path) -> None:
 
 def test_config_schema(mt: Mt) -> None:
     schema = json.loads(mt("config", "schema").out)
-    assert set(schema["properties"]) == {"run", "data", "tokenizer", "batch", "model", "optim", "train", "decode"}
+    assert set(schema["properties"]) == {
+        "run",
+        "data",
+        "tokenizer",
+        "batch",
+        "model",
+        "optim",
+        "train",
+        "decode",
+    }
 
 
 def test_inspect_model(mt: Mt, tiny_config: Path) -> None:
@@ -651,14 +859,22 @@ def test_inspect_model(mt: Mt, tiny_config: Path) -> None:
     assert first == "d 512, h 8 (heads of 64), f 2048, N_e 6, N_d 6, V 37,000, post-norm"
     small = mt("inspect", "model", "--config", tiny_config, "--set", "model.d_ff=128").out.decode()
     assert re.search(r"feed_forward\.inner\.weight\s+128 x 32\b", small)
-    assert refused(mt("inspect", "model", "-c", tiny_config, "--set", "model.d_model=33")).startswith("--set: ")
+    assert refused(
+        mt("inspect", "model", "-c", tiny_config, "--set", "model.d_model=33")
+    ).startswith("--set: ")
 
 
-def test_train_takes_set_run_dir_and_fresh(mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_train_takes_set_run_dir_and_fresh(
+    mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     few = ["--set", "train.max_steps=1", "--set", "train.valid_every=1", "--set", "data.valid=null"]
     few += ["--set", "data.test=null"]
-    for options, folder in (([], "runs/tiny"), (["--set", "run.dir=a"], "a"), (["--run-dir", "b"], "b")):
+    for options, folder in (
+        ([], "runs/tiny"),
+        (["--set", "run.dir=a"], "a"),
+        (["--run-dir", "b"], "b"),
+    ):
         ended = mt("train", "-c", tiny_config, *few, *options, "--device", "cpu")
         assert (ended.code, ended.out) == (0, b"")
         assert (tmp_path / folder / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
@@ -671,7 +887,9 @@ def test_train_takes_set_run_dir_and_fresh(mt: Mt, tiny_config: Path, tmp_path: 
     assert (tmp_path / "b.old-1" / "checkpoints" / "last").exists()
     message = refused(mt("train", "-c", tiny_config, "--run-dir", "c", "--device", "abacus"))
     assert message.startswith("--device: must be auto, cpu, cuda or cuda:N, found 'abacus'")
-    assert refused(mt("train", "-c", tiny_config, "--set", "data.train=null")).startswith("data.train: must name")
+    assert refused(mt("train", "-c", tiny_config, "--set", "data.train=null")).startswith(
+        "data.train: must name"
+    )
     assert not (tmp_path / "c").exists()
 
 
@@ -693,7 +911,12 @@ def test_a_config_written_by_hand_is_not_overwritten(
 
 def test_a_run_goes_on_by_its_own_config(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
     few = ["--device", "cpu", "--set", "data.valid=null", "--set", "data.test=null", "--set"]
-    assert mt("train", "-c", tiny_config, "--run-dir", tmp_path / "run", *few, "train.max_steps=1").code == 0
+    assert (
+        mt(
+            "train", "-c", tiny_config, "--run-dir", tmp_path / "run", *few, "train.max_steps=1"
+        ).code
+        == 0
+    )
     own = tmp_path / "run" / "config.yaml"
     again = mt("train", "-c", own, "--run-dir", own.parent, *few, "train.max_steps=2")
     assert (again.code, "resuming after update 1" in again.err) == (0, True)
@@ -713,13 +936,18 @@ def wait_for(path: Path, pattern: str, process: subprocess.Popen[bytes]) -> None
 
 
 @pytest.mark.parametrize(
-    ("number", "code", "said"), [(signal.SIGINT, 130, b"mt: interrupted\n"), (signal.SIGTERM, 143, b"")]
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, b"mt: interrupted\n"), (signal.SIGTERM, 143, b"")],
 )
-def test_interrupted_or_terminated(number: int, code: int, said: bytes, tiny_run: Path, tmp_path: Path) -> None:
+def test_interrupted_or_terminated(
+    number: int, code: int, said: bytes, tiny_run: Path, tmp_path: Path
+) -> None:
     """Stdin stays open, so that the command is at work until the signal comes; no half file stays behind."""
     command, environment = mt_command("translate", "-m", tiny_run, "-o", tmp_path / "out")
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
         wait_for(tmp_path, "out.partial", process)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
@@ -727,10 +955,17 @@ def test_interrupted_or_terminated(number: int, code: int, said: bytes, tiny_run
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("number", "said"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")])
+@pytest.mark.parametrize(
+    ("number", "said"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")]
+)
 @pytest.mark.parametrize("arrives_as", [ImportError, MtError])
 def test_a_signal_that_compiled_code_has_turned_into_an_error(
-    number: int, said: str, arrives_as: type[Exception], mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: int,
+    said: str,
+    arrives_as: type[Exception],
+    mt: Mt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def load(*_: object, **__: object) -> None:
         try:
@@ -747,7 +982,9 @@ def test_a_reader_that_has_gone(tiny_run: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"\n" * 200_000)
     command, environment = mt_command("translate", "-m", tiny_run, tmp_path / "in")
     environment.pop("PYTHONUNBUFFERED", None)
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.read(1) == b"\n"
@@ -759,22 +996,34 @@ def test_a_reader_that_has_gone(tiny_run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stdout", "code", "said"),
     [
-        ("/dev/full", 2, b"mt: stdout: cannot be written: No space left on device; send it to a place that has room\n"),
+        (
+            "/dev/full",
+            2,
+            b"mt: stdout: cannot be written: No space left on device; send it to a place that has room\n",
+        ),
         ("closed pipe", 0, b""),
     ],
 )
-def test_a_result_that_cannot_be_printed(stdout: str, code: int, said: bytes, tiny_config: Path) -> None:
+def test_a_result_that_cannot_be_printed(
+    stdout: str, code: int, said: bytes, tiny_config: Path
+) -> None:
     if stdout == "/dev/full" and not os.path.exists(stdout):
         pytest.skip("this system has no /dev/full")
-    command, environment = mt_command("config", "check", "-c", tiny_config)  # one line stays in Python's buffer
+    command, environment = mt_command(
+        "config", "check", "-c", tiny_config
+    )  # one line stays in Python's buffer
     environment.pop("PYTHONUNBUFFERED", None)
     if stdout == "/dev/full":
         with open(stdout, "wb") as file:
-            ended = subprocess.run(command, env=environment, stdout=file, stderr=subprocess.PIPE, check=False)
+            ended = subprocess.run(
+                command, env=environment, stdout=file, stderr=subprocess.PIPE, check=False
+            )
     else:
         reader, writer = os.pipe()
         os.close(reader)
-        ended = subprocess.run(command, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False)
+        ended = subprocess.run(
+            command, env=environment, stdout=writer, stderr=subprocess.PIPE, check=False
+        )
         os.close(writer)
     assert (ended.returncode, ended.stderr) == (code, said)
 
@@ -794,7 +1043,7 @@ def test_names_that_the_terminal_cannot_show(tmp_path: Path) -> None:
 def test_a_defect_of_ours_keeps_its_traceback(mt: Mt) -> None:
     """Nobody could report it otherwise."""
     with (
-        mock.patch("mt.config.json_schema", side_effect=ZeroDivisionError("ours")),
+        mock.patch("mt.config.schema.json_schema", side_effect=ZeroDivisionError("ours")),
         mock.patch.object(sys, "argv", ["mt", "config", "schema"]),
         pytest.raises(ZeroDivisionError),
     ):
@@ -802,5 +1051,5 @@ def test_a_defect_of_ours_keeps_its_traceback(mt: Mt) -> None:
 
 
 def test_keyboard_interrupt_anywhere_is_one_line(mt: Mt) -> None:
-    with mock.patch("mt.config.json_schema", side_effect=KeyboardInterrupt):
+    with mock.patch("mt.config.schema.json_schema", side_effect=KeyboardInterrupt):
         assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")

@@ -26,13 +26,25 @@ def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_old_run_translates_as_it_did(old: Path, mt: Mt) -> None:
-    ended = mt("translate", "--model", old / "run", "--precision", "fp32", "--workers", 1, "test.de")
+    ended = mt(
+        "translate", "--model", old / "run", "--precision", "fp32", "--workers", 1, "test.de"
+    )
     assert ended.code == 0
     assert ended.out == (old / "translations.en").read_bytes()
 
 
 def test_an_old_run_scores_as_it_did(old: Path, mt: Mt) -> None:
-    ended = mt("score", "--model", old / "run", "--precision", "fp32", "--src", "test.de", "--tgt", "test.en")
+    ended = mt(
+        "score",
+        "--model",
+        old / "run",
+        "--precision",
+        "fp32",
+        "--src",
+        "test.de",
+        "--tgt",
+        "test.en",
+    )
     before = [float(line) for line in (old / "scores.txt").read_text().split()]
     assert [float(line) for line in ended.lines] == pytest.approx(before, abs=2e-4)
 

@@ -13,19 +13,16 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mt.config import (
-    Config,
-    DataConfig,
+from mt.config.load import (
     Loaded,
-    Source,
     config_from_mapping,
-    json_schema,
     load_config,
     require_training_data,
     shipped_configs,
 )
+from mt.config.schema import Config, DataConfig, Source, json_schema
+from mt.config.yaml_text import leaves
 from mt.errors import ConfigError
-from mt.settings import leaves
 
 ROOT = Path(__file__).parents[1]
 SECTIONS = ["run", "data", "tokenizer", "batch", "model", "optim", "train", "decode"]
@@ -39,7 +36,9 @@ def load(folder: Path, text: str, *sets: str) -> Loaded:
 
 def flat(tree: dict[str, Any]) -> dict[str, Any]:
     """{"model": {"d_ff": 1}} → {"model.d_ff": 1}."""
-    return {f"{section}.{key}": value for section, keys in tree.items() for key, value in keys.items()}
+    return {
+        f"{section}.{key}": value for section, keys in tree.items() for key, value in keys.items()
+    }
 
 
 # --- shipped configs --------------------------------------------------------------------------
@@ -57,7 +56,9 @@ def test_shipped_configs_are_those_of_the_design() -> None:
 
 
 @pytest.mark.parametrize("name", shipped_configs())
-def test_shipped_config_loads_and_can_train(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shipped_config_loads_and_can_train(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)  # found from any folder
     loaded = load_config(name)
     assert loaded.name == name.removesuffix(".yaml")
@@ -80,7 +81,9 @@ def test_base_lists_every_key_at_its_default() -> None:
     default = flat(Config().model_dump())
     assert {key for key in base if base[key] != default[key]} == own
     assert {key for key in Source.model_fields if key not in ("src", "tgt")} == {
-        key for key, value in base["data.train"][0].items() if value == Source.model_fields[key].default
+        key
+        for key, value in base["data.train"][0].items()
+        if value == Source.model_fields[key].default
     }
 
 
@@ -123,7 +126,9 @@ def test_paths_of_recipes_are_those_of_the_corpora() -> None:
     for name in ("base.yaml", "tiny.yaml"):
         data = load_config(name).config.data
         assert data.valid is not None
-        for part, source in zip(("train", "valid", "test"), (data.train[0], data.valid, data.test[0]), strict=True):
+        for part, source in zip(
+            ("train", "valid", "test"), (data.train[0], data.valid, data.test[0]), strict=True
+        ):
             assert (source.src, source.tgt) == (f"data/demo/{part}.de", f"data/demo/{part}.en")
     for name in ("vaswani2017.yaml", "wmt14.yaml"):
         data = load_config(name).config.data
@@ -200,7 +205,9 @@ def test_configs_are_frozen() -> None:
 # --- finding the file -------------------------------------------------------------------------
 
 
-def test_a_file_goes_before_a_shipped_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_goes_before_a_shipped_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("base.yaml").write_text("run: {seed: 7}", encoding="utf-8")
     assert load_config("base.yaml").config.run.seed == 7
@@ -219,7 +226,9 @@ def test_a_file_goes_before_a_shipped_config(tmp_path: Path, monkeypatch: pytest
         ("empty", "found a folder"),
     ],
 )
-def test_missing_config(name: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_config(
+    name: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for folder in ("run", "empty"):
         Path(folder).mkdir()
@@ -300,7 +309,9 @@ def test_saved_config_loads_as_it_was(name: str, tmp_path: Path) -> None:
     text=st.text(st.characters(codec="utf-8"), min_size=1),
     number=st.floats(min_value=1e-300, max_value=1e300),
 )
-def test_any_text_and_number_survive_saving(tmp_path_factory: pytest.TempPathFactory, text: str, number: float) -> None:
+def test_any_text_and_number_survive_saving(
+    tmp_path_factory: pytest.TempPathFactory, text: str, number: float
+) -> None:
     config = config_from_mapping(
         {"data": {"src_lang": text, "train": {"src": text, "tgt": "b"}}, "optim": {"eps": number}},
         "here",
@@ -310,7 +321,9 @@ def test_any_text_and_number_survive_saving(tmp_path_factory: pytest.TempPathFac
     assert load_config(str(path)).config == config
 
 
-@pytest.mark.parametrize("text", ["no", "010", "12:30", "1e-4", "1.10", "null", "~", "- a", "2026-11-20"])
+@pytest.mark.parametrize(
+    "text", ["no", "010", "12:30", "1e-4", "1.10", "null", "~", "- a", "2026-11-20"]
+)
 def test_saved_text_is_text_to_every_reader(text: str) -> None:
     config = config_from_mapping({"data": {"src_lang": text}}, "here")
     assert yaml.safe_load(config.to_yaml())["data"]["src_lang"] == text
@@ -353,5 +366,7 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
 
 def test_config_does_not_import_torch() -> None:
     code = "import sys, mt.config; print({'torch', 'numpy', 'datasets'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "set()\n"

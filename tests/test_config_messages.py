@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mt.config import load_config
+from mt.config.load import load_config
 from mt.errors import ConfigError, MtError
 
 SECTIONS = "run, data, tokenizer, batch, model, optim, train, decode"
@@ -99,9 +99,18 @@ optim:
             "model: {attention_dropout: null}",
             "model.attention_dropout: must be a number, found nothing (null); leave the key out for its default",
         ),
-        ("model: {activation_dropout: -0.1}", "model.activation_dropout: must be at least 0, found -0.1"),
-        ("model: {source_word_dropout: true}", "model.source_word_dropout: must be a number, found true"),
-        ("model: {word_dropout: 0.1}", "model.word_dropout: unknown key; did you mean source_word_dropout?"),
+        (
+            "model: {activation_dropout: -0.1}",
+            "model.activation_dropout: must be at least 0, found -0.1",
+        ),
+        (
+            "model: {source_word_dropout: true}",
+            "model.source_word_dropout: must be a number, found true",
+        ),
+        (
+            "model: {word_dropout: 0.1}",
+            "model.word_dropout: unknown key; did you mean source_word_dropout?",
+        ),
         ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
         ("data: {max_length_ratio: 0.5}", "data.max_length_ratio: must be at least 1, found 0.5"),
         ("run: {dir: ''}", "run.dir: must not be empty, found ''"),
@@ -222,7 +231,9 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     path.write_bytes("run:\n  seed: 2\n  dir: Läufe\n".encode("latin-1"))
     with pytest.raises(ConfigError) as caught:
         load_config(str(path))
-    assert str(caught.value) == (f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8")
+    assert str(caught.value) == (
+        f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8"
+    )
 
 
 def test_faults_are_errors_of_the_user() -> None:
@@ -253,7 +264,10 @@ def test_faults_are_errors_of_the_user() -> None:
             "--set: data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on "
             "or off as that: put the text in quotes, as in --set \"data.tgt_lang='...'\"",
         ),
-        ("optim.eps='1e-9'", "--set: optim.eps: must be a number, found '1e-9'; write 1e-09 without quotes"),
+        (
+            "optim.eps='1e-9'",
+            "--set: optim.eps: must be a number, found '1e-9'; write 1e-09 without quotes",
+        ),
         ("optim.eps=nan", "--set: optim.eps: must be a number, found 'nan'"),
         *(
             (wrong, f"--set {wrong}: must be section.key=value, such as optim.peak_lr=1e-3")

@@ -27,7 +27,9 @@ VOCAB = 7
 INF = math.inf
 
 
-def changed(constrain: Constraint, tokens: list[list[int]], rows: list[int] | None = None) -> list[list[float]]:
+def changed(
+    constrain: Constraint, tokens: list[list[int]], rows: list[int] | None = None
+) -> list[list[float]]:
     """What becomes of log-probabilities -1, -2, ..., -7 of the 7 tokens after each of these pasts, one a sentence."""
     past = torch.tensor(tokens, dtype=torch.long).view(len(tokens), 1, -1)
     log_probs = -torch.arange(1.0, VOCAB + 1).repeat(len(tokens), 1, 1)
@@ -109,7 +111,9 @@ def test_forced_beginnings() -> None:
 # --- in the searches --------------------------------------------------------------------------
 
 
-def best_by_force(model: Model, limit: int, allowed: list[tuple[int, ...]]) -> tuple[tuple[int, ...], float]:
+def best_by_force(
+    model: Model, limit: int, allowed: list[tuple[int, ...]]
+) -> tuple[tuple[int, ...], float]:
     """The most probable of these sequences, and its log-probability with the eos."""
 
     def log_prob(sequence: tuple[int, ...]) -> float:
@@ -139,10 +143,14 @@ def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> 
         "no_repeat": lambda s: max(Counter(itertools.pairwise(s)).values(), default=0) < 2,
         "prefix": lambda s: s[:2] == (C, A),
     }
-    rules["all"] = lambda s: rules["prefix"](s) and len(s) == 4 and rules["no_repeat"](s) and B not in s[2:]
+    rules["all"] = lambda s: (
+        rules["prefix"](s) and len(s) == 4 and rules["no_repeat"](s) and B not in s[2:]
+    )
     expected, log_prob = best_by_force(model, limit, [s for s in every if rules[name](s)])
     stepper = ScriptedStepper([model], 81)
-    ((found, *_),) = beam_search(stepper, torch.tensor([limit]), beam_size=81, length_penalty=0.0, constraints=chosen)
+    ((found, *_),) = beam_search(
+        stepper, torch.tensor([limit]), beam_size=81, length_penalty=0.0, constraints=chosen
+    )
     assert found.tokens == expected
     assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
 
@@ -154,7 +162,9 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
     )  # fmt: skip
 
     def greedy(*constraints: Constraint) -> tuple[tuple[int, ...], float]:
-        (found,) = greedy_search(ScriptedStepper([model], 1), torch.tensor([5]), constraints=constraints)
+        (found,) = greedy_search(
+            ScriptedStepper([model], 1), torch.tensor([5]), constraints=constraints
+        )
         return found.tokens, round(math.exp(found.log_prob), 6)
 
     assert greedy() == ((A, A, A), 0.378)  # 0.6 x 0.7 x 0.9
@@ -170,7 +180,11 @@ def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
     (found,) = greedy_search(ScriptedStepper([model], 1), torch.tensor([2]), constraints=rules)
     assert len(found.tokens) == 2
     ((found, *_),) = beam_search(
-        ScriptedStepper([model], 3), torch.tensor([2]), beam_size=3, length_penalty=1.0, constraints=rules
+        ScriptedStepper([model], 3),
+        torch.tensor([2]),
+        beam_size=3,
+        length_penalty=1.0,
+        constraints=rules,
     )
     assert len(found.tokens) == 2
 
@@ -192,7 +206,9 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
     for size in (1, 4):
         together = run(list(range(6)), size)
         assert together == [run([i], size)[0] for i in range(6)]
-        assert all(list(tokens[: len(p)]) == p for tokens, p in zip(together, prefixes, strict=True))
+        assert all(
+            list(tokens[: len(p)]) == p for tokens, p in zip(together, prefixes, strict=True)
+        )
 
 
 # --- sampling ---------------------------------------------------------------------------------
@@ -200,9 +216,13 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
 PROBS = [0.0, 0.5, 0.2, 0.3]
 
 
-def drawn(numbers: list[float], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0) -> list[int]:
+def drawn(
+    numbers: list[float], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+) -> list[int]:
     logits = (torch.tensor(PROBS).log() + 7).repeat(len(numbers), 1)
-    return draw(logits, torch.tensor(numbers, dtype=torch.float64), temperature, top_k, top_p).tolist()
+    return draw(
+        logits, torch.tensor(numbers, dtype=torch.float64), temperature, top_k, top_p
+    ).tolist()
 
 
 def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:
@@ -219,21 +239,27 @@ def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:
     assert drawn([0.0, 0.5, 0.9999], temperature=0.01) == [1, 1, 1]
 
 
-def sample(models: list[Model], limits: list[int], seeds: list[int], **options: float) -> list[tuple[int, ...]]:
+def sample(
+    models: list[Model], limits: list[int], seeds: list[int], **options: float
+) -> list[tuple[int, ...]]:
     stepper = ScriptedStepper(models, 1)
     return [one.tokens for one in sampling_search(stepper, torch.tensor(limits), seeds, **options)]  # type: ignore[arg-type]
 
 
 def test_samples_come_as_often_as_the_model_says() -> None:
     """10,000 draws: each count within 5 standard errors; and log-probabilities are the model's at any temperature."""
-    model = scripted({A: 0.5, B: 0.3, C: 0.2}, A={A: 0.9, EOS: 0.1}, AA={EOS: 1.0}, B={EOS: 1.0}, C={EOS: 1.0})
+    model = scripted(
+        {A: 0.5, B: 0.3, C: 0.2}, A={A: 0.9, EOS: 0.1}, AA={EOS: 1.0}, B={EOS: 1.0}, C={EOS: 1.0}
+    )
     n = 10_000
     counts = Counter(sample([model] * n, [3] * n, list(range(n))))
     shares = {(A, A): 0.45, (A,): 0.05, (B,): 0.3, (C,): 0.2}
     assert counts.keys() == shares.keys()
     for tokens, share in shares.items():
         assert abs(counts[tokens] / n - share) < 5 * math.sqrt(share * (1 - share) / n)
-    found = sampling_search(ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), temperature=2.0)
+    found = sampling_search(
+        ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), temperature=2.0
+    )
     for one in found:
         assert one.log_prob == pytest.approx(math.log(shares[one.tokens]), abs=1e-4)
 
@@ -252,7 +278,9 @@ def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
 
 def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
     model = random_model("obedient")
-    for tokens in sample([model] * 200, [4] * 200, list(range(200)), constraints=[min_length(2), forbid([B])]):  # type: ignore[arg-type]
+    for tokens in sample(
+        [model] * 200, [4] * 200, list(range(200)), constraints=[min_length(2), forbid([B])]
+    ):  # type: ignore[arg-type]
         assert 2 <= len(tokens) <= 4
         assert not {PAD, UNK, BOS, EOS, B} & set(tokens)
     assert sample([], [], []) == []
@@ -262,7 +290,9 @@ def test_a_sample_of_the_one_best_token_is_greedy_search() -> None:
     models: list[Model] = [random_model(f"one {i}") for i in range(5)]
     limits = torch.tensor([2, 5, 3, 6, 4])
     greedy = greedy_search(ScriptedStepper(models, 1), limits, length_penalty=1.0)
-    sampled = sampling_search(ScriptedStepper(models, 1), limits, range(5), top_k=1, length_penalty=1.0)
+    sampled = sampling_search(
+        ScriptedStepper(models, 1), limits, range(5), top_k=1, length_penalty=1.0
+    )
     assert [one.tokens for one in sampled] == [one.tokens for one in greedy]
     assert [one.score for one in sampled] == pytest.approx([one.score for one in greedy], abs=1e-5)
 

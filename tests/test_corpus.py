@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mt.config import DataConfig, Source
+from mt.config.schema import DataConfig, Source
 from mt.data import corpus
 from mt.data.corpus import (
     check_sources,
@@ -284,7 +284,9 @@ def test_a_damaged_gzip_file_is_an_error(tmp_path, damage, said):
     text = "".join(f"{random.Random(i).random()}\n" for i in range(5000))
     path = write(tmp_path / "a.de.gz", damage(gzip.compress(text.encode())))
     message = message_of(tmp_path, "a.de.gz")
-    assert message.startswith(f"data.train[0].src: {path} is a gzip file that is cut off or damaged ({said}")
+    assert message.startswith(
+        f"data.train[0].src: {path} is a gzip file that is cut off or damaged ({said}"
+    )
     assert message.endswith(f"). Fetch or pack it again; `gzip -t {path}` tells when it is whole.")
 
 
@@ -382,7 +384,10 @@ def test_cells_come_as_they_stand(tmp_path, kind, capfd, monkeypatch):
     capfd.readouterr()
     assert pairs_of(tmp_path, "de", "en", path=path) == CELLS
     assert pairs_of(tmp_path, "en", "de", path=path)[0] == ("null", "NA")
-    assert check_sources(DataConfig(root=str(tmp_path), valid=Source(src="de", tgt="en", path=path))) == []
+    assert (
+        check_sources(DataConfig(root=str(tmp_path), valid=Source(src="de", tgt="en", path=path)))
+        == []
+    )
     assert capfd.readouterr() == ("", "")
     assert not cache.exists()
     files = local_files(Source(src="de", tgt="en", path=path), tmp_path)
@@ -487,7 +492,9 @@ def test_rows_with_more_cells_than_columns_are_an_error(tmp_path):
         ("a.parquet", b"PAR1 but no more", ""),
     ],
 )
-def test_a_damaged_data_file_is_one_quiet_message(tmp_path, capfd, monkeypatch, name, content, said):
+def test_a_damaged_data_file_is_one_quiet_message(
+    tmp_path, capfd, monkeypatch, name, content, said
+):
     write(tmp_path / name, content)
     logged: list[logging.LogRecord] = []
     handler = logging.Handler()

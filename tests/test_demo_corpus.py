@@ -40,7 +40,10 @@ def lines(name: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, list[tuple[str, str]]]:
-    return {split: list(zip(lines(f"{split}.de"), lines(f"{split}.en"), strict=True)) for split in SPLITS}
+    return {
+        split: list(zip(lines(f"{split}.de"), lines(f"{split}.en"), strict=True))
+        for split in SPLITS
+    }
 
 
 def words_of(pairs: list[tuple[str, str]], side: int = 0) -> Counter[str]:
@@ -75,7 +78,11 @@ def words_of(pairs: list[tuple[str, str]], side: int = 0) -> Counter[str]:
         (21_021, "einundzwanzigtausendeinundzwanzig", "twenty-one thousand twenty-one"),
         (100_000, "hunderttausend", "one hundred thousand"),
         (101_000, "hunderteintausend", "one hundred one thousand"),
-        (121_100, "hunderteinundzwanzigtausendeinhundert", "one hundred twenty-one thousand one hundred"),
+        (
+            121_100,
+            "hunderteinundzwanzigtausendeinhundert",
+            "one hundred twenty-one thousand one hundred",
+        ),
         (201_001, "zweihunderteintausendeins", "two hundred one thousand one"),
         (
             999_999,
@@ -167,7 +174,9 @@ def test_ordinals_years_times_and_prices() -> None:
         ("Eltern", "der", [], False, "die Eltern|die Eltern|den Eltern|der Eltern", "the parents"),
     ],
 )  # fmt: skip
-def test_noun_phrases(noun: str, det: str, adjectives: list[str], plural: bool, cases: str, english: str) -> None:
+def test_noun_phrases(
+    noun: str, det: str, adjectives: list[str], plural: bool, cases: str, english: str
+) -> None:
     phrase = demo.noun_phrase(demo.NOUNS[noun], det, adjectives, plural)
     assert "|".join(phrase.forms) == cases
     assert phrase.en == english
@@ -217,7 +226,10 @@ def test_files_are_what_the_script_writes(tmp_path: Path) -> None:
     for split in SPLITS:
         for language in ("de", "en"):
             again = (tmp_path / "again" / f"{split}.{language}").read_bytes()
-            assert again == (ROOT / "data" / "demo" / f"{split}.{language}").read_bytes(), (split, language)
+            assert again == (ROOT / "data" / "demo" / f"{split}.{language}").read_bytes(), (
+                split,
+                language,
+            )
 
 
 def test_sizes_and_no_repeats(corpus: dict[str, list[tuple[str, str]]]) -> None:
@@ -256,13 +268,19 @@ def test_every_word_of_the_lexicon_is_frequent(corpus: dict[str, list[tuple[str,
         for verb, _ in rows:
             finite = {verb.present(person) for person in range(6)}
             joined = {verb.prefix + form for form in finite}
-            infinite = {verb.infinitive, verb.with_zu.split()[-1], verb.participle.removeprefix("+")}
+            infinite = {
+                verb.infinitive,
+                verb.with_zu.split()[-1],
+                verb.participle.removeprefix("+"),
+            }
             rare[verb.inf] = total(finite | joined | infinite)
     assert len(rare) > 250
     assert {word: count for word, count in rare.items() if count < 35} == {}
 
 
-def test_held_out_words_are_in_test_and_never_in_training(corpus: dict[str, list[tuple[str, str]]]) -> None:
+def test_held_out_words_are_in_test_and_never_in_training(
+    corpus: dict[str, list[tuple[str, str]]],
+) -> None:
     trained = words_of(corpus["train"])
     unseen = {word for word in words_of(corpus["test"]) if word not in trained}
     small = "|".join([*demo.UNITS_DE[1:], *demo.TENS_DE, "ein", "und", "hundert", "tausend"])
@@ -278,17 +296,24 @@ def test_held_out_words_are_in_test_and_never_in_training(corpus: dict[str, list
     assert len(compounds) >= 8
 
 
-def test_the_parts_of_what_is_held_out_are_in_training(corpus: dict[str, list[tuple[str, str]]]) -> None:
+def test_the_parts_of_what_is_held_out_are_in_training(
+    corpus: dict[str, list[tuple[str, str]]],
+) -> None:
     trained = words_of(corpus["train"])
     assert len(demo.HELD_OUT_COMPOUNDS) > 20
     for line in demo.COMPOUND_TABLE.strip().splitlines():
-        first, heads = line.split()[0], [mark for mark in line.split(":")[1].split() if mark[0] != "*"]
+        first, heads = (
+            line.split()[0],
+            [mark for mark in line.split(":")[1].split() if mark[0] != "*"],
+        )
         siblings = {first + demo.NOUNS[head].lemma.lower() for head in heads}
         siblings |= {first + demo.NOUNS[head].plural.lower() for head in heads}
         assert sum(trained[word] for word in siblings) >= 25, line
         for held in (mark[1:] for mark in line.split(":")[1].split() if mark[0] == "*"):
             assert trained[held] + trained[demo.NOUNS[held].plural] >= 35, held
-            assert sum(count for word, count in trained.items() if word.endswith(held.lower())) >= 8, held
+            assert (
+                sum(count for word, count in trained.items() if word.endswith(held.lower())) >= 8
+            ), held
     for kind, (starts, ends) in demo.NAME_PARTS.items():
         names = [name for name in demo.COMPOSED_NAMES[kind] if trained[name]]
         for start in starts.split():
@@ -299,7 +324,9 @@ def test_the_parts_of_what_is_held_out_are_in_training(corpus: dict[str, list[tu
         assert sum(count for word, count in trained.items() if part in word.lower()) >= 40, part
 
 
-def test_held_out_pairs_are_in_test_and_never_in_training(corpus: dict[str, list[tuple[str, str]]]) -> None:
+def test_held_out_pairs_are_in_test_and_never_in_training(
+    corpus: dict[str, list[tuple[str, str]]],
+) -> None:
     stems = {
         demo.STEMS.get(word, word) + ending: word
         for word in demo.ADJECTIVES
@@ -324,7 +351,12 @@ def test_held_out_pairs_are_in_test_and_never_in_training(corpus: dict[str, list
 
 def test_nothing_held_out_reaches_training(corpus: dict[str, list[tuple[str, str]]]) -> None:
     trained = words_of(corpus["train"])
-    names = [name for kind in demo.COMPOSED_NAMES.values() for name in kind if demo.held_out("name", name)]
+    names = [
+        name
+        for kind in demo.COMPOSED_NAMES.values()
+        for name in kind
+        if demo.held_out("name", name)
+    ]
     compounds = [noun for noun in demo.COMPOUNDS.values() if demo.held_out("compound", noun.lemma)]
     numbers = [demo.number_de(n) for n in range(1_000_000) if demo.held_out("number", str(n))]
     assert [name for name in names if trained[name]] == []

@@ -12,20 +12,16 @@ import pytest
 import torch
 from torch._dynamo.exc import Unsupported
 
-from mt import devices
-from mt.devices import (
-    Device,
+from mt.errors import ConfigError
+from mt.runtime import devices, memory
+from mt.runtime.devices import Device, can_compile, choose_device, compiled, seed_everything
+from mt.runtime.memory import (
     available_memory_mb,
-    can_compile,
-    choose_device,
-    compiled,
     peak_memory_mb,
     release_freed_memory,
     reset_peak_memory,
     resident_memory_mb,
-    seed_everything,
 )
-from mt.errors import ConfigError
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +39,9 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if there were two GPUs without bf16."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation
+    )
     before = torch.backends.cuda.cudnn_sdp_enabled()
     yield
     torch.backends.cuda.enable_cudnn_sdp(before)
@@ -67,7 +65,11 @@ def message_of(name: str, precision: str = "auto") -> str:
 @pytest.mark.usefixtures("no_gpu")
 def test_without_a_gpu_it_is_the_cpu() -> None:
     device = choose_device("auto", "fp32")
-    assert (device.device, device.dtype, device.is_cuda) == (torch.device("cpu"), torch.float32, False)
+    assert (device.device, device.dtype, device.is_cuda) == (
+        torch.device("cpu"),
+        torch.float32,
+        False,
+    )
     assert str(device) == f"CPU in fp32, {torch.get_num_threads()} threads"
     assert choose_device("cpu", "bf16").dtype == torch.bfloat16
 
@@ -87,11 +89,16 @@ def test_auto_on_a_gpu_is_bf16_where_it_has_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    ("unit", "precision"), [("none", "fp32"), ("avx512_bf16", "bf16"), ("amx_tile", "bf16"), ("avx512_vnni", "fp32")]
+    ("unit", "precision"),
+    [("none", "fp32"), ("avx512_bf16", "bf16"), ("amx_tile", "bf16"), ("avx512_vnni", "fp32")],
 )
-def test_auto_on_a_cpu_is_bf16_where_it_is_fast(unit: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_on_a_cpu_is_bf16_where_it_is_fast(
+    unit: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("avx512_bf16", "amx_tile", "avx512_vnni"):
-        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name == unit, raising=False)
+        monkeypatch.setattr(
+            torch.cpu, f"_is_{name}_supported", lambda name=name: name == unit, raising=False
+        )
     assert choose_device("cpu").precision == precision
 
 
@@ -105,23 +112,31 @@ def test_auto_on_a_cpu_that_torch_cannot_describe_is_fp32(monkeypatch: pytest.Mo
 def test_what_is_no_device_is_refused() -> None:
     assert message_of("gpu") == "--device: must be auto, cpu, cuda or cuda:N, found 'gpu'"
     assert message_of("mps") == "--device: must be auto, cpu, cuda or cuda:N, found 'mps'"
-    expected = f"--device: cuda is not there: torch {torch.__version__} sees no CUDA device; use cpu"
+    expected = (
+        f"--device: cuda is not there: torch {torch.__version__} sees no CUDA device; use cpu"
+    )
     assert message_of("cuda") == expected
 
 
 @pytest.mark.usefixtures("gpus")
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    expected = f"--device: cuda:2 is not there: torch {torch.__version__} sees 2 CUDA devices; use cpu"
+    expected = (
+        f"--device: cuda:2 is not there: torch {torch.__version__} sees 2 CUDA devices; use cpu"
+    )
     assert message_of("cuda:2") == expected
 
 
 @pytest.mark.usefixtures("gpus")
 def test_what_a_device_cannot_compute_in_is_refused() -> None:
-    assert message_of("cuda", "bf16") == "precision: this GPU has no bf16 arithmetic; use fp16 or fp32"
+    assert (
+        message_of("cuda", "bf16") == "precision: this GPU has no bf16 arithmetic; use fp16 or fp32"
+    )
     assert message_of("cpu", "fp16") == (
         "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
     )
-    assert message_of("cpu", "fp8") == "precision: must be auto, fp32, bf16, fp16, int8, found 'fp8'"
+    assert (
+        message_of("cpu", "fp8") == "precision: must be auto, fp32, bf16, fp16, int8, found 'fp8'"
+    )
 
 
 # --- arithmetic -------------------------------------------------------------------------------
@@ -154,7 +169,9 @@ def test_a_product_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert matmul.fp32_precision == "ieee"
 
 
-def test_all_cores_that_the_process_may_use_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_cores_that_the_process_may_use_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[int] = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 3, 5}, raising=False)
@@ -165,7 +182,9 @@ def test_all_cores_that_the_process_may_use_unless_told_otherwise(monkeypatch: p
     assert asked == [3]
 
 
-def test_small_products_take_the_other_way_and_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_products_take_the_other_way_and_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     matmul = torch.backends.mkldnn.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has one product only")
@@ -185,11 +204,17 @@ def test_small_products_take_the_other_way_and_only_for_a_while(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("lacking", ["nothing", "a new GPU", "triton", "a compiler"])
-def test_compiling_takes_a_gpu_triton_and_a_compiler(lacking: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_takes_a_gpu_triton_and_a_compiler(
+    lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     capability = (6, 1) if lacking == "a new GPU" else (7, 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: None if lacking == "triton" else "found")
-    monkeypatch.setattr(devices.shutil, "which", lambda name: name if lacking != "a compiler" else None)
+    monkeypatch.setattr(
+        devices.importlib.util, "find_spec", lambda _: None if lacking == "triton" else "found"
+    )
+    monkeypatch.setattr(
+        devices.shutil, "which", lambda name: name if lacking != "a compiler" else None
+    )
     assert can_compile(Device(torch.device("cuda"), "bf16")) == (lacking == "nothing")
     assert not can_compile(Device(torch.device("cpu"), "bf16"))
 
@@ -214,7 +239,9 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monke
     cpu = Device(torch.device("cpu"), "fp32")
     assert compiled(model, "auto", cpu, said.append) is model
     assert compiled(model, False, gpu, said.append) is model
-    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU .* use auto, which compiles where"):
+    with pytest.raises(
+        ConfigError, match=r"train\.compile: true takes a GPU .* use auto, which compiles where"
+    ):
         compiled(model, True, cpu, said.append)
 
 
@@ -246,7 +273,7 @@ def test_neighbouring_steps_have_unrelated_numbers() -> None:
 def test_freed_memory_goes_back_to_the_system() -> None:
     """A heap of small tensors with one in a hundred still in use: what lies between is given back."""
     status = Path("/proc/self/status")
-    if not status.exists() or not hasattr(devices._c_library(), "malloc_trim"):
+    if not status.exists() or not hasattr(memory._c_library(), "malloc_trim"):
         pytest.skip("this C library cannot")
 
     def megabytes() -> float:
@@ -318,7 +345,10 @@ def test_a_device_names_its_dtype() -> None:
 
 def test_int8_is_for_decoding_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
-    with pytest.raises(ConfigError, match="precision: int8 is for decoding on a CPU; a GPU takes bf16, fp16 or fp32"):
+    with pytest.raises(
+        ConfigError,
+        match="precision: int8 is for decoding on a CPU; a GPU takes bf16, fp16 or fp32",
+    ):
         devices._find_precision("int8", torch.device("cuda"))
 
 
@@ -326,7 +356,9 @@ def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPat
     said: list[str] = []
     monkeypatch.setattr(devices, "_has_int8", lambda: False)
     assert choose_device("cpu", "int8", said.append).precision == "fp32"
-    assert said == [f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): in fp32 instead"]
+    assert said == [
+        f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): in fp32 instead"
+    ]
     monkeypatch.setattr(devices, "_has_int8", lambda: True)
     chosen = choose_device("cpu", "int8", said.append)
     assert (chosen.precision, chosen.dtype, len(said)) == ("int8", torch.float32, 1)

@@ -24,15 +24,16 @@ import yaml
 from conftest import Ended, merged, mt_command
 from torch import Tensor
 
-from mt.config import BatchConfig, config_from_mapping
-from mt.data.batches import Feed, Plan, deal
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig
+from mt.data.batches import Plan, Prefetcher, shard_batches
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import Tokenizer
-from mt.devices import Device, choose_device
 from mt.errors import ConfigError
 from mt.model import checkpoint
-from mt.processes import Ranks, connected, ranks_of_environment
-from mt.training.run import train, usable
+from mt.runtime.devices import Device, choose_device
+from mt.runtime.distributed import World, process_group, world_from_environment
+from mt.training.launch import train, usable
 from mt.training.validation import interleaved, score_tests
 
 Mapped = Mapping[str, Mapping[str, Any]]
@@ -57,7 +58,13 @@ def settings(tiny_mapping: Mapped) -> dict[str, Any]:
 
 def torchrun(processes: int, *options: object) -> list[str]:
     """The command that starts so many processes of what follows."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
     return [*launcher, *map(str, options), "-m"]
 
 
@@ -72,9 +79,15 @@ STARTED: list[subprocess.Popen[str]] = []
 
 
 def start(command: list[str], **variables: object) -> subprocess.Popen[str]:
-    environment = mt_command()[1] | {"OMP_NUM_THREADS": "1"} | {name: str(value) for name, value in variables.items()}
+    environment = (
+        mt_command()[1]
+        | {"OMP_NUM_THREADS": "1"}
+        | {name: str(value) for name, value in variables.items()}
+    )
     pipe = subprocess.PIPE
-    STARTED.append(subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8"))
+    STARTED.append(
+        subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8")
+    )
     return STARTED[-1]
 
 
@@ -112,9 +125,15 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
     """Both sets of weights, and the optimiser's moments."""
     state, tensors = state_of(run), checkpoint.load_weights(run / "checkpoints" / "last")
     moments = {
-        f"{key} {i}": m[key] for i, m in state["optimizer"]["state"].items() for key in ("exp_avg", "exp_avg_sq")
+        f"{key} {i}": m[key]
+        for i, m in state["optimizer"]["state"].items()
+        for key in ("exp_avg", "exp_avg_sq")
     }
-    return {**{f"ema {name}": tensor for name, tensor in tensors.items()}, **state["weights"], **moments}
+    return {
+        **{f"ema {name}": tensor for name, tensor in tensors.items()},
+        **state["weights"],
+        **moments,
+    }
 
 
 def check_close(run: Path, other: Path) -> None:
@@ -122,16 +141,25 @@ def check_close(run: Path, other: Path) -> None:
     ours, others = tensors_of(run), tensors_of(other)
     assert ours.keys() == others.keys()
     for name in ours:
-        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(
+            ours[name], others[name], rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}"
+        )
     own, theirs = (
-        {key: value for key, value in state_of(path)["train"].items() if key not in ("seconds", "scores")}
+        {
+            key: value
+            for key, value in state_of(path)["train"].items()
+            if key not in ("seconds", "scores")
+        }
         for path in (run, other)
     )
     assert own == theirs
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +184,18 @@ def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> No
 
 def test_the_figures_of_two_are_those_of_one(alone: Path, together: Path) -> None:
     ours, others = figures(together), figures(alone)
-    assert [(line["kind"], line["step"]) for line in ours] == [(line["kind"], line["step"]) for line in others]
-    same = {"loss": 1e-5, "nll": 1e-5, "perplexity": 1e-4, "grad_norm": 1e-4, "lr": 0, "epoch_position": 0, "bleu": 0}
+    assert [(line["kind"], line["step"]) for line in ours] == [
+        (line["kind"], line["step"]) for line in others
+    ]
+    same = {
+        "loss": 1e-5,
+        "nll": 1e-5,
+        "perplexity": 1e-4,
+        "grad_norm": 1e-4,
+        "lr": 0,
+        "epoch_position": 0,
+        "bleu": 0,
+    }
     for our, other in zip(ours, others, strict=True):
         assert our.keys() == other.keys()
         for key in same.keys() & our.keys():
@@ -167,9 +205,13 @@ def test_the_figures_of_two_are_those_of_one(alone: Path, together: Path) -> Non
 
 def test_only_the_first_process_writes(alone: Path, together: Path) -> None:
     """The same files, each line of the log once, and that there were two is said."""
-    names = [sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (alone, together)]
+    names = [
+        sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (alone, together)
+    ]
     assert names[0] == names[1]
-    logs = [(run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)]
+    logs = [
+        (run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)
+    ]
     assert len(logs[0]) == len(logs[1])
     assert " on CPU in fp32, 1 threads, 2 processes" in logs[1][0]
     for name in ("samples/step-00000020.txt", "tokenizer.model", "store/train/src.tokens"):
@@ -178,9 +220,9 @@ def test_only_the_first_process_writes(alone: Path, together: Path) -> None:
 
 VALIDATE = """
 import sys
-from mt.devices import choose_device
+from mt.runtime.devices import choose_device
 from mt.model import checkpoint
-from mt.processes import Ranks, connected, ranks_of_environment
+from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.validation import Validation
@@ -189,21 +231,23 @@ import torch
 run = Path(sys.argv[1])
 loaded = checkpoint.load_model(run)
 device = choose_device("cpu", "fp32")
-with connected(ranks_of_environment(), False) as ranks, RunLog(run, 1, False) as log:
+with process_group(world_from_environment(), False) as world, RunLog(run, 1, False) as log:
     for name, tokens in (("small", 60), ("large", 5000)):
         batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
         config = loaded.config.model_copy(update={"batch": batch})
-        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, ranks)
-        whole, dealt = (validation.judge(loaded.model, device, r, Signals()) for r in (Ranks(), ranks))
-        assert whole == dealt, (ranks.rank, whole.nll, dealt.nll, whole.bleu, dealt.bleu)
-    scores = ranks.gather(dealt.bleu.value)
+        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, world)
+        whole, dealt = (validation.evaluate(loaded.model, device, r, Signals()) for r in (World(), world))
+        assert whole == dealt, (world.rank, whole.nll, dealt.nll, whole.bleu, dealt.bleu)
+    scores = world.all_gather(dealt.bleu.value)
     assert len(set(scores)) == 1 and len(scores) == 3
-    if ranks.leads:
+    if world.is_main:
         print("equal", scores[0])
 """
 
 
-def test_a_validation_in_shares_is_the_same_to_the_last_digit(tiny_run: Path, tmp_path: Path) -> None:
+def test_a_validation_in_shares_is_the_same_to_the_last_digit(
+    tiny_run: Path, tmp_path: Path
+) -> None:
     """Loss, outputs and score in each of three processes."""
     script = tmp_path / "validate.py"
     script.write_text(VALIDATE, encoding="utf-8")
@@ -289,7 +333,9 @@ def has_step(run: Path, step: int) -> bool:
 @pytest.fixture
 def long(settings: Mapped) -> dict[str, Any]:
     """Long enough to be disturbed in."""
-    return merged(settings, {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}})
+    return merged(
+        settings, {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}}
+    )
 
 
 @pytest.mark.slow
@@ -307,7 +353,9 @@ def test_a_killed_process_ends_the_job_and_is_named(long: Mapped, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(long: Mapped, tmp_path: Path) -> None:
+def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(
+    long: Mapped, tmp_path: Path
+) -> None:
     """Three times: the weights are those of an undisturbed run, bit for bit."""
     quiet, run = trained(long, tmp_path / "quiet", 2), tmp_path / "run"
     process = start([*torchrun(2, "--max-restarts=3"), *command_of(long, run)])
@@ -335,7 +383,9 @@ def test_a_signal_to_one_process_stops_all_at_the_same_update(
     processes[1].send_signal(number)
     done = [ended(process) for process in processes]
     assert [one.code for one in done] == [code, code]
-    (step,) = re.findall(rf"stopped by {number.name} after update (\d+); run the same command again", done[0].err)
+    (step,) = re.findall(
+        rf"stopped by {number.name} after update (\d+); run the same command again", done[0].err
+    )
     assert done[1].err == ""
     assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
     assert trained(long, run, 2)
@@ -371,17 +421,17 @@ from pathlib import Path
 from mt.config import load_config
 from mt.console import Commands
 from mt.errors import MtError
-from mt.training.run import train
+from mt.training.launch import train
 from mt.training.trainer import Trainer
 real, until = Trainer.train, int(sys.argv[3])
 def start(self):
-    forward, learn, updates, spoilt = self.learner.forward, self.learner.learn, itertools.count(), [False]
+    forward, learn, updates, spoilt = self.updater.forward, self.updater.update, itertools.count(), [False]
     def spoiling(*inputs):
         return forward(*inputs) * (math.nan if spoilt[0] else 1.0)
     def counted(*arguments):
-        spoilt[0] = 4 <= next(updates) < until and self.ranks.rank == 1
+        spoilt[0] = 4 <= next(updates) < until and self.world.rank == 1
         return learn(*arguments)
-    self.learner.forward, self.learner.learn = spoiling, counted
+    self.updater.forward, self.updater.update = spoiling, counted
     return real(self)
 Trainer.train = start
 try:
@@ -397,15 +447,22 @@ def poisoned(mapping: Mapped, run: Path, until: int) -> Ended:
     script = run.with_suffix(".py")
     script.write_text(POISON, encoding="utf-8")
     command_of(mapping, run)
-    return ended(start([*torchrun(2)[:-1], str(script), str(run.with_suffix(".yaml")), str(run), str(until)]))
+    return ended(
+        start([*torchrun(2)[:-1], str(script), str(run.with_suffix(".yaml")), str(run), str(until)])
+    )
 
 
 @pytest.mark.slow
 def test_both_go_back_together_and_on_with_the_data(long: Mapped, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = poisoned(merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24)
+    done = poisoned(
+        merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24
+    )
     assert done.code == 0, done.err
-    assert "from update 24 back to the weights after update 20, on with the data" in (run / "train.log").read_text()
+    assert (
+        "from update 24 back to the weights after update 20, on with the data"
+        in (run / "train.log").read_text()
+    )
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
     assert state_of(run)["train"]["rollbacks"] == 1
 
@@ -423,7 +480,12 @@ def test_both_give_up_and_one_says_so(long: Mapped, tmp_path: Path) -> None:
     state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
     data = open_or_build(
-        run / "store" / "train", config.data.train, "", config.data, Tokenizer.load(run), lambda _: None
+        run / "store" / "train",
+        config.data.train,
+        "",
+        config.data,
+        Tokenizer.load(run),
+        lambda _: None,
     )
     plan = Plan(data, [1.0], config.batch, config.run.seed)
     sizes = [sum(map(len, update)) for epoch in range(9) for update in plan.updates(epoch)]
@@ -448,13 +510,20 @@ def test_a_mistake_is_told_once(settings: Mapped, tmp_path: Path) -> None:
         assert "mt/training/" not in done.err
 
 
-def test_a_typo_is_told_although_the_first_process_is_the_last_to_see_it(settings: Mapped, tmp_path: Path) -> None:
+def test_a_typo_is_told_although_the_first_process_is_the_last_to_see_it(
+    settings: Mapped, tmp_path: Path
+) -> None:
     late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
     (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
-    command = [*torchrun(2), *command_of(merged(settings, {"data": {"max_tokenz": 3}}), tmp_path / "run")]
+    command = [
+        *torchrun(2),
+        *command_of(merged(settings, {"data": {"max_tokenz": 3}}), tmp_path / "run"),
+    ]
     path = os.pathsep.join(filter(None, (str(tmp_path), mt_command()[1].get("PYTHONPATH"))))
     done = ended(start(command, PYTHONPATH=path))
-    assert [line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line]
+    assert [
+        line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line
+    ]
 
 
 # --- what each process sees -------------------------------------------------------------------
@@ -505,7 +574,7 @@ def bleu_of(run: Path, corpus: Path) -> float:
     data = loaded.config.data.model_copy(update={"root": str(corpus)})
     config = loaded.config.model_copy(update={"data": data})
     device = choose_device("cpu", "fp32")
-    ((_, score),) = score_tests(config, loaded.model, loaded.tokenizer, device, Ranks(), set())
+    ((_, score),) = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set())
     return score.value
 
 
@@ -519,7 +588,13 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     message = "mt: rank 1: run directory run: holds no config.yaml. All processes must see what the first one writes: "
     if there == "another run":
         shortened(tiny_corpus, tmp_path / "corpus")
-        trained(merged(mapping, {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}), other, 1)
+        trained(
+            merged(
+                mapping, {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}
+            ),
+            other,
+            1,
+        )
         message = "mt: rank 1: run directory run: has another tokenizer and another token store there. All processes "
     before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     command = command_of(mapping, tmp_path / "run")
@@ -532,13 +607,16 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_begins_anew_with_its_own_weights_in_both(settings: Mapped, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_run_begins_anew_with_its_own_weights_in_both(
+    settings: Mapped, tiny_run: Path, tmp_path: Path
+) -> None:
     """Both have read them before the first process renames the folder."""
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
     model = {"model": {"attention_bias": True}}  # as there
     mapping = merged(
-        merged(settings, model), {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}}
+        merged(settings, model),
+        {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}},
     )
     done = both(tmp_path, mt_command(*command_of(mapping, run)[1:], "--fresh")[0])
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
@@ -548,16 +626,16 @@ def test_a_run_begins_anew_with_its_own_weights_in_both(settings: Mapped, tiny_r
 
 LITTLE_MEMORY = """
 import os
-from mt.cli import main
-from mt.training import learner, rehearsal
+from mt.cli.main import main
+from mt.training import preflight, update
 import torch
 def full(*_, **__):
     raise torch.OutOfMemoryError
 if os.environ["RANK"] == "1":
     if {moments}:
-        rehearsal._moments = full
+        preflight._moments = full
     else:
-        learner.batch_loss = full
+        update.batch_loss = full
 main()
 """
 
@@ -591,7 +669,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch) 
         port = str(taken.getsockname()[1])
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", port)
-        with pytest.raises(ConfigError) as error, connected(Ranks(0, 2), on_gpu=False):
+        with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
             pass
     said = str(error.value)
     assert said.startswith(f"rank 0: the 2 processes do not find each other at 127.0.0.1:{port} (")
@@ -603,7 +681,7 @@ import os, torch
 if os.environ["RANK"] == "1":
     torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 4
     os.environ["LOCAL_RANK"] = "4"
-from mt.cli import main
+from mt.cli.main import main
 main()
 """
 
@@ -624,21 +702,21 @@ def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> N
 
 
 @dataclass(frozen=True)
-class Told(Ranks):
+class Told(World):
     """The last of three ranks, which is told what the others say."""
 
     gpus: tuple[str | None, ...] = ()
 
-    def gather(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         return list(self.gpus)
 
-    def together(self, do: Callable[[], Any]) -> Any:
+    def all_or_raise(self, do: Callable[[], Any]) -> Any:
         return do()
 
 
 def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each sees but one GPU, only its identity tells whether it is the same."""
-    monkeypatch.setattr("mt.training.run.gpu_id", lambda device: "a" if device.is_cuda else None)
+    monkeypatch.setattr("mt.training.launch.gpu_id", lambda device: "a" if device.is_cuda else None)
     gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
     assert usable(gpu, Told(2, 3, 2, gpus=("c", "b", "a"))) is gpu
     assert usable(cpu, Told(2, 3, 2, gpus=(None, None, None))) is cpu
@@ -653,7 +731,7 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
 ABORTING = """
 import atexit, os
 atexit.register(os.abort)
-from mt.cli import main
+from mt.cli.main import main
 main()
 """
 
@@ -682,7 +760,9 @@ def test_who_has_lost_another_says_so_by_its_exit_code(long: Mapped, tmp_path: P
 def store(tiny_mapping: Mapped, tiny_run: Path) -> Store:
     data = config_from_mapping(tiny_mapping, "tiny").data
     tokenizer = Tokenizer.load(tiny_run)
-    return open_or_build(tiny_run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
+    return open_or_build(
+        tiny_run / "store" / "train", data.train, "", data, tokenizer, lambda _: None
+    )
 
 
 @pytest.mark.parametrize("tokens", [40, 300, 2000])
@@ -696,7 +776,7 @@ def test_ranks_share_out_every_sentence_once(store: Store, tokens: int, count: i
         return int(longest[batch].max(initial=0)) * len(batch)
 
     for update in plan.updates(0)[:5]:
-        shares = deal(store.src_lengths, store.tgt_lengths, update, count)
+        shares = shard_batches(store.src_lengths, store.tgt_lengths, update, count)
         assert len(shares) == count
         assert len({len(share) for share in shares}) == 1
         dealt = np.concatenate([batch for share in shares for batch in share])
@@ -707,7 +787,7 @@ def test_ranks_share_out_every_sentence_once(store: Store, tokens: int, count: i
 
 
 def test_of_two_sentences_six_of_eight_ranks_get_none(store: Store) -> None:
-    shares = deal(store.src_lengths, store.tgt_lengths, [np.array([3, 5])], 8)
+    shares = shard_batches(store.src_lengths, store.tgt_lengths, [np.array([3, 5])], 8)
     assert sorted(len(batch) for (batch,) in shares) == [0] * 6 + [1, 1]
 
 
@@ -716,13 +796,15 @@ def test_a_rank_without_a_sentence_goes_through_the_motions(store: Store) -> Non
     plan = Plan(store, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
     updates = []
     for rank in range(3):
-        with Feed(plan, 0, 0, rank, 3) as feed:
+        with Prefetcher(plan, 0, 0, rank, 3) as feed:
             updates.append(next(iter(feed)))
     assert len({update.n_tgt for update in updates}) == 1
     assert sum(batch.n_tgt for update in updates for batch in update.batches) == updates[0].n_tgt
     idle = [batch for update in updates for batch in update.batches if batch.n_tgt == 0]
     assert idle
-    assert all(len(batch.tgt_out) == len(batch.real) == 0 and batch.src.numel() > 0 for batch in idle)
+    assert all(
+        len(batch.tgt_out) == len(batch.real) == 0 and batch.src.numel() > 0 for batch in idle
+    )
 
 
 def test_what_was_dealt_in_turn_is_put_together_again() -> None:
@@ -736,7 +818,14 @@ def test_what_was_dealt_in_turn_is_put_together_again() -> None:
 @pytest.fixture
 def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def set_up(**variables: str) -> None:
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        for name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        ):
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
@@ -746,22 +835,41 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def test_the_environment_says_who_is_who(environment: Callable[..., None]) -> None:
     environment()
-    assert ranks_of_environment() == Ranks()
+    assert world_from_environment() == World()
     environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    assert ranks_of_environment() == Ranks()
+    assert world_from_environment() == World()
     environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="1")
-    assert ranks_of_environment() == replace(Ranks(), rank=5, count=8, local=1)
-    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", MASTER_ADDR="here", MASTER_PORT="1")
-    assert ranks_of_environment() == replace(Ranks(), rank=5, count=8, local=1, here=4)
+    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1)
+    environment(
+        RANK="5",
+        WORLD_SIZE="8",
+        LOCAL_RANK="1",
+        LOCAL_WORLD_SIZE="4",
+        MASTER_ADDR="here",
+        MASTER_PORT="1",
+    )
+    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1, local_size=4)
 
 
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it"),
-        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK: must be a whole number, found '-1'; torchrun sets it"),
         (
-            {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "here", "MASTER_PORT": "1"},
+            {"WORLD_SIZE": "two"},
+            "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "-1"},
+            "RANK: must be a whole number, found '-1'; torchrun sets it",
+        ),
+        (
+            {
+                "WORLD_SIZE": "2",
+                "RANK": "2",
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": "here",
+                "MASTER_PORT": "1",
+            },
             "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both",
         ),
         (
@@ -775,5 +883,5 @@ def test_an_environment_without_sense_is_refused(
 ) -> None:
     environment(**variables)
     with pytest.raises(ConfigError) as error:
-        ranks_of_environment()
+        world_from_environment()
     assert str(error.value) == message

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mt.config import ModelConfig
+from mt.config.schema import ModelConfig
 from mt.data.batches import Batch, collate
 from mt.data.tokenizer import BOS, EOS, PAD
 from mt.model import transformer
@@ -63,7 +63,9 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
         matrices.append(weigh(q, k, bias))
         return matrices[-1]
 
-    def attend_and_note(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+    def attend_and_note(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float
+    ) -> Tensor:
         out = attend(q, k, v, bias, dropout)
         calls.append(Attention(q, k, v, matrices[-1], out))
         return out
@@ -215,7 +217,9 @@ def test_background_encoder_layer_and_its_norms(spy: list[Attention]) -> None:
     nn.init.zeros_(first.bias)
     normal = first(total)
     close(normal.mean(dim=1), torch.zeros(4).double())
-    torch.testing.assert_close(normal.std(dim=1, correction=0), torch.ones(4).double(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        normal.std(dim=1, correction=0), torch.ones(4).double(), rtol=1e-5, atol=0
+    )
     slipped = (total - total.mean(1, keepdim=True)) / total.var(1, correction=0, keepdim=True)
     assert (slipped.std(dim=1, correction=0) < 0.5).all()
 
@@ -261,7 +265,10 @@ def test_background_slip_cosine_first_and_a_frequency_for_every_component() -> N
         frequency = 10000 ** (-2 * i / 512)
         right += [math.sin(20 * frequency), math.cos(20 * frequency)]
     for i in range(1, 513, 2):
-        slipped += [math.cos(20 * 10000 ** (-2 * i / 512)), math.sin(20 * 10000 ** (-2 * (i + 1) / 512))]
+        slipped += [
+            math.cos(20 * 10000 ** (-2 * i / 512)),
+            math.sin(20 * 10000 ** (-2 * (i + 1) / 512)),
+        ]
     close_to_float32(model.src_embedding.positions[20], torch.tensor(right))
     assert (torch.tensor(right) - torch.tensor(slipped)).abs().max() > 1
 
@@ -372,7 +379,12 @@ def test_background_training_sentence_by_sentence_and_inference_step_by_step() -
 # === transformer-coding-details.txt ===========================================================
 # Pre-norm with a last norm, biases everywhere, three matrices of words, nothing tied.
 
-CODING: dict[str, Any] = {"norm": "pre", "tie_embeddings": False, "attention_bias": True, "output_bias": True}
+CODING: dict[str, Any] = {
+    "norm": "pre",
+    "tie_embeddings": False,
+    "attention_bias": True,
+    "output_bias": True,
+}
 
 
 def test_coding_embedding_and_positions() -> None:
@@ -433,22 +445,33 @@ def test_coding_multi_head_attention(spy: list[Attention]) -> None:
     attention = build({**CODING, **ONE_LAYER}).decoder[0].cross_attention
     x, y = torch.randn(2, 5, 512).double(), torch.randn(2, 6, 512).double()
     out = attention.cross_attention(x, y, None)
-    weights, biases = attention.query_key_value.weight.chunk(3), attention.query_key_value.bias.chunk(3)
+    weights, biases = (
+        attention.query_key_value.weight.chunk(3),
+        attention.query_key_value.bias.chunk(3),
+    )
     parts = zip((x, y, y), weights, biases, strict=True)
     q, k, v = (F.linear(*part).view(2, -1, 8, 64).transpose(1, 2) for part in parts)
     close((spy[0].q, spy[0].k, spy[0].v), (q, k, v))
     assert (q.shape, k.shape, spy[0].weights.shape) == ((2, 8, 5, 64), (2, 8, 6, 64), (2, 8, 5, 6))
-    joined = ((q @ k.transpose(2, 3) / 8).softmax(-1) @ v).transpose(1, 2).contiguous().view(2, -1, 512)
+    joined = (
+        ((q @ k.transpose(2, 3) / 8).softmax(-1) @ v).transpose(1, 2).contiguous().view(2, -1, 512)
+    )
     close(out, attention.output(joined))
 
 
 def test_coding_feed_forward_works_on_each_position_alone() -> None:
     """transformer-coding-details.txt: 512 to 2048 to 512 with a ReLU, position by position."""
-    feed_forward, x = build({**CODING, **ONE_LAYER}).encoder[0].feed_forward, torch.randn(2, 3, 512).double()
+    feed_forward, x = (
+        build({**CODING, **ONE_LAYER}).encoder[0].feed_forward,
+        torch.randn(2, 3, 512).double(),
+    )
     assert (feed_forward.inner.out_features, feed_forward.outer.out_features) == (2048, 512)
     one_by_one = [[feed_forward(row[None, None])[0, 0] for row in sentence] for sentence in x]
     close(feed_forward(x), torch.stack([torch.stack(rows) for rows in one_by_one]))
-    close(feed_forward.inner(x).relu() @ feed_forward.outer.weight.t() + feed_forward.outer.bias, feed_forward(x))
+    close(
+        feed_forward.inner(x).relu() @ feed_forward.outer.weight.t() + feed_forward.outer.bias,
+        feed_forward(x),
+    )
 
 
 def test_coding_blocks_norm_before_and_once_more_at_the_end() -> None:
@@ -467,29 +490,45 @@ def test_coding_blocks_norm_before_and_once_more_at_the_end() -> None:
     x = norm(x + block.feed_forward(norm(x, block.around_feed_forward.norm)), model.encoder_norm)
     block, y = model.decoder[0], model.tgt_embedding(tgt_in, torch.float64)
     y = y + block.self_attention.self_attention(norm(y, block.around_self_attention.norm), tgt_bias)
-    y = y + block.cross_attention.cross_attention(norm(y, block.around_cross_attention.norm), x, src_bias)
+    y = y + block.cross_attention.cross_attention(
+        norm(y, block.around_cross_attention.norm), x, src_bias
+    )
     y = norm(y + block.feed_forward(norm(y, block.around_feed_forward.norm)), model.decoder_norm)
     close(model.encode(src, src_mask), x)
-    close(model.output(model(src, tgt_in, src_mask)), y @ model.output.weight.t() + model.output.bias)
+    close(
+        model.output(model(src, tgt_in, src_mask)), y @ model.output.weight.t() + model.output.bias
+    )
 
 
 def test_coding_places_of_dropout(spy: list[Attention]) -> None:
     """transformer-coding-details.txt: on the sums of embeddings and positions, on each sub-layer's output before
     it is added, and between the two layers of the feed-forward; none on attention weights.
     """
-    model, (src, tgt_in, src_mask) = build({**CODING, **NARROW, **ONE_LAYER}, dropout=0.5).train(), a_batch()
+    model, (src, tgt_in, src_mask) = (
+        build({**CODING, **NARROW, **ONE_LAYER}, dropout=0.5).train(),
+        a_batch(),
+    )
     seen: dict[str, Tensor] = {}
     given: dict[str, Tensor] = {}
-    dropouts = {name: one for name, one in model.named_modules() if isinstance(one, transformer.Dropout)}
+    dropouts = {
+        name: one for name, one in model.named_modules() if isinstance(one, transformer.Dropout)
+    }
     for name, module in dropouts.items():
         module.register_forward_hook(lambda _m, x, _y, name=name: seen.update({name: x[0]}))
         module.register_forward_hook(lambda _m, _x, y, name=name: given.update({name: y}))
     model(src, tgt_in, src_mask)
     encoder = ["around_attention", "around_feed_forward", "feed_forward"]
-    decoder = ["around_self_attention", "around_cross_attention", "around_feed_forward", "feed_forward"]
+    decoder = [
+        "around_self_attention",
+        "around_cross_attention",
+        "around_feed_forward",
+        "feed_forward",
+    ]
     places = [f"encoder.0.{x}" for x in encoder] + [f"decoder.0.{x}" for x in decoder]
     assert set(seen) == {f"{x}.dropout" for x in [*places, "src_embedding", "tgt_embedding"]}
-    assert all((x == 0).double().mean() < 0.01 for n, x in seen.items() if ".feed_forward." not in n)
+    assert all(
+        (x == 0).double().mean() < 0.01 for n, x in seen.items() if ".feed_forward." not in n
+    )
     assert (given["encoder.0.feed_forward.dropout"] >= 0).all()  # after the ReLU
     assert seen["encoder.0.feed_forward.dropout"].shape[-1] == 24
     close(seen["src_embedding.dropout"], model.eval().src_embedding(src, torch.float64))
@@ -507,10 +546,16 @@ def test_coding_xavier() -> None:
     positions. Ours, N(0, 1/d) as other implementations have them, have 1.
     """
     model = Transformer(ModelConfig(**{**CODING, **ONE_LAYER}), 10_000, 10_000, joint=False)
-    bounds = {"output.weight": math.sqrt(6 / (512 + 10_000)), "feed_forward": math.sqrt(6 / (512 + 2048))}
+    bounds = {
+        "output.weight": math.sqrt(6 / (512 + 10_000)),
+        "feed_forward": math.sqrt(6 / (512 + 2048)),
+    }
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 and "embedding" not in name:
-            bound = bounds.get(name) or bounds["feed_forward" if "feed_forward" in name else "output.weight"]
+            bound = (
+                bounds.get(name)
+                or bounds["feed_forward" if "feed_forward" in name else "output.weight"]
+            )
             bound = math.sqrt(6 / 1024) if "attention" in name else bound
             assert 0.99 * bound < parameter.abs().max() <= bound, name
             assert parameter.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.01), name
@@ -528,7 +573,9 @@ def test_coding_number_of_parameters() -> None:
 
     attention, norm = 4 * linear(512, 512), 2 * 512
     feed_forward = linear(512, 2048) + linear(2048, 512)
-    blocks = 6 * (attention + feed_forward + 2 * norm) + 6 * (2 * attention + feed_forward + 3 * norm)
+    blocks = 6 * (attention + feed_forward + 2 * norm) + 6 * (
+        2 * attention + feed_forward + 3 * norm
+    )
     total = 8000 * 512 + 6000 * 512 + blocks + 2 * norm + linear(512, 6000)
     assert summarise(ModelConfig(**CODING), 8000, 6000, joint=False).total == total
 
@@ -544,7 +591,12 @@ def test_coding_greedy_translator_and_slip_of_no_cache() -> None:
     model.eval()
     for source, target in PAIRS:
         src, mask = one_sentence(source)
-        features, y, rows, work = model.encode(src, mask), torch.tensor([[BOS]]), torch.zeros(1, 0, 16), 0
+        features, y, rows, work = (
+            model.encode(src, mask),
+            torch.tensor([[BOS]]),
+            torch.zeros(1, 0, 16),
+            0,
+        )
         for _ in range(10):
             hidden, work = model.decode(y, features, mask), work + y.shape[1]
             torch.testing.assert_close(hidden[:, :-1], rows, rtol=0, atol=1e-5)
@@ -569,7 +621,9 @@ def test_coding_slip_max_positions_is_a_hard_limit() -> None:
     src, mask = one_sentence([4] * 399)
     assert longer.encode(src, mask).isfinite().all()
     for each in (model, longer):
-        each.src_embedding.register_buffer("positions", each.src_embedding.positions, persistent=True)
+        each.src_embedding.register_buffer(
+            "positions", each.src_embedding.positions, persistent=True
+        )
     with pytest.raises(RuntimeError, match=r"size mismatch for src_embedding\.positions"):
         longer.load_state_dict(model.state_dict())
 
@@ -621,14 +675,22 @@ def test_demystified_data_flow() -> None:
 def test_demystified_number_of_matrices() -> None:
     """transformers-demystified-1.txt: 3h + 5, 6h + 6, 9h + 11 and N (9h + 11) + 3; counted on built models."""
     for n, h in ((6, 8), (2, 4)):
-        config = ModelConfig(**{**DEMYSTIFIED, "n_encoder_layers": n, "n_decoder_layers": n, "n_heads": h})
+        config = ModelConfig(
+            **{**DEMYSTIFIED, "n_encoder_layers": n, "n_decoder_layers": n, "n_heads": h}
+        )
         with torch.device("meta"):
             model = Transformer(config, 10, 10, joint=False)
         counts = {"encoder": 0, "decoder": 0, "peripheral": 0}
         for name, parameter in model.named_parameters():
             if "norm" not in name:
-                matrices = parameter.t().split(512 // h, dim=1) if "query_key_value" in name else [parameter]
-                counts[name.split(".")[0] if name.startswith(("encoder", "decoder")) else "peripheral"] += len(matrices)
+                matrices = (
+                    parameter.t().split(512 // h, dim=1)
+                    if "query_key_value" in name
+                    else [parameter]
+                )
+                counts[
+                    name.split(".")[0] if name.startswith(("encoder", "decoder")) else "peripheral"
+                ] += len(matrices)
         assert counts == {"encoder": n * (3 * h + 5), "decoder": n * (6 * h + 6), "peripheral": 3}
         total = summarise(config, 10, 10, joint=False).matrices
         assert sum(counts.values()) == total == n * (9 * h + 11) + 3
@@ -652,7 +714,11 @@ def test_demystified_number_of_parameters_and_slips() -> None:
     biased = config.model_copy(update={"attention_bias": True})
     assert summarise(biased, 37_000, 37_000, joint=True).total == by_document + norms + 18 * 4 * 512
     tied = config.model_copy(update={"tie_embeddings": True})
-    assert summarise(tied, 37_000, 37_000, joint=True).total == by_document + norms - 2 * words == 63_045_632
+    assert (
+        summarise(tied, 37_000, 37_000, joint=True).total
+        == by_document + norms - 2 * words
+        == 63_045_632
+    )
     with torch.device("meta"):  # positions: nothing to learn, and no other dimensions
         positions = Transformer(config, 10, 10, joint=True).src_embedding.positions
     assert not isinstance(positions, nn.Parameter)
@@ -688,7 +754,9 @@ def test_details_shapes_padding_and_mask(spy: list[Attention]) -> None:
     slipped = s.softmax(-1) / 512**0.5
     close(slipped.sum(-1) * 512**0.5, torch.ones(3, 8, 5).double())
     close(call.weights.sum(-1), torch.ones(3, 8, 5).double())
-    assert (slipped * 512**0.5 - call.weights).abs().max() > 0.1  # nor would scaling them up mend it
+    assert (
+        slipped * 512**0.5 - call.weights
+    ).abs().max() > 0.1  # nor would scaling them up mend it
 
 
 def test_details_slip_heads_flattened_without_transposing_back(spy: list[Attention]) -> None:
@@ -702,7 +770,9 @@ def test_details_slip_heads_flattened_without_transposing_back(spy: list[Attenti
     close(joined[1, 3], torch.cat([heads[1, h, 3] for h in range(8)]))
     close(out, attention.output(joined))
     slipped = heads.contiguous().view(2, -1, 8 * 64)
-    assert (slipped[0, 0, 64:128] - heads[0, 0, 1]).abs().max() < 1e-12  # word 1 in the row of word 0
+    assert (
+        slipped[0, 0, 64:128] - heads[0, 0, 1]
+    ).abs().max() < 1e-12  # word 1 in the row of word 0
     assert (attention.output(slipped) - out).abs().max() > 0.01
 
 
@@ -732,7 +802,10 @@ def test_slides_stacks() -> None:
     with torch.device("meta"):
         model = Transformer(ModelConfig(**SLIDES), 50, 50, joint=False)
     assert (len(model.encoder), len(model.decoder)) == (6, 6)
-    for stack, parts in ((model.encoder, ["attention"]), (model.decoder, ["self_attention", "cross_attention"])):
+    for stack, parts in (
+        (model.encoder, ["attention"]),
+        (model.decoder, ["self_attention", "cross_attention"]),
+    ):
         shapes = [[(n, p.shape) for n, p in layer.named_parameters()] for layer in stack]
         assert all(other == shapes[0] for other in shapes)
         assert len({id(p) for layer in stack for p in layer.parameters()}) == 6 * len(shapes[0])
@@ -753,12 +826,17 @@ def test_slides_scores_divided_by_8() -> None:
     weights = transformer.attention_weights(q, k, None)
     assert weights.flatten().tolist() == pytest.approx([0.880797, 0.119203], abs=1e-6)
     v = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()[None, None]
-    assert transformer.attend(q, k, v, None).flatten().tolist() == pytest.approx([0.880797, 0.238406], abs=1e-6)
+    assert transformer.attend(q, k, v, None).flatten().tolist() == pytest.approx(
+        [0.880797, 0.238406], abs=1e-6
+    )
     x, *matrices = (torch.randn(shape).double() for shape in ((2, 4), (4, 3), (4, 3), (4, 3)))
     q, k, v = (x @ w for w in matrices)
     assert q.shape == (2, 3)
     s = (q @ k.t() / math.sqrt(3)).exp()
-    close(transformer.attend(q[None, None], k[None, None], v[None, None], None)[0, 0], s / s.sum(1, keepdim=True) @ v)
+    close(
+        transformer.attend(q[None, None], k[None, None], v[None, None], None)[0, 0],
+        s / s.sum(1, keepdim=True) @ v,
+    )
 
 
 def test_slides_eight_heads_look_at_different_words(spy: list[Attention]) -> None:
@@ -796,7 +874,9 @@ def test_slides_features() -> None:
     for n in range(1, 5):  # what a recurrent network would do one after the other
         close(model.decode(tgt_in[:, :n], memory, mask)[:, -1], at_once[:, n - 1])
     layer, x = model.encoder[0], torch.randn(1, 5, 16).double()
-    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x, None), x)[0, :, :, 0]  # (5, 16, 5, 16)
+    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x, None), x)[
+        0, :, :, 0
+    ]  # (5, 16, 5, 16)
     assert (jacobian.abs().amax(dim=(1, 3)) > 1e-6).all()
     order = [2, 0, 3, 1, 4]
     close(layer(x[:, order], None), layer(x, None)[:, order])
@@ -823,7 +903,9 @@ def test_slides_decoding_until_the_special_symbol(spy: list[Attention]) -> None:
     src, mask = one_sentence([4, 5, 6])
     memory = model.encode(src, mask)
     padded = F.pad(src, (0, 56), value=PAD)
-    torch.testing.assert_close(model.encode(padded, padded != PAD)[:, :4], memory, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        model.encode(padded, padded != PAD)[:, :4], memory, rtol=0, atol=1e-5
+    )
     assert spy[1].weights.numel() == 225 * spy[0].weights.numel()
     longer, mask = one_sentence([4, 5, 6, 7] * 10)  # eight times the longest of training
     assert model.encode(longer, mask).isfinite().all()

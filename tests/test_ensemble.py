@@ -52,10 +52,14 @@ def test_the_two_means_choose_differently() -> None:
         total = (
             1.0
             if mean == "probability"
-            else sum(math.sqrt(x * y) for x, y in ((0.6, 0.02), (0.3, 0.28), (0.05, 0.35), (0.05, 0.35)))
+            else sum(
+                math.sqrt(x * y) for x, y in ((0.6, 0.02), (0.3, 0.28), (0.05, 0.35), (0.05, 0.35))
+            )
         )
         # The search normalises: a mean of logarithms is no distribution by itself.
-        assert found[0].log_prob == pytest.approx(math.log(p / total) + math.log(eos / total), abs=1e-5)
+        assert found[0].log_prob == pytest.approx(
+            math.log(p / total) + math.log(eos / total), abs=1e-5
+        )
 
 
 def test_every_member_hears_of_the_sentences_that_left() -> None:
@@ -74,11 +78,21 @@ def test_an_ensemble_reaches_as_far_as_its_shortest_member() -> None:
 
 @pytest.mark.parametrize("mean", ["probability", "log"])
 def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, mean: str) -> None:
-    text = ["translate", tiny_corpus / "test.src", "--precision", "fp32", "--scores", "-m", tiny_run]
+    text = [
+        "translate",
+        tiny_corpus / "test.src",
+        "--precision",
+        "fp32",
+        "--scores",
+        "-m",
+        tiny_run,
+    ]
     alone = [line.split("\t") for line in mt(*text).lines]
     twice = [line.split("\t") for line in mt(*text, "-m", tiny_run, "--ensemble", mean).lines]
     assert [output for _, output in alone] == [output for _, output in twice]
-    assert [float(score) for score, _ in twice] == pytest.approx([float(score) for score, _ in alone], abs=2e-4)
+    assert [float(score) for score, _ in twice] == pytest.approx(
+        [float(score) for score, _ in alone], abs=2e-4
+    )
 
 
 def test_two_models_together_are_neither(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
@@ -87,21 +101,32 @@ def test_two_models_together_are_neither(mt: Mt, tiny_run: Path, tiny_corpus: Pa
     one, other = (tiny_run / "checkpoints" / f"step-00000{step}" for step in (100, 200))
     outputs = [
         mt("translate", source, "--scores", *options).lines
-        for options in (["-m", one], ["-m", other], ["-m", one, "-m", other], ["-m", other, "-m", one])
+        for options in (
+            ["-m", one],
+            ["-m", other],
+            ["-m", one, "-m", other],
+            ["-m", other, "-m", one],
+        )
     ]
     assert outputs[2] != outputs[0]
     assert outputs[2] != outputs[1]
-    assert [line.split("\t")[1] for line in outputs[2]] == [line.split("\t")[1] for line in outputs[3]]
+    assert [line.split("\t")[1] for line in outputs[2]] == [
+        line.split("\t")[1] for line in outputs[3]
+    ]
 
 
-def test_models_that_do_not_go_together(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+def test_models_that_do_not_go_together(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     shutil.copytree(tiny_run / "checkpoints" / "step-00000200", other)
-    from mt.config import TokenizerConfig
+    from mt.config.schema import TokenizerConfig
     from mt.data.tokenizer import train_tokenizer
 
     lines = (tiny_corpus / "train.tgt").read_text(encoding="utf-8").upper().splitlines()
-    tokenizer = train_tokenizer(TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True), 1, print)
+    tokenizer = train_tokenizer(
+        TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True), 1, print
+    )
     tokenizer.save(other)
     meta = json.loads((other / "meta.json").read_text())
     (other / "meta.json").write_text(json.dumps({**meta, "tokenizer": tokenizer.fingerprint}))

@@ -10,14 +10,14 @@ import pytest
 import torch
 from conftest import merged
 
-from mt.config import config_from_mapping
+from mt.config.load import config_from_mapping
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
-from mt.devices import choose_device
 from mt.model.checkpoint import load_model
 from mt.model.transformer import attend, attention_bias
-from mt.processes import Ranks
-from mt.training.run import train
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World
+from mt.training.launch import train
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
@@ -41,7 +41,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
         trainer = Trainer(config, run, device, log)
         trainer.resume()
     assert trainer.validation is not None
-    losses = trainer.validation.losses(trainer.learner.judged, device, Ranks())
+    losses = trainer.validation.losses(trainer.updater.eval_model, device, World())
     return sum(losses) / trainer.validation.n_tgt
 
 
@@ -69,7 +69,9 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
         assert texts[0] == texts[1]
 
 
-def test_resuming_on_a_gpu_goes_on_from_the_checkpoint(tiny_mapping: Mapping[str, Any], tmp_path: Path) -> None:
+def test_resuming_on_a_gpu_goes_on_from_the_checkpoint(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
     """The step counter, the optimiser and the scaler come back; the run ends at its last step."""
     run = tmp_path / "run"
     for max_steps in (4, 8):
@@ -88,6 +90,8 @@ def test_attention_weights_are_dropped_and_the_rest_scaled(dtype: torch.dtype) -
     eye = torch.eye(64, dtype=dtype, device="cuda").repeat(8, 4, 1, 1)
     bias = attention_bias(torch.ones(8, 1, 1, 64, dtype=torch.bool, device="cuda"), dtype)
     weights = attend(q, q, eye, bias, 0.25).double()
-    assert ((weights == 0).double().mean() - 0.25).abs() < 5 * (0.25 * 0.75 / weights.numel()) ** 0.5
+    assert ((weights == 0).double().mean() - 0.25).abs() < 5 * (
+        0.25 * 0.75 / weights.numel()
+    ) ** 0.5
     torch.testing.assert_close(weights[weights != 0].mean().item() * 64, 4 / 3, rtol=1e-2, atol=0)
     assert (attend(q, q, eye, bias) > 0).all()

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mt import devices
-from mt.config import ModelConfig
+from mt.config.schema import ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import inference
 from mt.decoding.inference import Inference
 from mt.decoding.search import Hypothesis, Stepper, beam_search, greedy_search
-from mt.devices import Device
 from mt.model.checkpoint import load_model
 from mt.model.transformer import Transformer
+from mt.runtime import devices
+from mt.runtime.devices import Device
 
 VOCAB = 30
 # Two doublings of the caches and a bit.
@@ -48,7 +48,9 @@ def cpu(precision: str = "fp32") -> Device:
     return Device(torch.device("cpu"), precision)
 
 
-def build(precision: str = "fp32", seed: int = 1, eos_bias: float = 0.0, **options: Any) -> Transformer:
+def build(
+    precision: str = "fp32", seed: int = 1, eos_bias: float = 0.0, **options: Any
+) -> Transformer:
     """A small model; no bias is left at 0, no gain at 1: an unused one would show."""
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_positions": STEPS + 2}
@@ -90,12 +92,20 @@ class Uncached:
         past = torch.take_along_dim(self.prefixes, parents[..., None], dim=1)  # (B, N, t)
         self.prefixes = torch.cat([past, tokens[..., None]], dim=2)
         n = tokens.shape[1]
-        repeated = self.src.repeat_interleave(n, 0), self.prefixes.flatten(0, 1), self.src_mask.repeat_interleave(n, 0)
+        repeated = (
+            self.src.repeat_interleave(n, 0),
+            self.prefixes.flatten(0, 1),
+            self.src_mask.repeat_interleave(n, 0),
+        )
         logits: Tensor = self.model.output(self.model(*repeated)[:, -1])  # (B * N, V)
         return logits.view(*tokens.shape, -1)
 
     def keep(self, rows: Tensor) -> None:
-        self.prefixes, self.src, self.src_mask = self.prefixes[rows], self.src[rows], self.src_mask[rows]
+        self.prefixes, self.src, self.src_mask = (
+            self.prefixes[rows],
+            self.src[rows],
+            self.src_mask[rows],
+        )
         self.kept += 1
 
 
@@ -107,7 +117,9 @@ def difference(one: Tensor, other: Tensor) -> float:
 @SHAPES
 @PRECISIONS
 @pytest.mark.parametrize("n", [1, 4])
-def test_every_step_gives_what_the_whole_decoder_gives(shape: dict[str, Any], precision: str, n: int) -> None:
+def test_every_step_gives_what_the_whole_decoder_gives(
+    shape: dict[str, Any], precision: str, n: int
+) -> None:
     """Random words, random parents, caches that grow twice, and sentences that leave on the way."""
     model, (src, src_mask) = build(precision, **shape), sentences()
     fast: Stepper = Inference(model, cpu(precision)).start(src, src_mask, n)
@@ -117,7 +129,10 @@ def test_every_step_gives_what_the_whole_decoder_gives(shape: dict[str, Any], pr
     rows = len(src)
     tokens, parents = torch.full((rows, n), BOS), torch.zeros(rows, n, dtype=torch.int64)
     for step in range(STEPS):
-        assert difference(fast.step(tokens, parents), slow.step(tokens, parents)) < TOLERANCE[precision], step
+        assert (
+            difference(fast.step(tokens, parents), slow.step(tokens, parents))
+            < TOLERANCE[precision]
+        ), step
         if step in leaving:
             kept = torch.tensor(leaving[step])
             fast.keep(kept)
@@ -131,7 +146,9 @@ def test_the_steps_before_depend_on_parents_and_sources() -> None:
     """The comparison above would mean little if the logits were the same whatever was decoded."""
     model, (src, src_mask) = build("fp64"), sentences()
     draw = torch.Generator().manual_seed(3)
-    tokens = torch.rand(2, 5, VOCAB - 4, generator=draw).argsort(-1)[..., :3] + 4  # three different words
+    tokens = (
+        torch.rand(2, 5, VOCAB - 4, generator=draw).argsort(-1)[..., :3] + 4
+    )  # three different words
     results = []
     for parents in ([0, 1, 2], [1, 0, 2], [2, 2, 2]):
         stepper = Inference(model, cpu("fp64")).start(src, src_mask, 3)
@@ -150,10 +167,16 @@ def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypo
     return beam_search(stepper, limits, beam_size=beam_size, length_penalty=1.0, n_best=beam_size)
 
 
-def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolerance: float) -> None:
-    assert [[one.tokens for one in row] for row in found] == [[one.tokens for one in row] for row in expected]
+def assert_same(
+    found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolerance: float
+) -> None:
+    assert [[one.tokens for one in row] for row in found] == [
+        [one.tokens for one in row] for row in expected
+    ]
     for row, other in zip(found, expected, strict=True):
-        assert [one.log_prob for one in row] == pytest.approx([one.log_prob for one in other], abs=tolerance)
+        assert [one.log_prob for one in row] == pytest.approx(
+            [one.log_prob for one in other], abs=tolerance
+        )
 
 
 @SHAPES
@@ -168,7 +191,9 @@ def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_si
         slow = Uncached(model, src, src_mask, beam_size)
         fast = Inference(model, cpu("fp64")).start(src, src_mask, beam_size)
         expected = searched(slow, limits, beam_size)
-        assert_same(searched(fast, limits, beam_size), expected, 1e-5)  # the search adds up in float32
+        assert_same(
+            searched(fast, limits, beam_size), expected, 1e-5
+        )  # the search adds up in float32
         lengths |= {len(row[0].tokens) for row in expected}
         left += slow.kept
     # Otherwise nothing was tested: sentences of one length, none of which left before the others.
@@ -181,11 +206,15 @@ def test_on_a_trained_model_too(tiny_run: Path, tiny_corpus: Path, beam_size: in
     loaded = load_model(tiny_run)
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:-1]
     ids = [[*row, EOS] for row in loaded.tokenizer.encode_src(lines)]
-    src = nn.utils.rnn.pad_sequence([torch.tensor(row) for row in ids], batch_first=True, padding_value=PAD)
+    src = nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in ids], batch_first=True, padding_value=PAD
+    )
     limits = torch.tensor([2 * len(row) + 8 for row in ids])
     fast = Inference(loaded.model, cpu()).start(src, src != PAD, beam_size)
     found = searched(fast, limits, beam_size)
-    assert_same(found, searched(Uncached(loaded.model, src, src != PAD, beam_size), limits, beam_size), 1e-4)
+    assert_same(
+        found, searched(Uncached(loaded.model, src, src != PAD, beam_size), limits, beam_size), 1e-4
+    )
     assert len({row[0].tokens for row in found}) > 30
 
 
@@ -196,8 +225,10 @@ def test_what_is_decoded_together_does_not_matter() -> None:
 
     def logits(rows: slice, width: int) -> Tensor:
         stepper = Inference(model, cpu("fp64")).start(src[rows, :width], src_mask[rows, :width], 2)
-        begun = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
-        return torch.stack([begun, *(stepper.step(word[rows], parents[rows]) for word in words[1:])])
+        ready = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
+        return torch.stack(
+            [ready, *(stepper.step(word[rows], parents[rows]) for word in words[1:])]
+        )
 
     together = logits(slice(None), src.shape[1])
     for row in range(5):
@@ -225,7 +256,9 @@ def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> No
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
     ready = Inference(model, cpu(precision))
     searched(ready.start(src, src_mask, 2), torch.full((5,), 5), 2)
-    assert [module.training for module in model.modules()] == [training] * len(list(model.modules()))
+    assert [module.training for module in model.modules()] == [training] * len(
+        list(model.modules())
+    )
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32
         assert parameter.requires_grad
@@ -248,7 +281,9 @@ def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> No
         ("bf16", torch.bfloat16),
     ],
 )
-def test_the_arithmetic_of_the_model_is_left_as_it_is(precision: str, compute: torch.dtype | None) -> None:
+def test_the_arithmetic_of_the_model_is_left_as_it_is(
+    precision: str, compute: torch.dtype | None
+) -> None:
     model, (src, src_mask) = build(), sentences()
     model.compute_dtype = compute
     stepper = Inference(model, cpu(precision)).start(src, src_mask, 1)

@@ -13,14 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mt.config import ModelConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import ModelConfig
 from mt.data.batches import Update, collate
-from mt.devices import Device
 from mt.model.transformer import Transformer
-from mt.processes import Ranks
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World
 from mt.training import loss
-from mt.training.learner import Learner
 from mt.training.loss import _chunk, batch_loss, smoothed_cross_entropy
+from mt.training.update import Updater
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
 
@@ -84,7 +85,9 @@ def test_gradient_by_hand() -> None:
     """Without smoothing p minus one at the right word; with 0.3 it is p - 0.1, less 0.7 there."""
     hidden = torch.tensor([[1 / 2, 1 / 4, 1 / 4]], dtype=torch.float64).log().requires_grad_()
     for smoothing, by_hand in ((0.0, [-0.5, 0.25, 0.25]), (0.3, [0.5 - 0.8, 0.15, 0.15])):
-        result = smoothed_cross_entropy(hidden, torch.eye(3).double(), None, torch.tensor([0]), smoothing)
+        result = smoothed_cross_entropy(
+            hidden, torch.eye(3).double(), None, torch.tensor([0]), smoothing
+        )
         (grad,) = torch.autograd.grad(result.smoothed, hidden)
         assert grad.tolist() == [pytest.approx(by_hand)]
 
@@ -123,12 +126,16 @@ class Products(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)])
+@pytest.mark.parametrize(
+    "learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)]
+)
 def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
     """The others get the one they always get; a product less for hidden states, and for the matrix."""
     *leaves, target = inputs(bias=True)
     full = smoothed_cross_entropy(*leaves, target, 0.1)
-    expected = torch.autograd.grad(full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns])
+    expected = torch.autograd.grad(
+        full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns]
+    )
     for leaf, learns in zip(leaves, learning, strict=True):
         leaf.requires_grad_(bool(learns))
     with Products() as products:
@@ -162,7 +169,9 @@ def test_gradients_scale_with_what_the_loss_is_multiplied_by(upstream: float) ->
     *leaves, target = inputs(bias=True)
     assert all(x is not None for x in leaves)
     plain = torch.autograd.grad(smoothed_cross_entropy(*leaves, target, 0.1).smoothed, leaves)
-    scaled = torch.autograd.grad(smoothed_cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves)
+    scaled = torch.autograd.grad(
+        smoothed_cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves
+    )
     for one, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(one * upstream, other, rtol=1e-12, atol=0)
 
@@ -208,7 +217,9 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     assert abs(result.nll.item() - exact_result.nll.item()) < 1.6
     assert abs(without.smoothed.item() - result.smoothed.item()) < 0.1
     low_weight, low_b = (None if x is None else x.detach().bfloat16() for x in (weight, b))
-    scores = F.linear(hidden, low_weight, low_b).float()  # nothing after the scores is rounded to 8 digits
+    scores = F.linear(
+        hidden, low_weight, low_b
+    ).float()  # nothing after the scores is rounded to 8 digits
     rounded_once = F.cross_entropy(scores, target, reduction="sum").item()
     assert result.nll.item() == pytest.approx(rounded_once, rel=1e-6)
     assert without.nll.item() == pytest.approx(rounded_once, rel=1e-6)
@@ -317,7 +328,9 @@ def test_two_distributions_by_hand() -> None:
     one, other = [0.5, 0.5], [0.25, 0.75]
     for second, apart in ((other, math.log(3) / 8), (one, 0.0)):
         hidden, target = torch.tensor([one, second]).log(), torch.tensor([1, 1])
-        with_it, without = (smoothed_cross_entropy(hidden, torch.eye(2), None, target, 0.0, r) for r in (2.0, 0.0))
+        with_it, without = (
+            smoothed_cross_entropy(hidden, torch.eye(2), None, target, 0.0, r) for r in (2.0, 0.0)
+        )
         assert float(with_it.smoothed - without.smoothed) == pytest.approx(2 * apart, abs=1e-6)
         assert with_it.nll == without.nll
 
@@ -327,7 +340,10 @@ def test_two_distributions_by_hand() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothing: float) -> None:
     hidden, weight, b, target = inputs(bias)  # row 1 is another reading of row 0, and so on
-    leaves, target = [x for x in (hidden, weight, b) if x is not None], target[::2].repeat_interleave(2)
+    leaves, target = (
+        [x for x in (hidden, weight, b) if x is not None],
+        target[::2].repeat_interleave(2),
+    )
 
     def plain() -> Tensor:
         log_p, log_q = (F.linear(hidden[first::2], weight, b).log_softmax(-1) for first in (0, 1))
@@ -339,7 +355,9 @@ def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothi
     theirs = plain()
     torch.testing.assert_close(ours, theirs)
     with torch.no_grad():
-        torch.testing.assert_close(ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed)
+        torch.testing.assert_close(
+            ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed
+        )
     made, expected = (torch.autograd.grad(2 * value, leaves) for value in (ours, theirs))
     for one, two in zip(made, expected, strict=True):
         torch.testing.assert_close(one, two)
@@ -367,9 +385,13 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
     found = batch_loss(model, model.output, batch, 0.1, 4.0)
     torch.manual_seed(2)
     twice = model(*(torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask)))
-    scores = [model.output(reading.flatten(0, 1)[batch.real]) for reading in twice.chunk(2)]  # 2 x (N, V)
+    scores = [
+        model.output(reading.flatten(0, 1)[batch.real]) for reading in twice.chunk(2)
+    ]  # 2 x (N, V)
     nll = [F.cross_entropy(z, batch.tgt_out, reduction="sum") for z in scores]
-    smoothed = [F.cross_entropy(z, batch.tgt_out, reduction="sum", label_smoothing=0.1) for z in scores]
+    smoothed = [
+        F.cross_entropy(z, batch.tgt_out, reduction="sum", label_smoothing=0.1) for z in scores
+    ]
     log_p, log_q = (z.log_softmax(-1) for z in scores)
     apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum() / 2
     assert (float(apart.detach()) > 0.1) == (dropout > 0)
@@ -386,26 +408,35 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
     """`label_smoothing` and `rdrop` in an update of two batches: what the learner adds up is the loss of both."""
     sections = {
         "data": {"src_lang": "de", "tgt_lang": "en"},
-        "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16, "dropout": 0.5},
+        "model": {
+            "d_model": 8,
+            "n_heads": 2,
+            "n_encoder_layers": 1,
+            "n_decoder_layers": 1,
+            "d_ff": 16,
+            "dropout": 0.5,
+        },
         "optim": {"label_smoothing": 0.2, "rdrop": 4.0},
     }
     vocabulary: Any = SimpleNamespace(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, joint=True)
     config = config_from_mapping(sections, "test")
-    learner = Learner(config, vocabulary, Device(torch.device("cpu"), "fp32"), Ranks(), lambda _: None)
+    updater = Updater(
+        config, vocabulary, Device(torch.device("cpu"), "fp32"), World(), lambda _: None
+    )
     pairs = [(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))]
     batches = [collate([pair]) for pair in pairs]
 
     torch.manual_seed(3)
-    smoothed, nll = learner.gradients(Update(0, 0, 1, batches, n_tgt=11))
-    made = [weight.grad for weight in learner.model.parameters()]
-    learner.model.zero_grad()
+    smoothed, nll = updater.gradients(Update(0, 0, 1, batches, n_tgt=11))
+    made = [weight.grad for weight in updater.model.parameters()]
+    updater.model.zero_grad()
     torch.manual_seed(3)
-    parts = [batch_loss(learner.model, learner.model.output, batch, 0.2, 4.0) for batch in batches]
+    parts = [batch_loss(updater.model, updater.model.output, batch, 0.2, 4.0) for batch in batches]
     expected = (parts[0].smoothed + parts[1].smoothed) / 11
     torch.testing.assert_close(smoothed, expected.detach())
     torch.testing.assert_close(nll, (parts[0].nll + parts[1].nll) / 11)
     expected.backward()
-    torch.testing.assert_close(made, [weight.grad for weight in learner.model.parameters()])
+    torch.testing.assert_close(made, [weight.grad for weight in updater.model.parameters()])
 
 
 @pytest.mark.parametrize("vocab_size", [3, 1000, 9_999, 10_000, 32_000, 1 << 22, 1 << 23])

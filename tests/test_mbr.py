@@ -16,7 +16,9 @@ TABLE = {
     "b": {"a": 50, "b": 100, "c": 40},
     "c": {"a": 10, "b": 30, "c": 100},
 }
-SCRIPTED: Any = SimpleNamespace(sentence_score=lambda out, refs: SimpleNamespace(score=TABLE[out][refs[0]]))
+SCRIPTED: Any = SimpleNamespace(
+    sentence_score=lambda out, refs: SimpleNamespace(score=TABLE[out][refs[0]])
+)
 
 
 def test_the_output_most_like_the_others() -> None:
@@ -38,10 +40,16 @@ def test_the_first_of_equals_and_the_only_one() -> None:
 
 @pytest.mark.parametrize("name", ["chrf", "bleu"])
 def test_by_the_metrics_of_sacrebleu(name: str) -> None:
-    outputs = ["a man sleeps", "two women sing a song", "a man sleeps there", "the man sleeps there"]
+    outputs = [
+        "a man sleeps",
+        "two women sing a song",
+        "a man sleeps there",
+        "the man sleeps there",
+    ]
     utility = metric(name)
     means = [
-        sum(utility.sentence_score(one, [other]).score for other in outputs if other != one) / 3 for one in outputs
+        sum(utility.sentence_score(one, [other]).score for other in outputs if other != one) / 3
+        for one in outputs
     ]
     assert choose(outputs, utility) == (2, pytest.approx(means[2]))
     assert max(means) == means[2]

@@ -32,7 +32,9 @@ def test_bleu_from_precisions_and_brevity_penalty() -> None:
     expected = 100 * math.exp(-0.2) * (1 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25
     assert score.value == pytest.approx(expected)
     assert f"{score.value:.2f}" == "57.89"
-    assert score.detail == ("precisions 100.0/75.0/66.7/50.0, brevity penalty 0.819, length 5 against 6")
+    assert score.detail == (
+        "precisions 100.0/75.0/66.7/50.0, brevity penalty 0.819, length 5 against 6"
+    )
     assert score.note == ""
 
 
@@ -125,7 +127,9 @@ def test_metrics_come_in_the_order_asked_for() -> None:
 def test_text_and_json() -> None:
     bleu = Score("BLEU", 41.6249, "nrefs:1|case:mixed", "precisions 1/2/3/4", "looks odd")
     chrf = Score("chrF2", 8.2, "nrefs:1")
-    assert format_scores([Score("BLEU", 41.6249, "nrefs:1|case:mixed")]) == ("BLEU 41.62  nrefs:1|case:mixed")
+    assert format_scores([Score("BLEU", 41.6249, "nrefs:1|case:mixed")]) == (
+        "BLEU 41.62  nrefs:1|case:mixed"
+    )
     assert format_scores([bleu, chrf]) == (
         "BLEU  41.62  nrefs:1|case:mixed\nBLEU  note: looks odd\nchrF2  8.20  nrefs:1"
     )
@@ -164,7 +168,9 @@ def test_a_corpus_without_four_words_in_a_line_is_noted() -> None:
 def test_importing_loads_neither_torch_nor_sacrebleu() -> None:
     code = "import sys, mt.evaluation.metrics; print({'torch', 'sacrebleu'} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout == "set()\n"
 
 
@@ -191,6 +197,8 @@ def test_nothing_to_score() -> None:
 def test_unknown_metrics_are_listed_with_the_known_ones() -> None:
     with pytest.raises(DataError) as error:
         score_corpus([REF], [[REF]], metrics=["bleu", "comet", "BLUE"])
-    assert str(error.value) == ("metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list")
+    assert str(error.value) == (
+        "metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list"
+    )
     with pytest.raises(DataError, match="found none"):
         score_corpus([REF], [[REF]], metrics=[])

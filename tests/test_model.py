@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mt.config import ModelConfig
+from mt.config.schema import ModelConfig
 from mt.model import transformer
 from mt.model.transformer import Dropout, Transformer
 
@@ -23,7 +23,9 @@ SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 3}
 NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
 
 
-def build(src_vocab: int = 13, tgt_vocab: int = 11, joint: bool = False, **options: Any) -> Transformer:
+def build(
+    src_vocab: int = 13, tgt_vocab: int = 11, joint: bool = False, **options: Any
+) -> Transformer:
     """A small model in float64; no bias is left at 0, no gain at 1: an unused one would show."""
     torch.manual_seed(1)
     model = Transformer(ModelConfig(**{**SMALL, **options}), src_vocab, tgt_vocab, joint)
@@ -73,7 +75,9 @@ def np_norm(x: Array, w: Weights, name: str) -> Array:
     return (x - mean) / np.sqrt(variance + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
-def np_attention(x: Array, memory: Array, mask: Array, w: Weights, name: str, n_heads: int) -> Array:
+def np_attention(
+    x: Array, memory: Array, mask: Array, w: Weights, name: str, n_heads: int
+) -> Array:
     """x (T, D) attends to memory (S, D) where mask (T, S) is True."""
     d = x.shape[1]
     width = d // n_heads
@@ -109,7 +113,9 @@ def np_sinusoids(n_positions: int, d: int) -> Array:
     return table
 
 
-def np_stack(x: Array, side: str, config: ModelConfig, w: Weights, memory: Array | None, src_mask: Array) -> Array:
+def np_stack(
+    x: Array, side: str, config: ModelConfig, w: Weights, memory: Array | None, src_mask: Array
+) -> Array:
     """All layers of one side for one sentence. x (T, D), memory (S, D) or None in the encoder."""
     t = len(x)
     causal = np.tril(np.ones((t, t), dtype=bool))
@@ -132,7 +138,9 @@ def np_stack(x: Array, side: str, config: ModelConfig, w: Weights, memory: Array
     return np_norm(x, w, f"{side}_norm") if config.norm == "pre" else x
 
 
-def np_forward(model: Transformer, batch: tuple[Tensor, Tensor, Tensor], table: Array) -> tuple[Array, Array]:
+def np_forward(
+    model: Transformer, batch: tuple[Tensor, Tensor, Tensor], table: Array
+) -> tuple[Array, Array]:
     """Encoder output (B, S, D) and scores over the vocabulary (B, T, V); sinusoids from `table`."""
     config, w = model.config, {k: v.numpy() for k, v in model.state_dict().items()}
 
@@ -226,7 +234,9 @@ def test_equals_torch_transformer(norm: str, activation: str) -> None:
     layer = nn.TransformerEncoderLayer(12, 3, 20, **options)
     encoder: Any = nn.TransformerEncoder(layer, 2, norms[0], enable_nested_tensor=False)
     encoder = copied(model.encoder, model.encoder_norm, encoder, "norm2")
-    decoder: Any = nn.TransformerDecoder(nn.TransformerDecoderLayer(12, 3, 20, **options), 3, norms[1])
+    decoder: Any = nn.TransformerDecoder(
+        nn.TransformerDecoderLayer(12, 3, 20, **options), 3, norms[1]
+    )
     decoder = copied(model.decoder, model.decoder_norm, decoder, "norm3")
 
     src, tgt_in, src_mask = batch()
@@ -252,7 +262,9 @@ def test_equals_torch_transformer(norm: str, activation: str) -> None:
 
 
 @NORMS
-def test_rows_of_every_attention_matrix_are_distributions(norm: str, recorded: list[Tensor]) -> None:
+def test_rows_of_every_attention_matrix_are_distributions(
+    norm: str, recorded: list[Tensor]
+) -> None:
     model, (src, tgt_in, src_mask) = build(norm=norm), batch()
     model(src, tgt_in, src_mask)
     over_source = src_mask[:, None, None, :].expand(3, 3, -1, -1)  # (B, H, 1, S)
@@ -287,7 +299,9 @@ def test_every_source_token_changes_every_output(norm: str) -> None:
     for position in range(6):
         changed = src.clone()
         changed[:, position] = (changed[:, position] + 1) % 11
-        moved = (model(src=changed, tgt_in=tgt_in, src_mask=src_mask) - hidden).abs().amax(-1) > 1e-6
+        moved = (model(src=changed, tgt_in=tgt_in, src_mask=src_mask) - hidden).abs().amax(
+            -1
+        ) > 1e-6
         assert torch.equal(moved, src_mask[:, position, None].expand(3, 5))
 
 
@@ -353,7 +367,9 @@ def test_q_k_and_v_are_xavier_each_on_its_own() -> None:
 def test_embeddings_start_with_variance_one_over_d(tie: bool) -> None:
     """x sqrt(D) they have variance one; an output matrix of its own is Xavier-uniform."""
     torch.manual_seed(4)
-    options = ModelConfig(d_model=64, n_heads=4, tie_embeddings=tie, positions="learned", output_bias=True)
+    options = ModelConfig(
+        d_model=64, n_heads=4, tie_embeddings=tie, positions="learned", output_bias=True
+    )
     model = Transformer(options, 2000, 3000, joint=False)
     embeddings = (model.src_embedding, model.tgt_embedding)
     for matrix in [e.tokens.weight for e in embeddings] + [e.positions for e in embeddings]:

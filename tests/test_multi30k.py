@@ -10,19 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from mt.config import load_config
+from mt.config.load import load_config
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
-from mt.devices import choose_device
 from mt.model.checkpoint import load_model
-from mt.training.run import train
+from mt.runtime.devices import choose_device
+from mt.training.launch import train
 
 ROOT = Path(__file__).parents[1]
 CORPUS = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data")) / "multi30k"
 
 pytestmark = [
     pytest.mark.multi30k,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no Multi30k in {CORPUS}; name its parent folder in MT_CORPORA"),
+    pytest.mark.skipif(
+        not CORPUS.is_dir(), reason=f"no Multi30k in {CORPUS}; name its parent folder in MT_CORPORA"
+    ),
 ]
 
 
@@ -37,12 +39,22 @@ def all_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.timeout(2400)
 @pytest.mark.usefixtures("all_cores")
-def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_10_minutes(tmp_path: Path) -> None:
+def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_10_minutes(
+    tmp_path: Path,
+) -> None:
     """Greedy BLEU of that peer on the validation set after 591 s: 28.4. Here beam 5 after 800 updates."""
-    sets = [f"data.root={CORPUS}", "train.max_steps=800", "train.valid_every=400", "train.precision=auto"]
+    sets = [
+        f"data.root={CORPUS}",
+        "train.max_steps=800",
+        "train.valid_every=400",
+        "train.precision=auto",
+    ]
     config = load_config("multi30k.yaml", sets).config
     outcome = train(config, tmp_path / "run", "cpu")
-    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    records = [
+        json.loads(line)
+        for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    ]
     tests = {record["name"]: record["bleu"] for record in records if record["kind"] == "test"}
     print(tests)
     assert outcome.exit_code == 0

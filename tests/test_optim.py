@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from mt.config import ModelConfig, OptimConfig
+from mt.config.schema import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
 from mt.model.transformer import Transformer
 from mt.training.optim import build_optimizer, learning_rate, orthogonalized, restore_optimizer
@@ -38,7 +38,11 @@ def rates(optim: OptimConfig, *steps: int, d_model: int = 512, max_steps: int = 
             (1, 2, 3, 4, 9, 16, 64),
             (2e-4, 4e-4, 6e-4, 8e-4, 16e-4 / 3, 4e-4, 2e-4),
         ),
-        ({"schedule": "constant", "peak_lr": 8e-4, "warmup_steps": 4}, (1, 4, 5, 9999), (2e-4, 8e-4, 8e-4, 8e-4)),
+        (
+            {"schedule": "constant", "peak_lr": 8e-4, "warmup_steps": 4},
+            (1, 4, 5, 9999),
+            (2e-4, 8e-4, 8e-4, 8e-4),
+        ),
         # From step 10 to 110: a quarter of the way is (1 + cos 45 degrees) / 2.
         (
             {"schedule": "cosine", "peak_lr": 2.0, "warmup_steps": 10},
@@ -54,7 +58,9 @@ def rates(optim: OptimConfig, *steps: int, d_model: int = 512, max_steps: int = 
         ({"schedule": "inverse_sqrt", "peak_lr": 3.0, "warmup_steps": 1}, (1, 4), (3.0, 1.5)),
     ],
 )
-def test_learning_rates_by_hand(values: dict[str, Any], steps: tuple[int, ...], expected: tuple[float, ...]) -> None:
+def test_learning_rates_by_hand(
+    values: dict[str, Any], steps: tuple[int, ...], expected: tuple[float, ...]
+) -> None:
     assert rates(settings(**values), *steps, d_model=16) == pytest.approx(expected, abs=1e-15)
 
 
@@ -71,7 +77,9 @@ def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
 
 @pytest.mark.parametrize("schedule", ["inverse_sqrt", "noam", "cosine", "constant"])
 def test_every_schedule_rises_to_its_peak_without_a_jump(schedule: str) -> None:
-    optim = settings(schedule=schedule, peak_lr=None if schedule == "noam" else 1e-3, warmup_steps=1000)
+    optim = settings(
+        schedule=schedule, peak_lr=None if schedule == "noam" else 1e-3, warmup_steps=1000
+    )
     every = rates(optim, *range(1, 3001), max_steps=3000)
     peak = every[999]
     assert peak == max(every)
@@ -81,7 +89,9 @@ def test_every_schedule_rises_to_its_peak_without_a_jump(schedule: str) -> None:
 
 
 def test_cosine_stays_at_the_end_where_a_run_is_prolonged() -> None:
-    assert rates(settings(schedule="cosine", peak_lr=1.0, warmup_steps=10), 111, 500) == pytest.approx([0, 0])
+    assert rates(
+        settings(schedule="cosine", peak_lr=1.0, warmup_steps=10), 111, 500
+    ) == pytest.approx([0, 0])
 
 
 # --- the optimiser ----------------------------------------------------------------------------
@@ -89,13 +99,17 @@ def test_cosine_stays_at_the_end_where_a_run_is_prolonged() -> None:
 BOTH = pytest.mark.parametrize("kind", ["adamw", "muon"])
 
 
-def built(model: nn.Module, optim: OptimConfig, dtype: torch.dtype = torch.float32) -> torch.optim.Optimizer:
+def built(
+    model: nn.Module, optim: OptimConfig, dtype: torch.dtype = torch.float32
+) -> torch.optim.Optimizer:
     return build_optimizer(model, optim, dtype)
 
 
 def tiny_model() -> Transformer:
     torch.manual_seed(0)
-    config = ModelConfig(d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, output_bias=True)
+    config = ModelConfig(
+        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, output_bias=True
+    )
     return Transformer(config, 11, 11, True)
 
 
@@ -121,7 +135,9 @@ def test_without_weight_decay_it_is_adam() -> None:
     """Two roads: ours, and torch's unfused Adam."""
     ours, theirs = tiny_model(), tiny_model()
     optimizer = built(ours, settings(betas=(0.8, 0.95), eps=1e-7))
-    adam = torch.optim.Adam(theirs.parameters(), betas=(0.8, 0.95), eps=1e-7, fused=False, foreach=False)
+    adam = torch.optim.Adam(
+        theirs.parameters(), betas=(0.8, 0.95), eps=1e-7, fused=False, foreach=False
+    )
     for seed in range(3):
         step(ours, optimizer, seed)
         step(theirs, adam, seed)
@@ -195,7 +211,9 @@ def of_a_singular_value(s: float) -> float:
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
-def test_a_matrix_keeps_its_singular_vectors_and_its_values_come_near_1(shape: tuple[int, int]) -> None:
+def test_a_matrix_keeps_its_singular_vectors_and_its_values_come_near_1(
+    shape: tuple[int, int],
+) -> None:
     matrix = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     matrix /= matrix.norm()
     u, values, vt = np.linalg.svd(matrix.numpy(), full_matrices=False)
@@ -244,7 +262,11 @@ def test_only_matrices_inside_the_layers_take_orthogonal_steps() -> None:
         for moved in (p - before[name]).detach().chunk(count):
             assert 0.2 * 0.01 * 0.65 < moved.square().mean().sqrt() < 0.2 * 0.01 * 1.25
             assert torch.linalg.svdvals(moved).max() < 0.2 * 0.01 * 1.25 * max(moved.shape) ** 0.5
-    layers = [name for name, p in models["muon"].named_parameters() if p.dim() > 1 and name.startswith(("enc", "dec"))]
+    layers = [
+        name
+        for name, p in models["muon"].named_parameters()
+        if p.dim() > 1 and name.startswith(("enc", "dec"))
+    ]
     assert len(layers) == 10
     assert turned == set(layers)
 
@@ -262,11 +284,15 @@ def test_a_skipped_step_changes_neither_weights_nor_moments(kind: str, poison: f
         p.grad.view(-1)[0] = poison
     optimizer.found_inf = torch.ones(())  # type: ignore[attr-defined]
     optimizer.step()
-    torch.testing.assert_close((model.state_dict(), optimizer.state_dict()["state"]), before, rtol=0, atol=0)
+    torch.testing.assert_close(
+        (model.state_dict(), optimizer.state_dict()["state"]), before, rtol=0, atol=0
+    )
     optimizer.found_inf = torch.zeros(())  # type: ignore[attr-defined]
     step(model, optimizer, 3)
     assert all(p.isfinite().all() for p in model.parameters())
-    assert not torch.equal(model.encoder[0].feed_forward.inner.weight, before[0]["encoder.0.feed_forward.inner.weight"])
+    assert not torch.equal(
+        model.encoder[0].feed_forward.inner.weight, before[0]["encoder.0.feed_forward.inner.weight"]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -276,10 +302,15 @@ def test_orthogonal_steps_in_each_precision(dtype: torch.dtype) -> None:
     for model, precision in ((found, dtype), (exact, torch.float64)):
         step(model, built(model, settings(optimizer="muon"), precision), 1)
     for name, p in found.named_parameters():
-        moved, expected = p.detach() - before[name], exact.get_parameter(name).detach() - before[name]
-        assert (moved - expected).norm() <= {torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}[dtype] * (
-            expected.norm()
+        moved, expected = (
+            p.detach() - before[name],
+            exact.get_parameter(name).detach() - before[name],
         )
+        assert (moved - expected).norm() <= {
+            torch.float32: 1e-4,
+            torch.bfloat16: 0.1,
+            torch.float16: 0.02,
+        }[dtype] * (expected.norm())
         rounded = dtype != torch.float32 and p.dim() > 1 and name.startswith(("enc", "dec"))
         assert (not torch.allclose(moved, expected, rtol=1e-4, atol=1e-6)) == rounded
 
@@ -320,4 +351,7 @@ def test_what_is_frozen_takes_no_orthogonal_steps() -> None:
     weight = model.encoder[0].feed_forward.inner.weight.requires_grad_(False)
     optimizer = built(model, settings(optimizer="muon"))
     assert all(p is not weight for group in optimizer.param_groups for p in group["params"])
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters())) - 1
+    assert (
+        sum(len(group["params"]) for group in optimizer.param_groups)
+        == len(list(model.parameters())) - 1
+    )

@@ -38,10 +38,16 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
 
 def test_what_is_forbidden_does_not_come_out(tiny_run: Path, text: Path, mt: Mt) -> None:
     def pieces(*forbidden: str) -> list[str]:
-        translator = load_translator([tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden))
+        translator = load_translator(
+            [tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden)
+        )
         sources = translator.tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
         found = translator._search([ids for ids in sources if ids], [[] for _ in range(39)])
-        return [piece for (one, *_) in found for piece in translator.tokenizer.tgt_pieces_of(list(one.tokens))]
+        return [
+            piece
+            for (one, *_) in found
+            for piece in translator.tokenizer.tgt_pieces_of(list(one.tokens))
+        ]
 
     free = pieces()
     first, second = sorted(set(free), key=free.count)[-2:]
@@ -57,26 +63,36 @@ def test_a_row_of_pieces_comes_once(translated: Callable[..., list[str]]) -> Non
     assert any(len(words) != len(set(words)) for words in free)
     for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
         assert len(words) == len(set(words))
-    assert translated("--beam-size", 1, "--repetition-penalty", 50) != [" ".join(words) for words in free]
+    assert translated("--beam-size", 1, "--repetition-penalty", 50) != [
+        " ".join(words) for words in free
+    ]
 
 
 def test_outputs_are_as_long_as_is_asked_for(translated: Callable[..., list[str]]) -> None:
     ended = translated("--beam-size", 2, "--min-length", 9, "--scores")
     assert [line.split("\t")[1] == "" for line in ended] == [number == 7 for number in range(LINES)]
-    short, long = (sum(map(len, translated("--beam-size", 2, *more))) for more in ((), ("--min-length", 12)))
+    short, long = (
+        sum(map(len, translated("--beam-size", 2, *more))) for more in ((), ("--min-length", 12))
+    )
     assert long >= short
 
 
-def test_outputs_begin_as_is_asked_for(translated: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_outputs_begin_as_is_asked_for(
+    translated: Callable[..., list[str]], tmp_path: Path
+) -> None:
     begins = ["two", "", "nine zero"] * (LINES // 3) + ["one"] * (LINES % 3)
     file = tmp_path / "prefix.en"
     file.write_text("\n".join(begins) + "\n", encoding="utf-8")
     for size in (1, 3):
         found = translated("--beam-size", size, "--precision", "fp32", "--prefix", file)
-        assert all(line.startswith(begin) for line, begin in zip(found, begins, strict=True) if line)
+        assert all(
+            line.startswith(begin) for line, begin in zip(found, begins, strict=True) if line
+        )
         assert found[7] == ""  # blank stays blank
         free = translated("--beam-size", size, "--precision", "fp32")
-        assert [line for line, begin in zip(found, begins, strict=True) if not begin] == free[1::3][: LINES // 3]
+        assert [line for line, begin in zip(found, begins, strict=True) if not begin] == free[1::3][
+            : LINES // 3
+        ]
     sampled = translated("--sample", "--prefix", file)
     assert all(line.startswith(begin) for line, begin in zip(sampled, begins, strict=True) if line)
 
@@ -89,7 +105,9 @@ def test_samples_repeat_with_the_seed_in_any_batch(translated: Callable[..., lis
     assert translated(*options, "--seed", 2) != found
     assert translated(*options, "--temperature", 0.5) != found
     assert translated(*options, "--top-k", 1) == translated("--beam-size", 1, "--precision", "fp32")
-    assert translated(*options, "--top-p", 1e-9) == translated("--beam-size", 1, "--precision", "fp32")
+    assert translated(*options, "--top-p", 1e-9) == translated(
+        "--beam-size", 1, "--precision", "fp32"
+    )
 
 
 def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None:
@@ -100,7 +118,9 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
     for line in lines:
         number, output, _ = line.split(" ||| ")
         listed.setdefault(int(number), []).append(output)
-    assert [len(outputs) for outputs in listed.values()] == [1 if number == 7 else 3 for number in range(LINES)]
+    assert [len(outputs) for outputs in listed.values()] == [
+        1 if number == 7 else 3 for number in range(LINES)
+    ]
     assert [outputs[0] for outputs in listed.values()] == single
     assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
 
@@ -124,13 +144,34 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
     ("options", "message"),
     [
         (["--min-length", -1], "--min-length: must be at least 0, found -1; 0 asks for nothing"),
-        (["--no-repeat-ngram", -2], "--no-repeat-ngram: must be at least 0, found -2; 0 asks for nothing"),
-        (["--repetition-penalty", 0], "--repetition-penalty: must be above 0, found 0; 1 asks for nothing"),
-        (["--repetition-penalty", "nan"], "--repetition-penalty: must be above 0, found nan; 1 asks for nothing"),
-        (["--sample", "--temperature", 0], "--temperature: must be above 0, found 0; 1 is the model's own"),
-        (["--sample", "--top-k", -1], "--top-k: must be at least 0, found -1; 0 leaves all pieces in"),
-        (["--sample", "--top-p", 0], "--top-p: must be above 0 and at most 1, found 0; 1 leaves all pieces in"),
-        (["--sample", "--top-p", 1.5], "--top-p: must be above 0 and at most 1, found 1.5; 1 leaves all pieces in"),
+        (
+            ["--no-repeat-ngram", -2],
+            "--no-repeat-ngram: must be at least 0, found -2; 0 asks for nothing",
+        ),
+        (
+            ["--repetition-penalty", 0],
+            "--repetition-penalty: must be above 0, found 0; 1 asks for nothing",
+        ),
+        (
+            ["--repetition-penalty", "nan"],
+            "--repetition-penalty: must be above 0, found nan; 1 asks for nothing",
+        ),
+        (
+            ["--sample", "--temperature", 0],
+            "--temperature: must be above 0, found 0; 1 is the model's own",
+        ),
+        (
+            ["--sample", "--top-k", -1],
+            "--top-k: must be at least 0, found -1; 0 leaves all pieces in",
+        ),
+        (
+            ["--sample", "--top-p", 0],
+            "--top-p: must be above 0 and at most 1, found 0; 1 leaves all pieces in",
+        ),
+        (
+            ["--sample", "--top-p", 1.5],
+            "--top-p: must be above 0 and at most 1, found 1.5; 1 leaves all pieces in",
+        ),
         (
             ["--top-k", 5, "--seed", 3],
             "--top-k, --seed: only with --sample, which draws outputs instead of searching for the best; add it",
@@ -144,15 +185,27 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
             "--exact: is about beam search, which --sample does not make; leave out the one or the other",
         ),
         (["--column", 2], "--column: only with --format tsv, found text; add it, or leave it out"),
-        (["--format", "tsv", "--field", "x"], "--field: only with --format jsonl, found tsv; add it, or leave it out"),
-        (["--ensemble", "log"], "--ensemble: takes several models, found one; give --model again, or leave it out"),
-        (["--mbr", "chrf"], "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample"),
+        (
+            ["--format", "tsv", "--field", "x"],
+            "--field: only with --format jsonl, found tsv; add it, or leave it out",
+        ),
+        (
+            ["--ensemble", "log"],
+            "--ensemble: takes several models, found one; give --model again, or leave it out",
+        ),
+        (
+            ["--mbr", "chrf"],
+            "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample",
+        ),
         (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
         (
             ["--forbid", "</s>"],
             "--forbid: must name a piece of the target vocabulary, found '</s>'; this text is made of ",
         ),
-        (["--forbid", ""], "--forbid: must name a piece of the target vocabulary, found ''; this text is made of "),
+        (
+            ["--forbid", ""],
+            "--forbid: must name a piece of the target vocabulary, found ''; this text is made of ",
+        ),
         (
             ["--forbid", "Donaudampfschiff"],
             "--forbid: must name a piece of the target vocabulary, found 'Donaudampfschiff'; this text is made of ▁",
@@ -178,7 +231,9 @@ def test_beginnings_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path
         ("\n\n" + "word " * 999 + "\n" * LINES, "--prefix line 3: has "),
     ):
         file.write_text(content, encoding="utf-8")
-        assert refused(mt("translate", "-m", tiny_run, text, "-o", output, "--prefix", file)).startswith(message)
+        assert refused(
+            mt("translate", "-m", tiny_run, text, "-o", output, "--prefix", file)
+        ).startswith(message)
         assert not output.exists()
     assert refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none")).startswith(
         f"--prefix: there is no file {tmp_path / 'none'}"

@@ -14,17 +14,36 @@ import torch.nn.functional as F
 from conftest import merged
 from torch import Tensor
 
-from mt.config import Config, ModelConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, ModelConfig
 from mt.data.tokenizer import EOS
 from mt.decoding.inference import Inference
-from mt.devices import Device
 from mt.model import checkpoint
-from mt.model.transformer import Dropout, FeedForward, Transformer, attend, attention_bias, causal_mask
-from mt.training.run import train
+from mt.model.transformer import (
+    Dropout,
+    FeedForward,
+    Transformer,
+    attend,
+    attention_bias,
+    causal_mask,
+)
+from mt.runtime.devices import Device
+from mt.training.launch import train
 
-SMALL: dict[str, Any] = {"d_model": 12, "n_heads": 3, "d_ff": 20, "max_positions": 16, "dropout": 0.0}
+SMALL: dict[str, Any] = {
+    "d_model": 12,
+    "n_heads": 3,
+    "d_ff": 20,
+    "max_positions": 16,
+    "dropout": 0.0,
+}
 SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
-ALL_ON = {"dropout": 0.5, "attention_dropout": 0.5, "activation_dropout": 0.3, "source_word_dropout": 0.5}
+ALL_ON = {
+    "dropout": 0.5,
+    "attention_dropout": 0.5,
+    "activation_dropout": 0.3,
+    "source_word_dropout": 0.5,
+}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 
 
@@ -69,7 +88,9 @@ def used_weights(q: Tensor, k: Tensor, bias: Tensor | None, p: float) -> Tensor:
 
 @DTYPES
 @pytest.mark.parametrize("p", [0.004, 0.1, 0.5, 0.9])
-def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(p: float, dtype: torch.dtype) -> None:
+def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(
+    p: float, dtype: torch.dtype
+) -> None:
     """With equal scores each weight is 1/S, so it becomes 0 or 1 / (S (1 - q)), with q = round(256 p) / 256.
 
     Of n = 131,072 weights the share of zeros is q within 5 standard errors, and so is that of any column, head and
@@ -102,7 +123,9 @@ def test_attention_dropout_keeps_the_mean_of_torchs() -> None:
     theirs = torch.stack([F.dropout(weights, 0.25) @ v for _ in range(4000)])
     deviation = theirs.std(0)
     assert ((ours.mean(0) - weights @ v).abs() < 5 * deviation / math.sqrt(4000) + 1e-6).all()
-    assert ((ours.std(0) - deviation).abs() < 5 * math.sqrt(2) * deviation / math.sqrt(2000) + 1e-6).all()
+    assert (
+        (ours.std(0) - deviation).abs() < 5 * math.sqrt(2) * deviation / math.sqrt(2000) + 1e-6
+    ).all()
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -157,7 +180,9 @@ def test_without_attention_dropout_nothing_is_drawn() -> None:
     model(*batch())
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.equal(out, attend(q, k, v, bias))
-    torch.testing.assert_close(out, (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1) @ v, rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        out, (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1) @ v, rtol=0, atol=1e-14
+    )
 
 
 def test_every_attention_of_the_model_drops(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +203,9 @@ def test_every_attention_of_the_model_drops(monkeypatch: pytest.MonkeyPatch) -> 
 def test_on_a_gpu_torch_drops_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here there is only the call to be seen; `test_gpu.py` counts the zeros."""
     given: list[Mapping[str, Any]] = []
-    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *_, **options: given.append(options))
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *_, **options: given.append(options)
+    )
     q: Any = SimpleNamespace(is_cuda=True)
     attend(q, q, q, None, 0.1)
     attend(q, q, q, None)
@@ -197,7 +224,11 @@ def test_activation_dropout_of_null_is_dropout(activation: str) -> None:
     )
     assert torch.equal(scores(one), scores(same))
     assert not torch.equal(scores(one), scores(other))
-    places = {name: m.p for name, m in other.named_modules() if isinstance(m, Dropout) and "word" not in name}
+    places = {
+        name: m.p
+        for name, m in other.named_modules()
+        if isinstance(m, Dropout) and "word" not in name
+    }
     assert {p for name, p in places.items() if ".feed_forward." in name} == {0.0}
     assert {p for name, p in places.items() if ".feed_forward." not in name} == {0.3}
 
@@ -205,7 +236,10 @@ def test_activation_dropout_of_null_is_dropout(activation: str) -> None:
 @pytest.mark.parametrize(("own", "expected"), [(None, 0.25), (0.5, 0.5), (0.0, 0.0)])
 def test_feed_forward_drops_between_its_products(own: float | None, expected: float) -> None:
     torch.manual_seed(7)
-    block, x = FeedForward(ModelConfig(**{**SMALL, "dropout": 0.25, "activation_dropout": own})), torch.randn(2, 3, 12)
+    block, x = (
+        FeedForward(ModelConfig(**{**SMALL, "dropout": 0.25, "activation_dropout": own})),
+        torch.randn(2, 3, 12),
+    )
     torch.manual_seed(8)
     out = block(x)
     torch.manual_seed(8)
@@ -217,7 +251,9 @@ def test_feed_forward_drops_between_its_products(own: float | None, expected: fl
 
 def embedded(p: float, positions: str = "sinusoidal") -> tuple[Tensor, Tensor, Tensor]:
     """Source ids (50, 40), and what word dropout leaves of their embeddings, positions taken off; without it."""
-    model = build(source_word_dropout=p, positions=positions, max_positions=40, d_model=32, n_heads=4).train()
+    model = build(
+        source_word_dropout=p, positions=positions, max_positions=40, d_model=32, n_heads=4
+    ).train()
     embedding = model.src_embedding
     torch.manual_seed(9)
     ids = torch.randint(EOS, 13, (50, 40))
@@ -238,14 +274,18 @@ def test_source_words_are_dropped_whole_but_never_eos(p: float, positions: str) 
     gone = largest < 1e-6  # what is left by rounding, of entries of deviation 1
     assert not gone[~words].any()
     torch.testing.assert_close(dropped[~words], plain[~words], rtol=0, atol=1e-6)
-    torch.testing.assert_close(dropped[words & ~gone], plain[words & ~gone] / (1 - q), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        dropped[words & ~gone], plain[words & ~gone] / (1 - q), rtol=1e-5, atol=1e-5
+    )
     error = 5 * math.sqrt(q * (1 - q))
     assert (gone[words].double().mean() - q).abs() < error / math.sqrt(int(words.sum()))
     for dim in (0, 1):
         counts = words.sum(dim)
         assert ((gone.sum(dim) / counts - q).abs() < error / counts.sqrt()).all()
     kinds = ids[words & gone].unique()
-    assert torch.equal(kinds, ids[words & ~gone].unique())  # tokens are dropped, not words of the vocabulary
+    assert torch.equal(
+        kinds, ids[words & ~gone].unique()
+    )  # tokens are dropped, not words of the vocabulary
 
 
 def test_a_dropped_word_keeps_its_position_and_learns_nothing() -> None:
@@ -259,7 +299,9 @@ def test_a_dropped_word_keeps_its_position_and_learns_nothing() -> None:
     gradient = embedding.tokens.weight.grad
     assert gradient is not None
     assert (gradient[4:][gone] == 0).all()
-    torch.testing.assert_close(gradient[4:][~gone], torch.full((int((~gone).sum()), 12), 2 * math.sqrt(12)))
+    torch.testing.assert_close(
+        gradient[4:][~gone], torch.full((int((~gone).sum()), 12), 2 * math.sqrt(12))
+    )
 
 
 def test_target_words_are_never_dropped() -> None:
@@ -274,8 +316,13 @@ def test_target_words_are_never_dropped() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("key", ALL_ON)
-def test_each_acts_in_training_alone_and_repeats_with_the_seed(key: str, dtype: torch.dtype) -> None:
-    plain, model = build(activation_dropout=0.0), build(**{"activation_dropout": 0.0, key: ALL_ON[key]})
+def test_each_acts_in_training_alone_and_repeats_with_the_seed(
+    key: str, dtype: torch.dtype
+) -> None:
+    plain, model = (
+        build(activation_dropout=0.0),
+        build(**{"activation_dropout": 0.0, key: ALL_ON[key]}),
+    )
     plain.compute_dtype = model.compute_dtype = dtype
     assert torch.equal(scores(model.train()), scores(model))
     assert not torch.equal(scores(model), scores(model, seed=4))
@@ -310,7 +357,10 @@ def config_of(tiny_mapping: Mapping[str, Any]) -> Callable[..., Config]:
     """The tiny config with all three dropouts, and another end of training."""
 
     def make(max_steps: int, **model: float) -> Config:
-        changes = {"model": {**ALL_ON, "dropout": 0.1, **model}, "train": {"max_steps": max_steps, "valid_every": 2}}
+        changes = {
+            "model": {**ALL_ON, "dropout": 0.1, **model},
+            "train": {"max_steps": max_steps, "valid_every": 2},
+        }
         return config_from_mapping(merged(tiny_mapping, {**changes, "data": {"test": []}}), "test")
 
     return make
@@ -321,12 +371,17 @@ def test_resuming_repeats_the_draws(config_of: Callable[..., Config], tmp_path: 
     for name, ends in (("whole", [4]), ("halves", [2, 4])):
         for end in ends:
             train(config_of(end), tmp_path / name, "cpu")
-    last = [checkpoint.load_weights(tmp_path / name / "checkpoints" / "last") for name in ("whole", "halves")]
+    last = [
+        checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
+        for name in ("whole", "halves")
+    ]
     assert last[0].keys() == last[1].keys()
     assert all(torch.equal(weight, last[1][name]) for name, weight in last[0].items())
 
 
-def test_a_resumed_run_may_drop_more_and_says_so(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_a_resumed_run_may_drop_more_and_says_so(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
     train(config_of(2), tmp_path, "cpu")
     assert train(config_of(4, dropout=0.3, source_word_dropout=0.0), tmp_path, "cpu").exit_code == 0
     log = (tmp_path / "train.log").read_text(encoding="utf-8")

@@ -27,15 +27,16 @@ import torch
 import yaml
 from conftest import merged, mt_command
 
-from mt import cli
-from mt.config import Config, config_from_mapping
+from mt.cli.main import main
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
 from mt.data.batches import Plan
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
-from mt.training import learner, validation
-from mt.training.learner import Learner
-from mt.training.run import train
+from mt.training import update, validation
+from mt.training.launch import train
 from mt.training.runlog import claim
+from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]
 STEPS, EVERY, LOG_EVERY = 12, 4, 2
@@ -49,7 +50,13 @@ def settings(tiny_mapping: Mapped) -> Mapped:
     """Dropout, averaging, about 4 micro-batches an update, and an epoch of 9 that ends between two checkpoints."""
     changes = {
         "batch": {"tokens_per_update": 2700, "tokens_per_batch": 700},
-        "train": {"max_steps": STEPS, "valid_every": EVERY, "log_every": LOG_EVERY, "ema": 0.9, "keep_last": 2},
+        "train": {
+            "max_steps": STEPS,
+            "valid_every": EVERY,
+            "log_every": LOG_EVERY,
+            "ema": 0.9,
+            "keep_last": 2,
+        },
         "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
         "data": {"test": []},
     }
@@ -71,7 +78,10 @@ def config_of(settings: Mapped, **changes: Any) -> Config:
 
 
 def figures(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line)
+        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -88,17 +98,27 @@ def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
     lines = []
     for line in figures(run):
         parted = line["kind"] == "train" and line["step"] - LOG_EVERY < stopped < line["step"]
-        lines.append({key: value for key, value in line.items() if key in PLACE or not (parted or key in TIMES)})
+        lines.append(
+            {
+                key: value
+                for key, value in line.items()
+                if key in PLACE or not (parted or key in TIMES)
+            }
+        )
     return lines
 
 
 def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
     """All that was saved and recorded but times: weights, average, moments, position, figures, samples."""
     folders = checkpoint.checkpoints(undisturbed)
-    assert [folder.name for folder in checkpoint.checkpoints(run)] == [folder.name for folder in folders]
+    assert [folder.name for folder in checkpoint.checkpoints(run)] == [
+        folder.name for folder in folders
+    ]
     for theirs in folders:
         ours = run / "checkpoints" / theirs.name
-        assert (ours / "model.safetensors").read_bytes() == (theirs / "model.safetensors").read_bytes()
+        assert (ours / "model.safetensors").read_bytes() == (
+            theirs / "model.safetensors"
+        ).read_bytes()
         states = [dict(flat(checkpoint.load_state(folder))) for folder in (ours, theirs)]
         assert states[0].keys() == states[1].keys()
         for path, value in states[0].items():
@@ -107,11 +127,14 @@ def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
             elif path != ".train.seconds":
                 assert value == states[1][path], path
     for link in ("last", "best"):
-        assert (run / "checkpoints" / link).resolve().name == (undisturbed / "checkpoints" / link).resolve().name
+        assert (run / "checkpoints" / link).resolve().name == (
+            undisturbed / "checkpoints" / link
+        ).resolve().name
     assert not list((run / "checkpoints").glob(".*"))
     assert known_figures(run, stopped) == known_figures(undisturbed, stopped)
     samples = [
-        {path.name: path.read_text() for path in (folder / "samples").iterdir()} for folder in (run, undisturbed)
+        {path.name: path.read_text() for path in (folder / "samples").iterdir()}
+        for folder in (run, undisturbed)
     ]
     assert samples[0] == samples[1]
 
@@ -119,7 +142,9 @@ def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
 # --- killing at a place -----------------------------------------------------------------------
 
 
-def at_call(owner: Any, name: str, number: int, act: Callable[[], None], *, after: bool = False) -> None:
+def at_call(
+    owner: Any, name: str, number: int, act: Callable[[], None], *, after: bool = False
+) -> None:
     """Before (or after) the n-th call of a function in this start, counted from 0."""
     real, seen = getattr(owner, name), [0]
 
@@ -140,9 +165,9 @@ def place(where: str, act: Callable[[], None]) -> None:
     """Have `act` called at a place such as `learn 5` (update 5, from 0) or `save_file 1` (in the second save)."""
     name, number = where.split()
     if name == "micro-batch":
-        at_call(learner, "batch_loss", int(number), act)
+        at_call(update, "batch_loss", int(number), act)
     elif name == "learn":
-        at_call(Learner, "learn", int(number), act)
+        at_call(Updater, "update", int(number), act)
     elif name == "judge":
         at_call(validation.Validation, "losses", int(number), act, after=True)
     elif name == "renamed":  # partial -> its place: the link `last` is not set yet
@@ -164,7 +189,7 @@ def child(mapping: Mapped, run: Path, where: str, number: int) -> None:
 @pytest.fixture(scope="module")
 def server() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mt.training.run", "test_resume"])
+    context.set_forkserver_preload(["mt.training.launch", "test_resume"])
     return context
 
 
@@ -172,7 +197,12 @@ def server() -> Any:
 def disturbed(server: Any, settings: Mapped, tmp_path: Path) -> Callable[..., Path]:
     """`disturbed("learn 5")`: a run that got SIGKILL, or the signal given, at that place."""
 
-    def start(where: str, number: int = signal.SIGKILL, code: int = -signal.SIGKILL, run: Path | None = None) -> Path:
+    def start(
+        where: str,
+        number: int = signal.SIGKILL,
+        code: int = -signal.SIGKILL,
+        run: Path | None = None,
+    ) -> Path:
         run = run or tmp_path / "run"
         process = server.Process(target=child, args=(settings, run, where, number))
         process.start()
@@ -214,7 +244,9 @@ def test_killed_and_started_again_is_undisturbed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", MORE_PLACES)
-def test_killed_at_more_places(where: str, disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path) -> None:
+def test_killed_at_more_places(
+    where: str, disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path
+) -> None:
     test_killed_and_started_again_is_undisturbed(where, disturbed, settings, undisturbed)
 
 
@@ -227,7 +259,12 @@ def test_killed_three_times_at_random(
     draw = random.Random(seed)
     for _ in range(3):
         where = draw.choice(
-            [f"micro-batch {draw.randrange(30)}", f"learn {draw.randrange(7)}", "save_file 0", "judge 0"]
+            [
+                f"micro-batch {draw.randrange(30)}",
+                f"learn {draw.randrange(7)}",
+                "save_file 0",
+                "judge 0",
+            ]
         )
         with contextlib.suppress(AssertionError):
             disturbed(where)
@@ -236,7 +273,9 @@ def test_killed_three_times_at_random(
 
 
 @pytest.mark.slow
-def test_the_command_killed_at_random_moments(settings: Mapped, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_command_killed_at_random_moments(
+    settings: Mapped, undisturbed: Path, tmp_path: Path
+) -> None:
     """A real process, and the moment is the clock's: some time after its first log line, in training or saving."""
     config, run = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -252,11 +291,15 @@ def test_the_command_killed_at_random_moments(settings: Mapped, undisturbed: Pat
 # --- stopping -------------------------------------------------------------------------------------
 
 
-def stop_command(config: Path, run: Path, number: int, after: str, wait: float = 0.0) -> tuple[int, str]:
+def stop_command(
+    config: Path, run: Path, number: int, after: str, wait: float = 0.0
+) -> tuple[int, str]:
     """Start `mt train`, send it a signal (some seconds) after a line that matches; exit code and stderr."""
     command, environment = mt_command("train", "-c", config, "--run-dir", run, "--device", "cpu")
     said = []
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, encoding="utf-8") as process:
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
         assert process.stderr is not None
         for line in process.stderr:
             said.append(line)
@@ -269,14 +312,18 @@ def stop_command(config: Path, run: Path, number: int, after: str, wait: float =
     return process.returncode, "".join(said)
 
 
-def test_the_command_stops_on_sigterm_and_goes_on(settings: Mapped, undisturbed: Path, tmp_path: Path) -> None:
+def test_the_command_stops_on_sigterm_and_goes_on(
+    settings: Mapped, undisturbed: Path, tmp_path: Path
+) -> None:
     """What a queue sends before it takes the machine away: a checkpoint, code 143, and how to go on."""
     config, run = tmp_path / "tiny.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     code, said = stop_command(config, run, signal.SIGTERM, r"step 2 \|")
     assert code == 143
     last = said.splitlines()[-1]
-    found = re.search(r"stopped by SIGTERM after update (\d+); run the same command again to go on$", last)
+    found = re.search(
+        r"stopped by SIGTERM after update (\d+); run the same command again to go on$", last
+    )
     assert found
     assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(found[1])
     assert "Traceback" not in said
@@ -290,20 +337,35 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path
 ) -> None:
     run = disturbed("micro-batch 27", signal.SIGINT, 130)
-    (folder,) = (folder for folder in checkpoint.checkpoints(run) if folder.name > checkpoint.step_name(EVERY))
+    (folder,) = (
+        folder
+        for folder in checkpoint.checkpoints(run)
+        if folder.name > checkpoint.step_name(EVERY)
+    )
     step = checkpoint.read_meta(folder, [])["step"]
     log = (run / "train.log").read_text()
-    assert log.endswith(f" stopped by SIGINT after update {step}; run the same command again to go on\n")
+    assert log.endswith(
+        f" stopped by SIGINT after update {step}; run the same command again to go on\n"
+    )
     assert train(config_of(settings), run, "cpu").exit_code == 0
     check_equal(run, undisturbed, step)
 
 
 @pytest.mark.parametrize(
     ("where", "number", "code"),
-    [("learn 7", signal.SIGTERM, 143), ("judge 1", signal.SIGTERM, 143), ("judge 1", signal.SIGUSR1, 138)],
+    [
+        ("learn 7", signal.SIGTERM, 143),
+        ("judge 1", signal.SIGTERM, 143),
+        ("judge 1", signal.SIGUSR1, 138),
+    ],
 )
 def test_a_validation_that_a_signal_prevented_is_made_up_for(
-    where: str, number: int, code: int, disturbed: Callable[..., Path], settings: Mapped, undisturbed: Path
+    where: str,
+    number: int,
+    code: int,
+    disturbed: Callable[..., Path],
+    settings: Mapped,
+    undisturbed: Path,
 ) -> None:
     """In the update before it, or in the validation itself: nobody waits for it, the checkpoint comes at once."""
     run = disturbed(where, number, code)
@@ -335,7 +397,7 @@ def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
     settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sent = Learner.learn, list[int]()
+    real, sent = Updater.update, list[int]()
 
     def once(*arguments: Any) -> Any:
         if not sent:
@@ -343,7 +405,7 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
             send(signal.SIGHUP)
         return real(*arguments)
 
-    monkeypatch.setattr(Learner, "learn", once)
+    monkeypatch.setattr(Updater, "update", once)
     before = signal.getsignal(signal.SIGHUP)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -354,10 +416,14 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
         assert sent
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(tmp_path / "closed")] == [1]
+    assert [
+        checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(tmp_path / "closed")
+    ] == [1]
 
 
-def test_a_second_ctrl_c_ends_at_once(settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_ctrl_c_ends_at_once(
+    settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a checkpoint; and signals have the meaning back that they had."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
@@ -365,7 +431,7 @@ def test_a_second_ctrl_c_ends_at_once(settings: Mapped, tmp_path: Path, monkeypa
         send(signal.SIGINT)
         send(signal.SIGINT)
 
-    monkeypatch.setattr(Learner, "learn", twice)
+    monkeypatch.setattr(Updater, "update", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(settings), tmp_path, "cpu")
     assert checkpoint.checkpoints(tmp_path) == []
@@ -376,7 +442,7 @@ def called(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | N
     """Exit code of a command in this process."""
     monkeypatch.setattr(sys, "argv", ["mt", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     return ended.value.code
 
 
@@ -396,8 +462,12 @@ def damage(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
-def test_after_a_damaged_checkpoint_the_one_before_is_used(copied: Path, settings: Mapped, undisturbed: Path) -> None:
-    newest, before = (copied / "checkpoints" / checkpoint.step_name(step) for step in (STEPS, 2 * EVERY))
+def test_after_a_damaged_checkpoint_the_one_before_is_used(
+    copied: Path, settings: Mapped, undisturbed: Path
+) -> None:
+    newest, before = (
+        copied / "checkpoints" / checkpoint.step_name(step) for step in (STEPS, 2 * EVERY)
+    )
     damage(newest)
     assert train(config_of(settings), copied, "cpu").exit_code == 0
     log = (copied / "train.log").read_text()
@@ -406,7 +476,9 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(copied: Path, setting
     check_equal(copied, undisturbed)
 
 
-def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(copied: Path, settings: Mapped) -> None:
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
+    copied: Path, settings: Mapped
+) -> None:
     """It counts as the newest by its name; the one that has just been saved must not be pruned for it."""
     newest = copied / "checkpoints" / checkpoint.step_name(STEPS)
     damage(newest)
@@ -418,7 +490,9 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(copied: Path
     assert (copied / "checkpoints" / "last").resolve().name == checkpoint.step_name(10)
 
 
-def test_where_all_checkpoints_are_damaged_nothing_is_thrown_away(copied: Path, settings: Mapped) -> None:
+def test_where_all_checkpoints_are_damaged_nothing_is_thrown_away(
+    copied: Path, settings: Mapped
+) -> None:
     folders = checkpoint.checkpoints(copied)
     for folder in folders:
         damage(folder)
@@ -432,7 +506,9 @@ def test_where_all_checkpoints_are_damaged_nothing_is_thrown_away(copied: Path, 
     assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
 
 
-def test_a_checkpoint_of_another_tokenizer_is_refused(copied: Path, settings: Mapped, tiny_run: Path) -> None:
+def test_a_checkpoint_of_another_tokenizer_is_refused(
+    copied: Path, settings: Mapped, tiny_run: Path
+) -> None:
     """As when files of two runs were mixed."""
     (copied / "tokenizer.model").unlink()
     changed = merged(settings, {"run": {"seed": 9}, "tokenizer": {"sample_lines": 50}})
@@ -455,13 +531,21 @@ def test_a_finished_run_goes_on_for_more_steps(copied: Path, settings: Mapped) -
     outcome = train(config_of(settings, train={"max_steps": STEPS + 2}), copied, "cpu")
     assert outcome.reason.startswith(f"all {STEPS + 2} updates are done; best model (BLEU ")
     log = (copied / "train.log").read_text()
-    assert f"config changed since this run was started: train.max_steps: was {STEPS}, now {STEPS + 2}" in log
-    assert [(line["kind"], line["step"]) for line in figures(copied)[before:]] == [("train", 14), ("valid", 14)]
+    assert (
+        f"config changed since this run was started: train.max_steps: was {STEPS}, now {STEPS + 2}"
+        in log
+    )
+    assert [(line["kind"], line["step"]) for line in figures(copied)[before:]] == [
+        ("train", 14),
+        ("valid", 14),
+    ]
     steps = [(line["kind"], line["step"]) for line in figures(copied)]
     assert len(steps) == len(set(steps))
 
 
-def test_a_finished_run_started_again_learns_nothing(copied: Path, settings: Mapped, undisturbed: Path) -> None:
+def test_a_finished_run_started_again_learns_nothing(
+    copied: Path, settings: Mapped, undisturbed: Path
+) -> None:
     assert train(config_of(settings), copied, "cpu").exit_code == 0
     check_equal(copied, undisturbed)
 
@@ -470,27 +554,47 @@ def test_another_batch_size_begins_a_new_epoch_and_says_so(copied: Path, setting
     changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 1700}}
     train(config_of(settings, **changed), copied, "cpu")
     log = (copied / "train.log").read_text()
-    assert "config changed since this run was started: batch.tokens_per_update: was 2700, now 1700" in log
-    assert "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan" in log
+    assert (
+        "config changed since this run was started: batch.tokens_per_update: was 2700, now 1700"
+        in log
+    )
+    assert (
+        "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan"
+        in log
+    )
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)
 
 
 def test_other_optimiser_settings_take_effect(copied: Path, settings: Mapped) -> None:
-    changed = {"train": {"max_steps": STEPS + 2, "ema": None}, "optim": {"weight_decay": 0.1, "betas": [0.8, 0.9]}}
+    changed = {
+        "train": {"max_steps": STEPS + 2, "ema": None},
+        "optim": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
+    }
     assert train(config_of(settings, **changed), copied, "cpu").exit_code == 0
     state = checkpoint.load_state(copied / "checkpoints" / "last")
     matrices, vectors = state["optimizer"]["param_groups"]
-    assert (matrices["weight_decay"], vectors["weight_decay"], matrices["betas"]) == (0.1, 0.0, (0.8, 0.9))
+    assert (matrices["weight_decay"], vectors["weight_decay"], matrices["betas"]) == (
+        0.1,
+        0.0,
+        (0.8, 0.9),
+    )
     assert "weights" not in state
 
 
 def test_orthogonal_steps_are_resumed_too(settings: Mapped, tmp_path: Path) -> None:
     for run, parts in (("whole", [STEPS]), ("parts", [EVERY, STEPS])):
         for steps in parts:
-            config = config_of(settings, optim={"optimizer": "muon"}, train={"max_steps": steps}, data={"valid": None})
+            config = config_of(
+                settings,
+                optim={"optimizer": "muon"},
+                train={"max_steps": steps},
+                data={"valid": None},
+            )
             assert train(config, tmp_path / run, "cpu").exit_code == 0
-    whole, parted = (checkpoint.load_state(tmp_path / run / "checkpoints" / "last") for run in ("whole", "parts"))
+    whole, parted = (
+        checkpoint.load_state(tmp_path / run / "checkpoints" / "last") for run in ("whole", "parts")
+    )
     assert any("momentum" in state for state in whole["optimizer"]["state"].values())
     for part in ("optimizer", "weights"):
         torch.testing.assert_close(parted[part], whole[part], rtol=0, atol=0)
@@ -498,14 +602,17 @@ def test_orthogonal_steps_are_resumed_too(settings: Mapped, tmp_path: Path) -> N
 
 def test_another_optimiser_is_refused(copied: Path, settings: Mapped) -> None:
     with pytest.raises(
-        CheckpointError, match=r"and its optimiser cannot change \(optim\.optimizer: was adamw, now muon\)"
+        CheckpointError,
+        match=r"and its optimiser cannot change \(optim\.optimizer: was adamw, now muon\)",
     ):
         train(config_of(settings, optim={"optimizer": "muon"}), copied, "cpu")
 
 
 def test_another_model_is_refused_by_name_of_its_keys(copied: Path, settings: Mapped) -> None:
     before = (copied / "config.yaml").read_text()
-    with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128; model\.norm: was pre, now post\)"):
+    with pytest.raises(
+        CheckpointError, match=r"\(model\.d_ff: was 64, now 128; model\.norm: was pre, now post\)"
+    ):
         train(config_of(settings, model={"d_ff": 128, "norm": "post"}), copied, "cpu")
     assert (copied / "config.yaml").read_text() == before
 
@@ -550,7 +657,17 @@ def test_fresh_sets_the_run_aside_and_starts_over(
     """With another model, which could not go on."""
     config = tmp_path / "tiny.yaml"
     config.write_text(yaml.safe_dump(merged(settings, {"model": {"d_ff": 32}})), encoding="utf-8")
-    command = ["train", "-c", config, "--run-dir", copied, "--device", "cpu", "--set", "train.max_steps=2"]
+    command = [
+        "train",
+        "-c",
+        config,
+        "--run-dir",
+        copied,
+        "--device",
+        "cpu",
+        "--set",
+        "train.max_steps=2",
+    ]
     assert called(monkeypatch, *command) == 2
     assert "model.d_ff: was 64, now 32" in capsys.readouterr().err
     assert called(monkeypatch, *command, "--fresh") == 0
@@ -562,7 +679,10 @@ def test_fresh_sets_the_run_aside_and_starts_over(
 def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(
     settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, config = tmp_path / "run", config_of(settings, train={"max_steps": 1}, data={"valid": None, "test": []})
+    run, config = (
+        tmp_path / "run",
+        config_of(settings, train={"max_steps": 1}, data={"valid": None, "test": []}),
+    )
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     for _ in range(3):
         train(config, run, "cpu", fresh=True)
@@ -575,16 +695,25 @@ def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requ
     assert sorted(path.name for path in tmp_path.glob("run.old-*")) == aside
 
 
-def test_best_and_patience_survive_a_restart(settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_and_patience_survive_a_restart(
+    settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Scores 9, 1, 2 in one start, 3 in the next: the fourth validation is the third without a better one."""
     left = iter([9.0, 1.0, 2.0, 3.0, 4.0])
 
     def judge(self: validation.Validation, *_: Any) -> Any:
-        return validation.Verdict(1.0, SimpleNamespace(value=next(left), signature=""), self.ref)  # type: ignore[arg-type]
+        return validation.ValidationResult(
+            1.0, SimpleNamespace(value=next(left), signature=""), self.ref
+        )  # type: ignore[arg-type]
 
-    monkeypatch.setattr(validation.Validation, "judge", judge)
+    monkeypatch.setattr(validation.Validation, "evaluate", judge)
     changes = {"valid_every": 1, "patience": 3, "keep_last": 1}
     train(config_of(settings, train={**changes, "max_steps": 3}), tmp_path, "cpu")
     outcome = train(config_of(settings, train={**changes, "max_steps": 9}), tmp_path, "cpu")
-    assert outcome.reason.startswith("no better validation in the last 3, at update 4; best model (BLEU 9.00 ")
-    assert [folder.name for folder in checkpoint.checkpoints(tmp_path)] == ["step-00000001", "step-00000004"]
+    assert outcome.reason.startswith(
+        "no better validation in the last 3, at update 4; best model (BLEU 9.00 "
+    )
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path)] == [
+        "step-00000001",
+        "step-00000004",
+    ]

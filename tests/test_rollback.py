@@ -17,16 +17,17 @@ import torch
 from conftest import merged
 from torch import Tensor
 
-from mt import cli
-from mt.config import Config, config_from_mapping
+from mt.cli.main import main
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
 from mt.data.batches import Plan
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
-from mt.training.learner import Learner
-from mt.training.run import train
-from mt.training.trainer import MOST_SKIPPED, Outcome, Trainer
+from mt.training.launch import train
+from mt.training.trainer import MAX_SKIPPED_UPDATES, Outcome, Trainer
+from mt.training.update import Updater
 
 Mapped = Mapping[str, Mapping[str, Any]]
 Poison = Callable[[Callable[[int], bool]], None]
@@ -37,7 +38,10 @@ def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
     """The tiny config, without validation and tests, with changes to its `train` section."""
 
     def made(**settings: Any) -> Config:
-        changes = {"data": {"valid": None, "test": []}, "train": {"max_steps": 12, "keep_last": 99, **settings}}
+        changes = {
+            "data": {"valid": None, "test": []},
+            "train": {"max_steps": 12, "keep_last": 99, **settings},
+        }
         return config_from_mapping(merged(tiny_mapping, changes), "test")
 
     return made
@@ -50,7 +54,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
     real = Trainer.train
 
     def start(self: Trainer) -> Outcome:
-        forward, learn, updates = self.learner.forward, self.learner.learn, itertools.count()
+        forward, learn, updates = self.updater.forward, self.updater.update, itertools.count()
         spoilt = False
 
         def spoiling(*inputs: Tensor) -> Tensor:
@@ -62,7 +66,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
             spoilt = asked[-1](next(updates))
             return learn(*arguments)
 
-        self.learner.forward, self.learner.learn = spoiling, counted  # type: ignore[method-assign]
+        self.updater.forward, self.updater.update = spoiling, counted  # type: ignore[method-assign]
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
@@ -102,7 +106,10 @@ def test_back_to_the_last_checkpoint_and_on_with_the_data(
     poisoned(lambda update: 4 <= update < 24)
     config = config_of(valid_every=4, max_steps=28)
     assert train(config, tmp_path, "cpu").exit_code == 0
-    assert "from update 24 back to the weights after update 20, on with the data after those" in log_of(tmp_path)
+    assert (
+        "from update 24 back to the weights after update 20, on with the data after those"
+        in log_of(tmp_path)
+    )
     (line,) = figures(tmp_path, "rollback")
     assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
     assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
@@ -133,7 +140,9 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     """Another validation set and other data, then back to a checkpoint from before."""
 
     def state_of(step: int) -> dict[str, Any]:
-        state: dict[str, Any] = checkpoint.load_state(tmp_path / "checkpoints" / checkpoint.step_name(step))["train"]
+        state: dict[str, Any] = checkpoint.load_state(
+            tmp_path / "checkpoints" / checkpoint.step_name(step)
+        )["train"]
         return state
 
     def bad(update: int) -> bool:
@@ -141,7 +150,9 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
             states.append(state_of(4))
         return update < 20
 
-    mapping = merged(tiny_mapping, {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}})
+    mapping = merged(
+        tiny_mapping, {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
+    )
     poisoned(lambda _: False)
     train(config_from_mapping(mapping, "test"), tmp_path, "cpu")
     states = [state_of(4)]
@@ -157,7 +168,11 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     for key in ("plan", "judged_on"):
         assert before[key] != rewritten[key] == last[key]
     names = [checkpoint.step_name(step) for step in (4, 28)]
-    assert [list(state["scores"]) for state in (before, rewritten, last)] == [names[:1], [], names[1:]]
+    assert [list(state["scores"]) for state in (before, rewritten, last)] == [
+        names[:1],
+        [],
+        names[1:],
+    ]
 
 
 Spoil = Callable[[int], None]
@@ -168,16 +183,16 @@ def weight_spoilt(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     """`weight_spoilt(n)`: a weight is nan after the n-th update from now on, once."""
 
     def spoil_after(n: int) -> None:
-        learn, updates = Learner.learn, itertools.count(1)
+        learn, updates = Updater.update, itertools.count(1)
 
-        def spoiling(self: Learner, *arguments: Any) -> Any:
+        def spoiling(self: Updater, *arguments: Any) -> Any:
             result = learn(self, *arguments)
             if next(updates) == n:
                 with torch.no_grad():
                     self.model.decoder_norm.weight[0] = math.nan
             return result
 
-        monkeypatch.setattr(Learner, "learn", spoiling)
+        monkeypatch.setattr(Updater, "update", spoiling)
 
     return spoil_after
 
@@ -189,7 +204,9 @@ def test_weights_that_are_no_numbers_are_neither_judged_nor_saved(
 ) -> None:
     """One checkpoint is kept: saving them would delete the only good one."""
     weight_spoilt(5)
-    changes: dict[str, Any] = {"train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}}
+    changes: dict[str, Any] = {
+        "train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}
+    }
     changes["data"] = {"test": []} if validated else {"test": [], "valid": None}
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
     assert train(config, tmp_path, "cpu").exit_code == 0
@@ -208,15 +225,15 @@ def test_a_signal_saves_no_weights_that_are_no_numbers(
     weight_spoilt(5)
     changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
-    learn, updates = Learner.learn, itertools.count(1)
+    learn, updates = Updater.update, itertools.count(1)
 
-    def signalled(self: Learner, *arguments: Any) -> Any:
+    def signalled(self: Updater, *arguments: Any) -> Any:
         result = learn(self, *arguments)
         if next(updates) == 6:
             signal.raise_signal(signal.SIGTERM)
         return result
 
-    monkeypatch.setattr(Learner, "learn", signalled)
+    monkeypatch.setattr(Updater, "update", signalled)
     assert train(config, tmp_path, "cpu").exit_code == 143
     assert "nothing is saved, since there are weights that are no numbers" in log_of(tmp_path)
     assert steps(tmp_path) == [4]
@@ -237,11 +254,16 @@ def test_a_start_passes_over_a_checkpoint_with_weights_that_are_no_numbers(
         checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
         if found:
             train(config, tmp_path, "cpu")
-            assert f"{folder}: holds weights that are no numbers. Passed over for the checkpoint" in log_of(tmp_path)
+            assert (
+                f"{folder}: holds weights that are no numbers. Passed over for the checkpoint"
+                in log_of(tmp_path)
+            )
             assert found in log_of(tmp_path)
             shutil.rmtree(tmp_path / "checkpoints" / checkpoint.step_name(8))
             continue
-        with pytest.raises(CheckpointError, match=r"none of its checkpoints is whole and holds numbers only; give"):
+        with pytest.raises(
+            CheckpointError, match=r"none of its checkpoints is whole and holds numbers only; give"
+        ):
             train(config, tmp_path, "cpu")
 
 
@@ -252,7 +274,7 @@ def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
     real = Trainer.validate
 
     def overflowing(self: Trainer) -> float | None:
-        weight = self.learner.judged.decoder_norm.weight
+        weight = self.updater.eval_model.decoder_norm.weight
         before = weight.detach().clone()
         with torch.no_grad():
             weight.fill_(3e38)
@@ -264,7 +286,12 @@ def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
 
     monkeypatch.setattr(Trainer, "validate", overflowing)
     settings = {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
-    assert train(config_from_mapping(merged(tiny_mapping, settings), "test"), tmp_path, "cpu").exit_code == 0
+    assert (
+        train(
+            config_from_mapping(merged(tiny_mapping, settings), "test"), tmp_path, "cpu"
+        ).exit_code
+        == 0
+    )
     assert "no translations, since a sentence has none | decoding: sentence " in log_of(tmp_path)
     (line,) = figures(tmp_path, "valid")
     assert (line["nll"], line["bleu"]) == (None, 0.0)
@@ -319,23 +346,31 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
 
 
 def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
-    config_of: Callable[..., Config], tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config_of: Callable[..., Config],
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Here without a checkpoint to go back to, so that the first twenty are the last."""
     real = Trainer.train
 
     def start(self: Trainer) -> Outcome:
         with torch.no_grad():
-            self.learner.model.decoder_norm.weight[0] = math.inf
+            self.updater.model.decoder_norm.weight[0] = math.inf
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
-    with pytest.raises(TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back") as failed:
+    with pytest.raises(
+        TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back"
+    ) as failed:
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
     assert "weights that are no numbers: decoder_norm.weight; " in str(failed.value)
     assert checkpoint.checkpoints(tmp_path) == []
     pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
-    texts = [(tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines() for side in ("src", "tgt")]
+    texts = [
+        (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    ]
     assert len(pairs) > 20
     assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
 
@@ -343,8 +378,10 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
 def test_a_few_skipped_updates_are_told_and_survived(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
-    poisoned(lambda update: update % MOST_SKIPPED != 0)  # 19 in a row, again and again
-    assert train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
+    poisoned(lambda update: update % MAX_SKIPPED_UPDATES != 0)  # 19 in a row, again and again
+    assert (
+        train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
+    )
     lines = figures(tmp_path, "train")
     assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
     assert [line["nll"] is None for line in lines] == [False, True] * 3
@@ -360,10 +397,20 @@ def test_the_command_ends_with_code_3(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     poisoned(lambda _: True)
-    command = ["train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", "--set", "data.valid=null"]
+    command = [
+        "train",
+        "-c",
+        tiny_config,
+        "--run-dir",
+        tmp_path,
+        "--device",
+        "cpu",
+        "--set",
+        "data.valid=null",
+    ]
     sets = ["--set", "train.max_steps=20", "--set", "train.valid_every=999"]
     monkeypatch.setattr(sys, "argv", ["mt", *map(str, command), *sets])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     assert ended.value.code == 3
     assert "mt: training gave up at update 20" in capsys.readouterr().err

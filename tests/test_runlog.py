@@ -21,24 +21,25 @@ import torch
 from conftest import merged
 
 from mt import files
-from mt.config import Config, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.files import whole_file, write_whole
-from mt.processes import Ranks
-from mt.training import run as run_module
+from mt.runtime.distributed import World
+from mt.training import launch as run_module
 from mt.training import runlog
-from mt.training.learner import Learner
 from mt.training.runlog import (
     RunLog,
     Window,
     check_same_run,
     claim,
-    clock,
+    format_duration,
     is_of_this_job,
     set_aside,
     write_config,
     write_manifest,
 )
+from mt.training.update import Updater
 
 
 @pytest.fixture
@@ -63,11 +64,16 @@ def test_lines_go_to_stderr_and_into_the_log(run: Path, capsys: pytest.CaptureFi
     assert err.endswith(" Übung macht den Meister\n")
     with RunLog(run, 10) as log:
         log.say("second")
-    assert [line[20:] for line in lines_of(run / "train.log")] == ["Übung macht den Meister", "second"]
+    assert [line[20:] for line in lines_of(run / "train.log")] == [
+        "Übung macht den Meister",
+        "second",
+    ]
     assert capsys.readouterr().err.count("second") == 1
 
 
-def test_the_reason_of_a_failure_is_in_the_log_too(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_of_a_failure_is_in_the_log_too(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On stderr it is the command line that prints it."""
 
     def fail() -> None:
@@ -80,7 +86,9 @@ def test_the_reason_of_a_failure_is_in_the_log_too(run: Path, capsys: pytest.Cap
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_sees_a_bar_and_others_do_not(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_sees_a_bar_and_others_do_not(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -99,7 +107,9 @@ def test_a_terminal_sees_a_bar_and_others_do_not(run: Path, monkeypatch: pytest.
     assert "100" not in shown[io.StringIO].replace("a line", "").split(" beside")[1]
 
 
-def test_a_closed_terminal_or_a_full_disk_does_not_end_training(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_terminal_or_a_full_disk_does_not_end_training(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Gone(io.StringIO):
         def write(self, _: str) -> int:
             raise BrokenPipeError
@@ -115,7 +125,7 @@ def test_a_closed_terminal_or_a_full_disk_does_not_end_training(run: Path, monke
 
 
 def test_time_left_is_told_as_a_clock_does() -> None:
-    assert [clock(seconds) for seconds in (0, 59.6, 3599, 3600, 100_000)] == [
+    assert [format_duration(seconds) for seconds in (0, 59.6, 3599, 3600, 100_000)] == [
         "0:00:00", "0:01:00", "0:59:59", "1:00:00", "27:46:40",
     ]  # fmt: skip
 
@@ -144,7 +154,9 @@ def test_figures_that_will_be_made_again_are_forgotten(run: Path) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     log.forget_after(4)
-    kept = [(line["kind"], line["step"]) for line in map(json.loads, lines_of(run / "metrics.jsonl"))]
+    kept = [
+        (line["kind"], line["step"]) for line in map(json.loads, lines_of(run / "metrics.jsonl"))
+    ]
     assert kept == [("train", 2), ("train", 4), ("valid", 4)]
     log.forget_after(0)
     assert (run / "metrics.jsonl").read_text() == ""
@@ -162,7 +174,7 @@ def update(n_src: int, n_tgt: int, n_padded: int) -> Any:
 
 def test_the_figures_of_a_window_by_hand() -> None:
     """Two updates of 10 and 30 target tokens: nll (10 x 2 + 30 x 4) / 40 = 3.5, padding 1 - 80 / 100."""
-    window = Window(SimpleNamespace(waited=0.0), Ranks())  # type: ignore[arg-type]
+    window = Window(SimpleNamespace(waited=0.0), World())  # type: ignore[arg-type]
     window.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
     window.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(4.0), torch.tensor(2.0))
     figures = window.figures()
@@ -174,9 +186,11 @@ def test_the_figures_of_a_window_by_hand() -> None:
 
 
 def test_a_skipped_update_spoils_no_figure() -> None:
-    window = Window(SimpleNamespace(waited=0.0), Ranks())  # type: ignore[arg-type]
+    window = Window(SimpleNamespace(waited=0.0), World())  # type: ignore[arg-type]
     window.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
-    window.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(math.nan), torch.tensor(math.inf))
+    window.add(
+        update(30, 30, 70), torch.tensor(5.0), torch.tensor(math.nan), torch.tensor(math.inf)
+    )
     figures = window.figures()
     assert (figures["nll"], figures["grad_norm"], figures["skipped"]) == (2.0, 1.0, 1)
     window.restart()
@@ -187,10 +201,12 @@ def test_a_skipped_update_spoils_no_figure() -> None:
     assert figures["skipped"] == 1
 
 
-def test_speed_and_waiting_are_shares_of_the_time_since_the_last_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_and_waiting_are_shares_of_the_time_since_the_last_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, feed = [100.0], SimpleNamespace(waited=5.0)
     monkeypatch.setattr(runlog.time, "perf_counter", lambda: now[0])
-    window = Window(feed, Ranks())  # type: ignore[arg-type]
+    window = Window(feed, World())  # type: ignore[arg-type]
     now[0], feed.waited = 104.0, 6.0
     window.add(update(10, 200, 300), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
     figures = window.figures()
@@ -207,7 +223,9 @@ def shown(run: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run / "tensorboard")).Reload()
-    return {tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    return {
+        tag: [(x.step, x.value) for x in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_shows_the_figures_of_a_run_and_of_its_resumption_once(
@@ -218,14 +236,14 @@ def test_tensorboard_shows_the_figures_of_a_run_and_of_its_resumption_once(
     config = config_of(tiny_mapping, train=train, data={"test": []})
     calls = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
-        learn = Learner.learn
+        learn = Updater.update
 
         def broken_off(*arguments: Any) -> Any:
             if next(calls) == 6:
                 raise KeyboardInterrupt
             return learn(*arguments)
 
-        patch.setattr(Learner, "learn", broken_off)
+        patch.setattr(Updater, "update", broken_off)
         with pytest.raises(KeyboardInterrupt):
             run_module.train(config, tmp_path, "cpu")
     run_module.train(config, tmp_path, "cpu")
@@ -235,8 +253,14 @@ def test_tensorboard_shows_the_figures_of_a_run_and_of_its_resumption_once(
                 "memory_mb", "resident_mb", "epoch_position"):  # fmt: skip
         ours = [(line["step"], line[key]) for line in lines if line["kind"] == "train"]
         assert [step for step, _ in ours] == list(range(1, 9))
-        assert seen[f"train/{key}"] == [(step, pytest.approx(value, rel=1e-5)) for step, value in ours], key
-    ours = [(line["step"], pytest.approx(line["bleu"], rel=1e-5)) for line in lines if line["kind"] == "valid"]
+        assert seen[f"train/{key}"] == [
+            (step, pytest.approx(value, rel=1e-5)) for step, value in ours
+        ], key
+    ours = [
+        (line["step"], pytest.approx(line["bleu"], rel=1e-5))
+        for line in lines
+        if line["kind"] == "valid"
+    ]
     assert seen["valid/bleu"] == ours
 
 
@@ -272,7 +296,9 @@ def test_a_read_only_directory_is_refused(run: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write everywhere")
     run.chmod(0o555)
-    with pytest.raises(DataError, match="must be a folder that can be written, but Permission denied"):
+    with pytest.raises(
+        DataError, match="must be a folder that can be written, but Permission denied"
+    ):
         claim(run)
 
 
@@ -290,7 +316,9 @@ def test_one_process_at_a_time(run: Path) -> None:
     claim(run).close()
     hold = "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); print('held', flush=True); "
     command = [sys.executable, "-S", "-c", hold + "sys.stdin.read()", str(run / ".lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(DataError) as error:
@@ -345,7 +373,9 @@ def test_the_current_folder_can_be_set_aside(run: Path, monkeypatch: pytest.Monk
     assert set_aside(Path(".")) == run.with_name("run.old-1")
 
 
-def test_a_directory_that_cannot_be_renamed_says_so(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_renamed_says_so(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     claim(run).close()
 
     def denied(*_: Any) -> None:
@@ -360,10 +390,14 @@ def test_a_directory_that_cannot_be_renamed_says_so(run: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
-    ("begun", "now", "same"),
+    ("ready", "now", "same"),
     [
         ({}, {}, False),
-        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7"}, False),  # the second command of an allocation
+        (
+            {"SLURM_JOB_ID": "7"},
+            {"SLURM_JOB_ID": "7"},
+            False,
+        ),  # the second command of an allocation
         ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}, False),
         ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
         ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}, False),
@@ -381,13 +415,22 @@ def test_a_directory_that_cannot_be_renamed_says_so(run: Path, monkeypatch: pyte
         ),
         (
             {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "b", "torchrun": "another", "SLURM_RESTART_COUNT": "1"},
+            {
+                "SLURM_JOB_ID": "7",
+                "TORCHELASTIC_RUN_ID": "b",
+                "torchrun": "another",
+                "SLURM_RESTART_COUNT": "1",
+            },
             True,
         ),
     ],
 )
 def test_only_a_restart_is_of_the_job_that_made_the_run(
-    begun: Mapping[str, str], now: Mapping[str, str], same: bool, run: Path, monkeypatch: pytest.MonkeyPatch
+    ready: Mapping[str, str],
+    now: Mapping[str, str],
+    same: bool,
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
@@ -398,9 +441,9 @@ def test_only_a_restart_is_of_the_job_that_made_the_run(
         monkeypatch.setattr(os, "getppid", lambda: 999 if by.get("torchrun") == "another" else 123)
 
     assert not is_of_this_job(run)
-    surrounded(begun)
+    surrounded(ready)
     write_manifest(run, {})
-    for name in begun:
+    for name in ready:
         monkeypatch.delenv(name)
     surrounded(now)
     assert is_of_this_job(run) == same
@@ -422,7 +465,9 @@ def started(run: Path, tiny_mapping: Mapping[str, Any]) -> Path:
     return run
 
 
-def test_the_same_config_goes_on_silently(started: Path, tiny_mapping: Mapping[str, Any], run: Path) -> None:
+def test_the_same_config_goes_on_silently(
+    started: Path, tiny_mapping: Mapping[str, Any], run: Path
+) -> None:
     assert check_same_run(started, config_of(tiny_mapping)) == []
     assert check_same_run(run / "new", config_of(tiny_mapping)) == []
 
@@ -435,9 +480,16 @@ def test_what_may_change_is_told(started: Path, tiny_mapping: Mapping[str, Any])
     ]
 
 
-def test_dropouts_and_computed_positions_may_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+def test_dropouts_and_computed_positions_may_change(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
     """No weight has another shape or use by them; learned positions are weights."""
-    dropouts = {"dropout": 0.3, "attention_dropout": 0.2, "activation_dropout": 0.0, "source_word_dropout": 0.1}
+    dropouts = {
+        "dropout": 0.3,
+        "attention_dropout": 0.2,
+        "activation_dropout": 0.0,
+        "source_word_dropout": 0.1,
+    }
     said = [
         "model.dropout: was 0.1, now 0.3",
         "model.attention_dropout: was 0.0, now 0.2",
@@ -447,23 +499,36 @@ def test_dropouts_and_computed_positions_may_change(started: Path, tiny_mapping:
     assert check_same_run(started, config_of(tiny_mapping, model=dropouts)) == said
     longer = config_of(tiny_mapping, model={"max_positions": 80})
     assert check_same_run(started, longer) == ["model.max_positions: was 64, now 80"]
-    with pytest.raises(CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"):  # the key that is at fault alone
+    with pytest.raises(
+        CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"
+    ):  # the key that is at fault alone
         check_same_run(started, config_of(tiny_mapping, model={**dropouts, "d_ff": 128}))
     write_config(started, config_of(tiny_mapping, model={"positions": "learned"}))
     with pytest.raises(CheckpointError, match=r"\(model\.max_positions: was 64, now 80\)"):
-        check_same_run(started, config_of(tiny_mapping, model={"positions": "learned", "max_positions": 80}))
+        check_same_run(
+            started, config_of(tiny_mapping, model={"positions": "learned", "max_positions": 80})
+        )
 
 
-def test_what_changes_neither_weights_nor_vocabulary_may_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+def test_what_changes_neither_weights_nor_vocabulary_may_change(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
     changed = config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1})
     assert check_same_run(started, changed) == ["tokenizer.sampling_alpha: was None, now 0.1"]
     with pytest.raises(CheckpointError, match=r"\(tokenizer\.vocab_size: was 320, now 400\)"):
-        check_same_run(started, config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1, "vocab_size": 400}))
+        check_same_run(
+            started, config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1, "vocab_size": 400})
+        )
 
 
-def test_another_model_or_tokenizer_is_refused_with_every_key(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+def test_another_model_or_tokenizer_is_refused_with_every_key(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
     changed = config_of(
-        tiny_mapping, model={"d_ff": 128, "norm": "post"}, tokenizer={"vocab_size": 400}, train={"max_steps": 9}
+        tiny_mapping,
+        model={"d_ff": 128, "norm": "post"},
+        tokenizer={"vocab_size": 400},
+        train={"max_steps": 9},
     )
     with pytest.raises(CheckpointError) as error:
         check_same_run(started, changed)
@@ -474,7 +539,9 @@ def test_another_model_or_tokenizer_is_refused_with_every_key(started: Path, tin
     )
 
 
-def test_what_was_not_made_yet_may_still_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+def test_what_was_not_made_yet_may_still_change(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
     """A run that was stopped before its first checkpoint, or before its tokenizer."""
     shutil.rmtree(started / "checkpoints" / "step-00000001")
     other_model = config_of(tiny_mapping, model={"d_ff": 128})
@@ -522,11 +589,15 @@ def test_a_file_is_replaced_when_the_block_ends_well_and_only_then(tmp_path: Pat
     assert os.listdir(tmp_path) == ["a"]
 
 
-def test_it_is_on_the_disk_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done: list[str] = []
     monkeypatch.setattr(files.os, "fsync", lambda _: done.append("flushed"))
     real = Path.replace
-    monkeypatch.setattr(Path, "replace", lambda self, target: done.append("renamed") or real(self, target))
+    monkeypatch.setattr(
+        Path, "replace", lambda self, target: done.append("renamed") or real(self, target)
+    )
     write_whole(tmp_path / "a", b"x")
     assert done == ["flushed", "renamed"]
 

@@ -20,20 +20,21 @@ import pytest
 import torch
 from conftest import ROOT, merged
 
-from mt.config import BatchConfig, Config, TokenizerConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data import sampling as module
-from mt.data.batches import Feed, Plan, collate
+from mt.data.batches import Plan, Prefetcher, collate
 from mt.data.sampling import BpeDropout, Sampling, Segmenter, UnigramSampling
 from mt.data.store import Store
 from mt.data.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
-from mt.devices import choose_device
 from mt.model import checkpoint
-from mt.processes import Ranks
-from mt.training.learner import Learner
-from mt.training.run import train
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World
+from mt.training.launch import train
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.trainer import Trainer
+from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]
 # An alpha that changes most words.
@@ -59,7 +60,12 @@ def made_lines(n: int = 400) -> list[str]:
 
 
 def trained(kind: str, joint: bool = True, byte_fallback: bool = True) -> Tokenizer:
-    keys = {"type": kind, "joint": joint, "byte_fallback": byte_fallback, "vocab_size": 340 if byte_fallback else 80}
+    keys = {
+        "type": kind,
+        "joint": joint,
+        "byte_fallback": byte_fallback,
+        "vocab_size": 340 if byte_fallback else 80,
+    }
     pairs = [(line, line.upper()) for line in made_lines()]
     return train_tokenizer(TokenizerConfig.model_validate(keys), pairs, 1, lambda _: None)
 
@@ -75,15 +81,24 @@ def tokenizer(kind: str) -> Tokenizer:
 
 
 def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:
-    sides = tokenizer.encode_src([src for src, _ in pairs]), tokenizer.encode_tgt([tgt for _, tgt in pairs])
+    sides = (
+        tokenizer.encode_src([src for src, _ in pairs]),
+        tokenizer.encode_tgt([tgt for _, tgt in pairs]),
+    )
     lengths = np.array([[len(row) for row in rows] for rows in sides], np.int64)
     starts = lengths.cumsum(axis=1) - lengths
     src, tgt = (np.array(list(chain.from_iterable(rows)), "<u2") for rows in sides)
     return Store(src, tgt, *lengths, *starts, (len(pairs),), "", "")
 
 
-def sampling_of(store: Store, tokenizer: Tokenizer, kind: str, alpha: float, seed: int = 1, **data: int) -> Sampling:
-    tree = {"run": {"seed": seed}, "data": data, "tokenizer": {"type": kind, "sampling_alpha": alpha}}
+def sampling_of(
+    store: Store, tokenizer: Tokenizer, kind: str, alpha: float, seed: int = 1, **data: int
+) -> Sampling:
+    tree = {
+        "run": {"seed": seed},
+        "data": data,
+        "tokenizer": {"type": kind, "sampling_alpha": alpha},
+    }
     return Sampling(store, tokenizer, config_from_mapping(tree, "test"))
 
 
@@ -102,7 +117,9 @@ def digest(store: Store) -> str:
 
 @pytest.mark.parametrize("joint", [True, False])
 @pytest.mark.parametrize("factor", [0.1, 1, 2])
-def test_sampled_tokens_are_other_tokens_for_the_same_text(kind: str, joint: bool, factor: float) -> None:
+def test_sampled_tokens_are_other_tokens_for_the_same_text(
+    kind: str, joint: bool, factor: float
+) -> None:
     tokenizer = trained(kind, joint)
     lines = NASTY + made_lines(200)
     # One way round and the other, so that both vocabularies meet what they have never seen.
@@ -114,7 +131,11 @@ def test_sampled_tokens_are_other_tokens_for_the_same_text(kind: str, joint: boo
     assert src_model.decode_tgt(src) == [normalize_line(line) for line, _ in pairs]
     assert tokenizer.decode_tgt(tgt) == [normalize_line(line) for _, line in pairs]
     assert sum(a != b for a, b in zip(src + tgt, chain(*rows(store)), strict=True)) > 100
-    assert (sampled.src.dtype, sampled.kept, len(sampled)) == (store.src.dtype, store.kept, len(store))
+    assert (sampled.src.dtype, sampled.kept, len(sampled)) == (
+        store.src.dtype,
+        store.kept,
+        len(store),
+    )
 
 
 def test_without_chance_it_is_the_best_segmentation(kind: str, tokenizer: Tokenizer) -> None:
@@ -138,7 +159,9 @@ def test_unknown_characters_stay_unknown_and_the_rest_is_sampled(kind: str) -> N
     seen = {tuple(row) for row in rows(sampling_of(store, tokenizer, kind, STRONG[kind])(0))[0]}
     assert len(seen) > 3
     assert all(row.count(UNK) == 1 for row in seen)
-    assert {"".join(tokenizer.src_pieces_of([i for i in row if i != UNK])) for row in seen} == {"▁Hunde▁▁schlafen"}
+    assert {"".join(tokenizer.src_pieces_of([i for i in row if i != UNK])) for row in seen} == {
+        "▁Hunde▁▁schlafen"
+    }
 
 
 def test_rows_that_would_become_too_long_keep_their_tokens(kind: str, tokenizer: Tokenizer) -> None:
@@ -170,13 +193,17 @@ def check_shares(seen: Counter[tuple[int, ...]], expected: Mapping[tuple[int, ..
         assert abs(seen[tokens] - n * share) <= 4.5 * (n * share) ** 0.5 + 1, tokens
 
 
-def dropout(ranks: Mapping[str, int], word: str, alpha: float) -> dict[tuple[str, ...], float]:
+def dropout(world: Mapping[str, int], word: str, alpha: float) -> dict[tuple[str, ...], float]:
     """The probability of each outcome of BPE-dropout, by following both fates of every merge."""
     ended: dict[tuple[str, ...], float] = {}
 
     def go_on(tokens: tuple[str, ...], passed: frozenset[int], probability: float) -> None:
         """`passed`: number of the left token of the merges that were passed over."""
-        merges = [(ranks[a + b], i) for i, (a, b) in enumerate(pairwise(tokens)) if a + b in ranks and i not in passed]
+        merges = [
+            (world[a + b], i)
+            for i, (a, b) in enumerate(pairwise(tokens))
+            if a + b in world and i not in passed
+        ]
         if not merges:
             ended[tokens] = ended.get(tokens, 0.0) + probability
             return
@@ -197,7 +224,10 @@ def test_each_merge_is_skipped_with_probability_alpha(word: str, alpha: float) -
     tokenizer = trained("bpe")
     vocabulary = tokenizer.src_vocabulary()
     ids = {text: number for number, (text, _) in enumerate(vocabulary)}
-    best_first = sorted((text for text, _ in vocabulary if len(text) > 1), key=lambda text: -vocabulary[ids[text]][1])
+    best_first = sorted(
+        (text for text, _ in vocabulary if len(text) > 1),
+        key=lambda text: -vocabulary[ids[text]][1],
+    )
     outcomes = dropout({text: rank for rank, text in enumerate(best_first)}, word, alpha)
     expected = {tuple(ids[text] for text in tokens): share for tokens, share in outcomes.items()}
     row = tokenizer.encode_src([word.removeprefix("▁")])[0]
@@ -213,7 +243,9 @@ def segmentations(word: str, known: Mapping[str, int]) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("word", ["▁Hunde", "▁schläft", "▁x12"])
 @pytest.mark.parametrize("alpha", [0.1, 1.0])
-def test_segmentations_come_as_often_as_their_smoothed_probability_says(word: str, alpha: float) -> None:
+def test_segmentations_come_as_often_as_their_smoothed_probability_says(
+    word: str, alpha: float
+) -> None:
     tokenizer = trained("unigram")
     vocabulary = tokenizer.src_vocabulary()
     ids = {text: number for number, (text, _) in enumerate(vocabulary)}
@@ -255,11 +287,14 @@ def epochs(kind: str, wanted: Sequence[int], seed: int = 1) -> list[str]:
 
 
 def test_an_epoch_is_the_same_in_another_process_and_without_those_before_it(kind: str) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, 'tests'); from test_sampling import epochs; print(*epochs({kind!r}, [3, 0]))"
-    )
+    code = f"import sys; sys.path.insert(0, 'tests'); from test_sampling import epochs; print(*epochs({kind!r}, [3, 0]))"
     there = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=90
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=90,
     )
     here = epochs(kind, range(4))
     assert there.stdout.split() == [here[3], here[0]]
@@ -271,8 +306,12 @@ def test_an_epoch_is_the_same_in_another_process_and_without_those_before_it(kin
 
 def plan_of(tokenizer: Tokenizer, kind: str, sampled: bool = True) -> Plan:
     store = store_of(tokenizer, [(line, line.upper()) for line in made_lines(600)])
-    sampling = sampling_of(store, tokenizer, kind, STRONG[kind], max_tokens=100) if sampled else None
-    return Plan(store, [1.0], BatchConfig(tokens_per_update=1500, tokens_per_batch=400), 1, sampling)
+    sampling = (
+        sampling_of(store, tokenizer, kind, STRONG[kind], max_tokens=100) if sampled else None
+    )
+    return Plan(
+        store, [1.0], BatchConfig(tokens_per_update=1500, tokens_per_batch=400), 1, sampling
+    )
 
 
 def test_budgets_hold_for_the_sampled_lengths(kind: str, tokenizer: Tokenizer) -> None:
@@ -291,17 +330,31 @@ def test_budgets_hold_for_the_sampled_lengths(kind: str, tokenizer: Tokenizer) -
     assert sorted(np.concatenate(list(chain.from_iterable(updates)))) == list(range(600))
 
 
-def test_the_feed_goes_from_one_sampled_epoch_into_the_next(tokenizer: Tokenizer, kind: str) -> None:
+def test_the_feed_goes_from_one_sampled_epoch_into_the_next(
+    tokenizer: Tokenizer, kind: str
+) -> None:
     plan, running = plan_of(tokenizer, kind), threading.Event()
     first, second = (plan.of_epoch(epoch, running) for epoch in (4, 5))
     n = len(first.updates(4))
     places = [(first, 4, number) for number in range(2, n)] + [(second, 5, 0), (second, 5, 1)]
-    with Feed(plan, 4, 2) as feed:
+    with Prefetcher(plan, 4, 2) as feed:
         for (sampled, epoch, number), update in zip(places, feed, strict=False):
-            assert (update.epoch, update.number, update.last) == (epoch, number, epoch == 4 and number == n - 1)
-            batches = [collate([sampled.store.pair(i) for i in batch]) for batch in sampled.updates(epoch)[number]]
-            assert all(torch.equal(a.src, b.src) for a, b in zip(update.batches, batches, strict=True))
-            assert all(torch.equal(a.tgt_in, b.tgt_in) for a, b in zip(update.batches, batches, strict=True))
+            assert (update.epoch, update.number, update.last) == (
+                epoch,
+                number,
+                epoch == 4 and number == n - 1,
+            )
+            batches = [
+                collate([sampled.store.pair(i) for i in batch])
+                for batch in sampled.updates(epoch)[number]
+            ]
+            assert all(
+                torch.equal(a.src, b.src) for a, b in zip(update.batches, batches, strict=True)
+            )
+            assert all(
+                torch.equal(a.tgt_in, b.tgt_in)
+                for a, b in zip(update.batches, batches, strict=True)
+            )
 
 
 def test_without_alpha_the_plan_is_the_one_it_was(tokenizer: Tokenizer, kind: str) -> None:
@@ -322,7 +375,7 @@ def test_leaving_the_feed_does_not_wait_for_the_epoch_that_is_being_sampled(
         return real(*arguments)
 
     monkeypatch.setattr(Segmenter, "sample", slow)
-    with Feed(plan, 0, 0) as feed:
+    with Prefetcher(plan, 0, 0) as feed:
         assert asked.wait(10)
         thread, start = feed._thread, time.perf_counter()
     assert not thread.is_alive()
@@ -358,12 +411,19 @@ def records(run: Path, of: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["kind"] == of]
 
 
-@pytest.mark.parametrize("updates", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 11))])
+@pytest.mark.parametrize(
+    "updates", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 11))]
+)
 def test_a_run_broken_off_ends_with_the_same_weights(
-    updates: int, kind: str, undisturbed: Path, tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    updates: int,
+    kind: str,
+    undisturbed: Path,
+    tiny_mapping: Mapped,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the middle of the first epoch and between two checkpoints; before the first of them, and after the last."""
-    done, learn = [0], Learner.learn
+    done, learn = [0], Updater.update
 
     def watched(*arguments: Any) -> Any:
         if done[0] == updates:
@@ -371,13 +431,15 @@ def test_a_run_broken_off_ends_with_the_same_weights(
         done[0] += 1
         return learn(*arguments)
 
-    monkeypatch.setattr(Learner, "learn", watched)
+    monkeypatch.setattr(Updater, "update", watched)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(tiny_mapping, kind, STRONG[kind]), tmp_path, "cpu")
     monkeypatch.undo()
     assert train(config_of(tiny_mapping, kind, STRONG[kind]), tmp_path, "cpu").exit_code == 0
     last = [run / "checkpoints" / "last" for run in (tmp_path, undisturbed)]
-    assert (last[0] / "model.safetensors").read_bytes() == (last[1] / "model.safetensors").read_bytes()
+    assert (last[0] / "model.safetensors").read_bytes() == (
+        last[1] / "model.safetensors"
+    ).read_bytes()
     positions = [checkpoint.load_state(folder)["train"] for folder in last]
     assert [positions[0][key] for key in ("epoch", "update", "tokens", "plan")] == [
         positions[1][key] for key in ("epoch", "update", "tokens", "plan")
@@ -395,22 +457,31 @@ def test_validation_and_stores_are_not_sampled(
     assert train(config_of(tiny_mapping, kind, None), tmp_path, "cpu").exit_code == 0
     for name in ("train", "valid"):
         for side in ("src", "tgt"):
-            ours, theirs = (run / "store" / name / f"{side}.tokens" for run in (tmp_path, undisturbed))
+            ours, theirs = (
+                run / "store" / name / f"{side}.tokens" for run in (tmp_path, undisturbed)
+            )
             assert ours.read_bytes() == theirs.read_bytes()
-    weights = [(run / "checkpoints" / "last" / "model.safetensors").read_bytes() for run in (tmp_path, undisturbed)]
+    weights = [
+        (run / "checkpoints" / "last" / "model.safetensors").read_bytes()
+        for run in (tmp_path, undisturbed)
+    ]
     assert weights[0] != weights[1]
     device = choose_device("cpu", "fp32")
     with RunLog(tmp_path, 1) as log:
         trainer = Trainer(config_of(tiny_mapping, kind, None), tmp_path, device, log)
         folder = undisturbed / "checkpoints" / "last"
-        checkpoint.put_weights(trainer.learner.model, checkpoint.load_weights(folder), str(folder))
+        checkpoint.put_weights(trainer.updater.model, checkpoint.load_weights(folder), str(folder))
         assert trainer.validation is not None
-        verdict = trainer.validation.judge(trainer.learner.model.eval(), device, Ranks(), Signals())
+        verdict = trainer.validation.evaluate(
+            trainer.updater.model.eval(), device, World(), Signals()
+        )
     recorded = records(undisturbed, "valid")[-1]
     assert (verdict.nll, verdict.bleu.value) == (recorded["nll"], recorded["bleu"])
 
 
-def test_sampling_may_begin_and_change_in_a_run_that_goes_on(tiny_mapping: Mapped, kind: str, tmp_path: Path) -> None:
+def test_sampling_may_begin_and_change_in_a_run_that_goes_on(
+    tiny_mapping: Mapped, kind: str, tmp_path: Path
+) -> None:
     places = []
     for steps, alpha in ((4, None), (5, 0.3), (6, 0.5), (7, None), (8, None)):
         changes = {
@@ -418,10 +489,18 @@ def test_sampling_may_begin_and_change_in_a_run_that_goes_on(tiny_mapping: Mappe
             "train": {"max_steps": steps, "valid_every": 100},
             "data": {"valid": None},
         }
-        assert train(config_of(tiny_mapping, kind, alpha, **changes), tmp_path, "cpu").exit_code == 0
+        assert (
+            train(config_of(tiny_mapping, kind, alpha, **changes), tmp_path, "cpu").exit_code == 0
+        )
         state = checkpoint.load_state(tmp_path / "checkpoints" / "last")["train"]
         places.append((state["epoch"], state["update"]))
     assert places == [(0, 4), (1, 1), (2, 1), (3, 1), (3, 2)]
     log = (tmp_path / "train.log").read_text(encoding="utf-8")
-    assert "config changed since this run was started: tokenizer.sampling_alpha: was 0.3, now 0.5" in log
-    assert log.count("data, batch sizes, sampling or seed have changed: going on with a new epoch") == 3
+    assert (
+        "config changed since this run was started: tokenizer.sampling_alpha: was 0.3, now 0.5"
+        in log
+    )
+    assert (
+        log.count("data, batch sizes, sampling or seed have changed: going on with a new epoch")
+        == 3
+    )

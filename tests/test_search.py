@@ -87,9 +87,16 @@ def run_greedy(models: list[Model], limits: list[int], alpha: float = 0.0, vocab
     return [[one] for one in found], stepper
 
 
-def run_beams(models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any) -> Ran:
+def run_beams(
+    models: list[Model], limits: list[int], size: int, alpha: float, n_best: int, **more: Any
+) -> Ran:
     stepper = ScriptedStepper(models, size, more.get("vocab", 7))
-    options = {"beam_size": size, "length_penalty": alpha, "n_best": n_best, "exact": more.get("exact", False)}
+    options = {
+        "beam_size": size,
+        "length_penalty": alpha,
+        "n_best": n_best,
+        "exact": more.get("exact", False),
+    }
     return beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options), stepper
 
 
@@ -98,7 +105,13 @@ def greedy(model: Model, limit: int, alpha: float = 0.0) -> list[Hypothesis]:
 
 
 def beams(
-    model: Model, limit: int, size: int, alpha: float = 0.0, n_best: int = 1, vocab: int = 7, exact: bool = False
+    model: Model,
+    limit: int,
+    size: int,
+    alpha: float = 0.0,
+    n_best: int = 1,
+    vocab: int = 7,
+    exact: bool = False,
 ) -> list[Hypothesis]:
     return run_beams([model], [limit], size, alpha, n_best, vocab=vocab, exact=exact)[0][0]
 
@@ -263,7 +276,9 @@ def all_translations(model: Model, limit: int, alpha: float) -> list[Scored]:
     return sorted(found, reverse=True)
 
 
-def plain_beam_search(model: Model, vocab: int, limit: int, size: int, alpha: float, n_best: int) -> list[Scored]:
+def plain_beam_search(
+    model: Model, vocab: int, limit: int, size: int, alpha: float, n_best: int
+) -> list[Scored]:
     """The rules of `beam_search` once more, over Python lists, without the early end."""
     live: list[tuple[float, Prefix]] = [(0.0, ())]
     finished: list[Scored] = []
@@ -486,7 +501,9 @@ def test_requests_without_an_answer_are_refused() -> None:
 
 @pytest.mark.parametrize("vocab", [7, search.BLOCK])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
-def test_logits_that_are_not_numbers_are_an_error_that_names_the_sentence(bad: float | None, vocab: int) -> None:
+def test_logits_that_are_not_numbers_are_an_error_that_names_the_sentence(
+    bad: float | None, vocab: int
+) -> None:
     row = {} if bad is None else dict.fromkeys(range(vocab), bad)  # nothing named: -inf
     models, limits = [random_model(1), lambda _: row], [3, 5]
     message = r"sentence 1 of the batch has no translation.* precision fp32, or use another check"

@@ -22,16 +22,31 @@ import yaml
 from conftest import ROOT, merged, mt_command, write_lines
 
 SCRIPTS = ROOT / "scripts" / "slurm"
-TRAIN, TRANSLATE, CLUSTER = SCRIPTS / "train.sbatch", SCRIPTS / "translate.sbatch", SCRIPTS / "local-cluster.sh"
+TRAIN, TRANSLATE, CLUSTER = (
+    SCRIPTS / "train.sbatch",
+    SCRIPTS / "translate.sbatch",
+    SCRIPTS / "local-cluster.sh",
+)
 # A time limit is a minute at least, and Slurm looks every 30 seconds whether to send the signal: 5 seconds before the
 # end, as the test asks for it, means 25 to 55 seconds after the start. A run that takes longer than that is stopped.
 SECONDS_OF_TRAINING = 75
-ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE"}
+ENDED = {
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+}
 
 RunMt = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def bash(command: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
+def bash(
+    command: str, *arguments: object, **environment: str
+) -> subprocess.CompletedProcess[bytes]:
     """A command with the functions of translate.sbatch."""
     source = f"source {shlex.quote(str(TRANSLATE))}; {command}"
     return subprocess.run(
@@ -49,10 +64,16 @@ def test_bash_can_read_the_scripts(script: Path) -> None:
     assert (read.returncode, read.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(("lines", "shards"), [(0, 3), (1, 1), (2, 5), (10, 3), (101, 8), (4_000_000_001, 7)])
-def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(lines: int, shards: int) -> None:
+@pytest.mark.parametrize(
+    ("lines", "shards"), [(0, 3), (1, 1), (2, 5), (10, 3), (101, 8), (4_000_000_001, 7)]
+)
+def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(
+    lines: int, shards: int
+) -> None:
     command = 'for ((shard = 0; shard < $2; shard++)); do share "$1" "$shard" "$2"; done'
-    shares = [tuple(map(int, line.split())) for line in bash(command, lines, shards).stdout.splitlines()]
+    shares = [
+        tuple(map(int, line.split())) for line in bash(command, lines, shards).stdout.splitlines()
+    ]
     assert len(shares) == shards
     end = 0
     for before, count in shares:
@@ -67,7 +88,14 @@ def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(lines: in
 @pytest.mark.parametrize("last", [b"the end\n", b"no line end", b"\n"])
 def test_shards_hold_the_file_byte_for_byte(packed: bool, last: bytes, tmp_path: Path) -> None:
     """What some tools take for the end of a line or of the text: form feed, U+2028, NUL, bytes that are not UTF-8."""
-    text = b"\nZeile\r\n\x0c\n" + "a\u2028b\u0085c\n".encode() + b"\xff\xfe\n\x00\n" + b"x" * 300_000 + b"\n" + last
+    text = (
+        b"\nZeile\r\n\x0c\n"
+        + "a\u2028b\u0085c\n".encode()
+        + b"\xff\xfe\n\x00\n"
+        + b"x" * 300_000
+        + b"\n"
+        + last
+    )
     path = tmp_path / "text"
     path.write_bytes(gzip.compress(text) if packed else text)
     found = bash('text_of "$1" | count_lines', path)
@@ -111,7 +139,12 @@ def test_translation_refuses_what_cannot_be_sharded(
     arguments: list[str], task: str, message: str, tmp_path: Path
 ) -> None:
     write_lines(tmp_path / "in", ["eins"])
-    array = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": task, "SLURM_ARRAY_TASK_MAX": "3", "SLURM_JOB_ID": "1"}
+    array = {
+        "SLURM_ARRAY_JOB_ID": "1",
+        "SLURM_ARRAY_TASK_ID": task,
+        "SLURM_ARRAY_TASK_MAX": "3",
+        "SLURM_JOB_ID": "1",
+    }
     ended = subprocess.run(
         ["bash", TRANSLATE, *arguments],
         cwd=tmp_path,
@@ -141,7 +174,9 @@ def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:
 
 def test_training_refuses_gpus_that_would_idle() -> None:
     allocation = {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_ID": "1"}
-    ended = subprocess.run(["bash", TRAIN], env=os.environ | allocation, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        ["bash", TRAIN], env=os.environ | allocation, capture_output=True, text=True, check=False
+    )
     message = "4 GPUs on a node take as many tasks, found 1; give sbatch --ntasks-per-node=4"
     assert (ended.returncode, ended.stderr) == (2, f"train.sbatch: {message}\n")
 
@@ -160,7 +195,9 @@ class Cluster:
         self.folder = folder
         self.environment = os.environ | {"SLURM_CONF": slurm_conf, "MT": str(folder / "mt")}
         command, environment = mt_command()
-        self.in_place_of_mt(f'PYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.join(command)} "$@"')
+        self.in_place_of_mt(
+            f'PYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.join(command)} "$@"'
+        )
 
     def in_place_of_mt(self, *lines: str) -> None:
         """From now on jobs start a bash script of these lines."""
@@ -182,7 +219,9 @@ class Cluster:
         lines = self.run("scontrol", "show", "job", "--oneliner", job).splitlines()
         return [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
 
-    def wait(self, job: str, seconds: float, until: Callable[[], bool] | None = None) -> list[dict[str, str]]:
+    def wait(
+        self, job: str, seconds: float, until: Callable[[], bool] | None = None
+    ) -> list[dict[str, str]]:
         """Wait until a job has ended, or for something else."""
         end = time.monotonic() + seconds
         while True:
@@ -201,7 +240,9 @@ class Cluster:
 def slurm_conf() -> Iterator[str]:
     if os.geteuid() != 0:
         pytest.skip("Slurm's daemons are started by root")
-    started = subprocess.run(["bash", CLUSTER, "start"], capture_output=True, text=True, check=False)
+    started = subprocess.run(
+        ["bash", CLUSTER, "start"], capture_output=True, text=True, check=False
+    )
     if started.returncode and not shutil.which("slurmctld"):
         pytest.skip(f"Slurm cannot be installed here: {started.stderr[-500:]}")
     assert started.returncode == 0, started.stderr
@@ -213,12 +254,17 @@ def slurm_conf() -> Iterator[str]:
 def cluster(slurm_conf: str, tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(slurm_conf, tmp_path)
     yield cluster
-    cluster.run("scancel", "--user=root")  # what a failed test has left must not be in the way of the next one
+    cluster.run(
+        "scancel", "--user=root"
+    )  # what a failed test has left must not be in the way of the next one
 
 
 def long_config(tiny_mapping: Mapping[str, Any], steps: int, folder: Path) -> Path:
     """The tiny model with so many updates, and one validation, at the end."""
-    changes = {"data": {"test": []}, "train": {"max_steps": steps, "valid_every": steps, "log_every": 50}}
+    changes = {
+        "data": {"test": []},
+        "train": {"max_steps": steps, "valid_every": steps, "log_every": 50},
+    }
     path = folder / "long.yaml"
     path.write_text(yaml.safe_dump(merged(tiny_mapping, changes)), encoding="utf-8")
     return path
@@ -230,8 +276,16 @@ def updates_per_second(
 ) -> float:
     folder = tmp_path_factory.mktemp("speed")
     config = long_config(tiny_mapping, 150, folder)
-    assert run_mt("train", "--config", config, "--run-dir", folder / "run", "--device", "cpu").returncode == 0
-    records = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert (
+        run_mt(
+            "train", "--config", config, "--run-dir", folder / "run", "--device", "cpu"
+        ).returncode
+        == 0
+    )
+    records = [
+        json.loads(line)
+        for line in (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
     seconds = {record["step"]: record["seconds"] for record in records if record["kind"] == "train"}
     return 100 / (seconds[150] - seconds[50])
 
@@ -276,7 +330,9 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
 @pytest.mark.timeout(300)
 def test_a_job_that_overran_its_time_limit_is_requeued_too(cluster: Cluster) -> None:
     """Where the signal came too late, SIGTERM and KillWait are left. In the place of mt: what ends by SIGTERM."""
-    cluster.in_place_of_mt(STARTED_ONCE, "trap 'sleep 1; exit 143' TERM", "while true; do sleep 0.2; done")
+    cluster.in_place_of_mt(
+        STARTED_ONCE, "trap 'sleep 1; exit 143' TERM", "while true; do sleep 0.2; done"
+    )
     job = cluster.submit("--time=1", "--signal=CONT@1", TRAIN)  # a signal that means nothing here
     (ended,) = cluster.wait(job, 200)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(job)
@@ -289,7 +345,9 @@ def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
     cluster: Cluster, tiny_mapping: Mapping[str, Any], tmp_path: Path
 ) -> None:
     config = long_config(tiny_mapping, 1_000_000, tmp_path)
-    job = cluster.submit(TRAIN, "--config", config, "--run-dir", tmp_path / "run", "--device", "cpu")
+    job = cluster.submit(
+        TRAIN, "--config", config, "--run-dir", tmp_path / "run", "--device", "cpu"
+    )
     cluster.wait(job, 60, lambda: "| nll " in cluster.log(job))
     cluster.run("scancel", job)
     (ended,) = cluster.wait(job, 60)
@@ -305,15 +363,21 @@ def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
 def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluster: Cluster) -> None:
     faulty = cluster.submit(TRAIN, "--config", "nowhere.yaml")
     (ended,) = cluster.wait(faulty, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), cluster.log(faulty)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), (
+        cluster.log(faulty)
+    )
     assert "nowhere.yaml" in cluster.log(faulty)
 
     cluster.in_place_of_mt("exit 138")
     cluster.environment["MAX_RESTARTS"] = "1"
     loop = cluster.submit(TRAIN)
     (ended,) = cluster.wait(loop, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), cluster.log(loop)
-    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to go on" in cluster.log(loop)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), (
+        cluster.log(loop)
+    )
+    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to go on" in cluster.log(
+        loop
+    )
 
 
 @pytest.mark.slurm
@@ -339,17 +403,26 @@ def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster
 def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster) -> None:
     told = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
     cluster.in_place_of_mt(f'echo "$@ {told}"')
-    several = cluster.submit("--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words")
+    several = cluster.submit(
+        "--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words"
+    )
     cluster.wait(several, 60)
     node = cluster.run("hostname", "-s").strip()
-    expected = [f"train --config two words {rank} 2 {rank} {node}:{10000 + int(several)} 1" for rank in (0, 1)]
+    expected = [
+        f"train --config two words {rank} 2 {rank} {node}:{10000 + int(several)} 1"
+        for rank in (0, 1)
+    ]
     assert sorted(cluster.log(several).splitlines()) == expected
 
     # One diverges; the other is ended by srun, and its 143 is what srun reports.
-    cluster.in_place_of_mt("[ $RANK = 0 ] || exit 3", "trap 'exit 143' TERM", "while true; do sleep 0.1; done")
+    cluster.in_place_of_mt(
+        "[ $RANK = 0 ] || exit 3", "trap 'exit 143' TERM", "while true; do sleep 0.1; done"
+    )
     faulty = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(faulty, 60)
-    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "143:0", "0"), cluster.log(faulty)
+    assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "143:0", "0"), (
+        cluster.log(faulty)
+    )
     assert "train.sbatch: a process has failed, see above: not requeued" in cluster.log(faulty)
 
 
@@ -366,14 +439,24 @@ def test_shards_are_joined_to_what_one_process_translates(
     options = ["--model", tiny_run, "--precision", "fp32", "--beam-size", "2"]
     assert run_mt("translate", *options, tmp_path / "in", "-o", tmp_path / "whole").returncode == 0
 
-    array = cluster.submit("--array=0-2", TRANSLATE, tmp_path / "in.gz", tmp_path / "joined", *options)
+    array = cluster.submit(
+        "--array=0-2", TRANSLATE, tmp_path / "in.gz", tmp_path / "joined", *options
+    )
     middle = f"{array}_1"
-    cluster.wait(array, 60, lambda: f"{middle}.0" in cluster.run("squeue", "--steps", "--noheader", "--format=%i"))
+    cluster.wait(
+        array,
+        60,
+        lambda: f"{middle}.0" in cluster.run("squeue", "--steps", "--noheader", "--format=%i"),
+    )
     cluster.run("scancel", "--signal=TERM", middle)
     ended = cluster.wait(array, 200)
     log = cluster.log(array)
     assert {one["JobState"] for one in ended} == {"COMPLETED"}, log
-    assert {one["ArrayTaskId"]: one["Restarts"] for one in ended} == {"0": "0", "1": "1", "2": "0"}, log
+    assert {one["ArrayTaskId"]: one["Restarts"] for one in ended} == {
+        "0": "0",
+        "1": "1",
+        "2": "0",
+    }, log
     assert "translate.sbatch: back into the queue, to go on later" in log
     joined = (tmp_path / "joined").read_bytes()
     assert joined.count(b"\n") == 41
@@ -392,7 +475,9 @@ def test_a_shard_that_failed_is_made_up_for_and_a_lost_line_is_noticed(
     write_lines(source, ["eins zwei", "drei"])
     translate = [TRANSLATE, source, output, "--model", tiny_run]
     first = cluster.submit("--array=0-1", "--export=ALL,SHARDS=3", *translate)
-    assert {one["JobState"] for one in cluster.wait(first, 100)} == {"COMPLETED"}, cluster.log(first)
+    assert {one["JobState"] for one in cluster.wait(first, 100)} == {"COMPLETED"}, cluster.log(
+        first
+    )
     assert not output.exists()
 
     lost = folder / "00001-of-00003.out"
@@ -406,6 +491,8 @@ def test_a_shard_that_failed_is_made_up_for_and_a_lost_line_is_noticed(
 
     lost.write_bytes(kept)
     third = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
-    assert [one["JobState"] for one in cluster.wait(third, 100)] == ["COMPLETED"], cluster.log(third)
+    assert [one["JobState"] for one in cluster.wait(third, 100)] == ["COMPLETED"], cluster.log(
+        third
+    )
     assert output.read_bytes().count(b"\n") == 2
     assert not folder.exists()

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from conftest import write_lines
 
-from mt.config import Source, TokenizerConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import Source, TokenizerConfig
 from mt.data import store as store_module
 from mt.data.store import Store, open_built, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
@@ -55,10 +56,18 @@ def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
 
 
 def build(
-    root: Path, tokenizer: Tokenizer, names: str = "a", log: Callable[[str], None] = lambda _: None, **limits: Any
+    root: Path,
+    tokenizer: Tokenizer,
+    names: str = "a",
+    log: Callable[[str], None] = lambda _: None,
+    **limits: Any,
 ) -> Store:
     sources = [Source(src=f"{name}.de", tgt=f"{name}.en") for name in names]
-    data = {"root": str(root), "train": [source.model_dump() for source in sources], "max_tokens": 40} | limits
+    data = {
+        "root": str(root),
+        "train": [source.model_dump() for source in sources],
+        "max_tokens": 40,
+    } | limits
     config = config_from_mapping({"data": data}, "test")
     return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
 
@@ -80,7 +89,9 @@ def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 # --- content ----------------------------------------------------------------------------------
 
 
-def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(root: Path, tokenizer: Tokenizer) -> None:
+def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
+    root: Path, tokenizer: Tokenizer
+) -> None:
     said: list[str] = []
     store = build(root, tokenizer, log=said.append)
     assert len(store) == len(KEPT)
@@ -106,7 +117,9 @@ def test_more_lines_than_are_encoded_at_a_time(
     ]
 
 
-def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(root: Path, tokenizer: Tokenizer) -> None:
+def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(
+    root: Path, tokenizer: Tokenizer
+) -> None:
     write(root / "b", [("drei", "three"), ("fünf", "five"), ("fünf eins", "five one")])
     store = build(root, tokenizer, "ab")
     assert store.kept == (3, 2)
@@ -116,7 +129,9 @@ def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(roo
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
-def test_ids_take_two_bytes_while_the_vocabulary_allows_it(root: Path, size: int, dtype: str) -> None:
+def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
+    root: Path, size: int, dtype: str
+) -> None:
     """65,536 tokens have ids up to 65,535."""
 
     class Wide:
@@ -131,13 +146,17 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(root: Path, size: int
     store = build(root, Wide())  # type: ignore[arg-type]
     assert store.tgt.dtype == dtype
     assert store.pair(0)[1].tolist() == [size - 1, 7]
-    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.dtype.itemsize * len(store.tgt)
+    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.dtype.itemsize * len(
+        store.tgt
+    )
 
 
 # --- built anew, or not -----------------------------------------------------------------------
 
 
-def test_a_store_is_built_once_and_opened_again(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_a_store_is_built_once_and_opened_again(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     first, said = build(root, tokenizer), list[str]()
     again = build(root, tokenizer, log=said.append)
     assert len(builds) == 1
@@ -161,7 +180,9 @@ def test_files_that_did_not_change_are_not_read_again(
     assert read == []
 
 
-def test_a_corpus_that_moved_is_the_same_corpus(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_a_corpus_that_moved_is_the_same_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     """A run goes on exactly where it was although data.root is another; the manifest tells the new place."""
     first = build(root, tokenizer)
     elsewhere = root / "elsewhere"
@@ -175,7 +196,9 @@ def test_a_corpus_that_moved_is_the_same_corpus(root: Path, tokenizer: Tokenizer
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
 
 
-def test_who_only_opens_a_store_needs_no_corpus(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_who_only_opens_a_store_needs_no_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     built = build(root, tokenizer)
     for name in ("a.de", "a.en"):
         (root / name).unlink()
@@ -191,7 +214,9 @@ def test_who_only_opens_a_store_needs_no_corpus(root: Path, tokenizer: Tokenizer
     assert len(builds) == 1
 
 
-@pytest.mark.parametrize("change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"])
+@pytest.mark.parametrize(
+    "change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"]
+)
 def test_a_store_is_built_anew_when_data_or_limits_change(
     change: str, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
@@ -210,7 +235,9 @@ def test_a_store_is_built_anew_when_data_or_limits_change(
     assert again.fingerprint != first.fingerprint
 
 
-def test_swapped_sides_are_another_corpus(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_swapped_sides_are_another_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     build(root, tokenizer)
     for old, new in (("a.de", "x"), ("a.en", "a.de"), ("x", "a.en")):
         (root / old).rename(root / new)
@@ -224,8 +251,12 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: T
 
     def made(src: str) -> list[int]:
         source = Source(path="a.jsonl", src=src, tgt="en")
-        config = config_from_mapping({"data": {"root": str(tmp_path), "train": [source.model_dump()]}}, "test")
-        store = open_or_build(tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None)
+        config = config_from_mapping(
+            {"data": {"root": str(tmp_path), "train": [source.model_dump()]}}, "test"
+        )
+        store = open_or_build(
+            tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
+        )
         ids: list[int] = store.pair(0)[0].tolist()
         return ids
 
@@ -233,12 +264,18 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: T
     assert made("nl") == tokenizer.encode_src(["vier"])[0]
 
 
-def test_another_tokenizer_builds_it_anew(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_another_tokenizer_builds_it_anew(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     build(root, tokenizer)
     other = learnt(290)
     store = build(root, other)
     assert len(builds) == 2
-    assert store.pair(0)[0].tolist() == other.encode_src([PAIRS[0][0]])[0] != tokenizer.encode_src([PAIRS[0][0]])[0]
+    assert (
+        store.pair(0)[0].tolist()
+        == other.encode_src([PAIRS[0][0]])[0]
+        != tokenizer.encode_src([PAIRS[0][0]])[0]
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, "half", "odd"])
@@ -257,7 +294,9 @@ def test_a_damaged_store_is_built_anew(
     assert np.array_equal(again.src, first)
 
 
-def test_a_file_that_is_gone_from_the_store_is_made_again(root: Path, tokenizer: Tokenizer, builds: list[Path]) -> None:
+def test_a_file_that_is_gone_from_the_store_is_made_again(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
     build(root, tokenizer)
     (root / "store" / "tgt.tokens").unlink()
     assert len(build(root, tokenizer)) == 3
@@ -279,7 +318,9 @@ def test_what_a_crash_left_is_cleared_away(root: Path, tokenizer: Tokenizer) -> 
 # --- messages ---------------------------------------------------------------------------------
 
 
-def test_nothing_left_after_cleaning_says_what_was_dropped(root: Path, tokenizer: Tokenizer) -> None:
+def test_nothing_left_after_cleaning_says_what_was_dropped(
+    root: Path, tokenizer: Tokenizer
+) -> None:
     with pytest.raises(DataError) as error:
         build(root, tokenizer, max_tokens=1)
     assert str(error.value) == (

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mt.config import ModelConfig, load_config
+from mt.config.load import load_config
+from mt.config.schema import ModelConfig
 from mt.model.summary import Summary, format_summary, summarise
 from mt.model.transformer import Transformer
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mt.config import TokenizerConfig
+from mt.config.schema import TokenizerConfig
 from mt.data import tokenizer as module
 from mt.data.tokenizer import (
     BOS,
@@ -116,7 +116,9 @@ def test_text_that_looks_special_is_text(joint, separate, line):
 def test_numbers_are_split_into_digits(joint):
     assert joint.src_pieces("1987") == ["▁", "1", "9", "8", "7"]
     # 3, 4, 5 and 6 were never seen and are bytes.
-    assert joint.tgt_pieces("71 3456") == [*["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]]
+    assert joint.tgt_pieces("71 3456") == [
+        *["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
+    ]
 
 
 def test_pieces_are_what_the_ids_stand_for(separate):
@@ -125,14 +127,20 @@ def test_pieces_are_what_the_ids_stand_for(separate):
     assert len(separate.tgt_pieces("the cat")) == len(separate.encode_tgt(["the cat"])[0])
 
 
-def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(joint, separate):
+def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(
+    joint, separate
+):
     vocabulary = joint.tgt_vocabulary()
     assert vocabulary == joint.src_vocabulary()
     assert len(vocabulary) == 300
     assert [text for text, _ in vocabulary[: 4 + 256]] == [""] * (4 + 256)
-    assert all(text and joint.tgt_piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260)
+    assert all(
+        text and joint.tgt_piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260
+    )
     assert all(score < 0 or i <= 260 for i, (_, score) in enumerate(vocabulary) if vocabulary[i][0])
-    assert "ß" in {text for text, _ in separate.src_vocabulary()} - {text for text, _ in separate.tgt_vocabulary()}
+    assert "ß" in {text for text, _ in separate.src_vocabulary()} - {
+        text for text, _ in separate.tgt_vocabulary()
+    }
 
 
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint):
@@ -314,7 +322,9 @@ def test_same_data_and_seed_give_the_same_bytes_in_another_process(kind):
         check=True,
     )
     assert there.stdout.strip() == here.fingerprint
-    assert trained(type=kind, sample_lines=100, seed=2, log=lambda _: None).fingerprint != (here.fingerprint)
+    assert trained(type=kind, sample_lines=100, seed=2, log=lambda _: None).fingerprint != (
+        here.fingerprint
+    )
 
 
 def test_training_is_quiet(capfd):
@@ -429,7 +439,9 @@ def multi30k() -> list[tuple[str, str]]:
     files = [Path(corpora) / "multi30k" / f"train.{lang}.gz" for lang in ("de", "en")]
     if not all(file.exists() for file in files):
         pytest.skip("Multi30k is not here")
-    german, english = (gzip.decompress(file.read_bytes()).decode().removesuffix("\n").split("\n") for file in files)
+    german, english = (
+        gzip.decompress(file.read_bytes()).decode().removesuffix("\n").split("\n") for file in files
+    )
     return list(zip(german, english, strict=True))
 
 

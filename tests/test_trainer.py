@@ -24,23 +24,24 @@ from conftest import merged
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mt import cli
-from mt.config import Config, config_from_mapping
+from mt.cli.main import main
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
 from mt.data.batches import Update, collate
-from mt.devices import choose_device
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.model import checkpoint
-from mt.processes import Ranks
-from mt.training import learner as learner_module
-from mt.training import run as run_module
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World
+from mt.training import launch as run_module
 from mt.training import trainer as trainer_module
+from mt.training import update as learner_module
 from mt.training import validation
-from mt.training.learner import Learner
+from mt.training.launch import train
 from mt.training.optim import learning_rate
-from mt.training.run import train
 from mt.training.runlog import RunLog
 from mt.training.trainer import Outcome, Trainer
-from mt.training.validation import Verdict
+from mt.training.update import Updater
+from mt.training.validation import ValidationResult
 
 Mapped = Mapping[str, Mapping[str, Any]]
 # Short outputs and no search: what validation finds is not the point of most tests here.
@@ -69,13 +70,21 @@ def trainer_of(config_of: Callable[..., Config], tmp_path: Path) -> Callable[...
         config = config_of(*changes, **sections)
         run = Path(tempfile.mkdtemp(dir=tmp_path))
         (run / "checkpoints").mkdir()
-        return Trainer(config, run, choose_device("cpu", config.train.precision), RunLog(run, config.train.max_steps))
+        return Trainer(
+            config,
+            run,
+            choose_device("cpu", config.train.precision),
+            RunLog(run, config.train.max_steps),
+        )
 
     return made
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
-    return {name: tensor.clone() for name, tensor in checkpoint.weights_of(trainer.learner.model).items()}
+    return {
+        name: tensor.clone()
+        for name, tensor in checkpoint.weights_of(trainer.updater.model).items()
+    }
 
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
@@ -98,7 +107,7 @@ def update_of(trainer: Trainer, *groups: range) -> Update:
 
 
 def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
-    _, nll, norm = trainer.learner.learn(update, trainer.state.step)
+    _, nll, norm = trainer.updater.update(update, trainer.state.step)
     trainer.state.step += 1
     return float(nll), float(norm)
 
@@ -114,8 +123,10 @@ def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: flo
     """
     results = []
     for cuts in ([0, 64], [0, 40, 47, 60, 64]):
-        trainer = trainer_of(BLIND, model={"dropout": 0.0}, optim={"clip_norm": clip_norm, "warmup_steps": 1})
-        trainer.learner.model.double().compute_dtype = None
+        trainer = trainer_of(
+            BLIND, model={"dropout": 0.0}, optim={"clip_norm": clip_norm, "warmup_steps": 1}
+        )
+        trainer.updater.model.double().compute_dtype = None
         figures = []
         for start in (0, 64, 128):
             groups = [range(start + a, start + b) for a, b in itertools.pairwise(cuts)]
@@ -128,20 +139,28 @@ def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: flo
     assert min(norm for _, norm in whole_figures) > 0.5  # so that there is something to clip
 
 
-def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: Callable[..., Trainer]) -> None:
+def test_the_figures_of_an_update_are_those_of_the_model(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     """nll without smoothing, and the gradient norm before clipping, against torch's own functions."""
-    trainer = trainer_of(BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2})
+    trainer = trainer_of(
+        BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2}
+    )
     update = update_of(trainer, range(10))
     (batch,) = update.batches
-    scores = trainer.learner.model.output(trainer.learner.model(batch.src, batch.tgt_in, batch.src_mask)).flatten(0, 1)[
-        batch.real
-    ]
+    scores = trainer.updater.model.output(
+        trainer.updater.model(batch.src, batch.tgt_in, batch.src_mask)
+    ).flatten(0, 1)[batch.real]
     nll = torch.nn.functional.cross_entropy(scores, batch.tgt_out).item()
     torch.nn.functional.cross_entropy(scores, batch.tgt_out, label_smoothing=0.2).backward()
     norm = math.sqrt(
-        sum(float(p.grad.square().sum()) for p in trainer.learner.model.parameters() if p.grad is not None)
+        sum(
+            float(p.grad.square().sum())
+            for p in trainer.updater.model.parameters()
+            if p.grad is not None
+        )
     )
-    trainer.learner.optimizer.zero_grad()
+    trainer.updater.optimizer.zero_grad()
     assert learn(trainer, update) == pytest.approx((nll, norm), rel=1e-4)
 
 
@@ -152,16 +171,20 @@ def test_a_gradient_longer_than_allowed_is_shortened(
     """Its direction stays; one that is short enough is left as it is."""
     trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
     used: list[float] = []
-    parameters = list(trainer.learner.model.parameters())
-    trainer.learner.optimizer.register_step_pre_hook(
-        lambda *_: used.append(float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm()))
+    parameters = list(trainer.updater.model.parameters())
+    trainer.updater.optimizer.register_step_pre_hook(
+        lambda *_: used.append(
+            float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm())
+        )
     )
     _, norm = learn(trainer, update_of(trainer, range(20)))
     assert 1 < norm < 100
     assert used == [pytest.approx(clip_norm if clip_norm == 0.25 else norm, rel=1e-4)]
 
 
-def test_an_update_moves_the_weights_by_the_scheduled_rate(trainer_of: Callable[..., Trainer]) -> None:
+def test_an_update_moves_the_weights_by_the_scheduled_rate(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     """Adam's first step is the rate itself wherever the gradient is not tiny: 1e-2 / 30 of warm-up."""
     trainer = trainer_of(BLIND)
     before = weights(trainer)
@@ -170,32 +193,37 @@ def test_an_update_moves_the_weights_by_the_scheduled_rate(trainer_of: Callable[
     moved = (weights(trainer)[name] - before[name]).abs().flatten()
     assert float(moved.median()) == pytest.approx(1e-2 / 30, rel=1e-3)
     learn(trainer, update_of(trainer, range(50)))
-    assert trainer.learner.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
+    assert trainer.updater.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
 
 
 def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
     """e = d e + (1 - d) w after update s = 0, 1, 2, ...; d = (1 + s) / (10 + s) until that exceeds the setting."""
     trainer = trainer_of(BLIND, train={"ema": 0.2})
-    assert trainer.learner.ema is not None
+    assert trainer.updater.ema is not None
     expected = {name: tensor.double() for name, tensor in weights(trainer).items()}
     for step, decay in enumerate((1 / 10, 2 / 11, 0.2, 0.2)):
         learn(trainer, update_of(trainer, range(step * 20, step * 20 + 20)))
         for name, tensor in weights(trainer).items():
             expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
-    for name, tensor in checkpoint.weights_of(trainer.learner.ema).items():
+    for name, tensor in checkpoint.weights_of(trainer.updater.ema).items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7)
-    assert not equal(checkpoint.weights_of(trainer.learner.ema), weights(trainer))
+    assert not equal(checkpoint.weights_of(trainer.updater.ema), weights(trainer))
 
 
-def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: Callable[..., Trainer]) -> None:
+def test_a_checkpoint_offers_the_average_and_keeps_the_weights(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     trainer = trainer_of(BLIND, train={"ema": 0.9})
     learn(trainer, update_of(trainer, range(20)))
     trainer.save()
-    assert trainer.learner.ema is not None
+    assert trainer.updater.ema is not None
     assert equal(
-        checkpoint.load_weights(trainer.run / "checkpoints" / "last"), checkpoint.weights_of(trainer.learner.ema)
+        checkpoint.load_weights(trainer.run / "checkpoints" / "last"),
+        checkpoint.weights_of(trainer.updater.ema),
     )
-    assert equal(checkpoint.load_state(trainer.run / "checkpoints" / "last")["weights"], weights(trainer))
+    assert equal(
+        checkpoint.load_state(trainer.run / "checkpoints" / "last")["weights"], weights(trainer)
+    )
 
 
 # --- gradients that are no numbers ------------------------------------------------------------
@@ -203,17 +231,19 @@ def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: Calla
 
 def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
     """The decoder's output, in the updates for which `bad(updates done)`, is not a number."""
-    real = trainer.learner.forward
+    real = trainer.updater.forward
 
     def poisoned(*inputs: Tensor) -> Tensor:
         hidden: Tensor = real(*inputs)
         return hidden * value if bad(trainer.state.step) else hidden
 
-    trainer.learner.forward = poisoned
+    trainer.updater.forward = poisoned
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_gradient_that_is_no_number_changes_nothing(trainer_of: Callable[..., Trainer], value: float) -> None:
+def test_a_gradient_that_is_no_number_changes_nothing(
+    trainer_of: Callable[..., Trainer], value: float
+) -> None:
     """Neither weights nor Adam's moments, nor its count of steps: the next update is as if there had been none."""
     changes = {"model": {"dropout": 0.0}, "optim": {"schedule": "constant", "warmup_steps": 1}}
     clean, spoilt = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
@@ -224,35 +254,45 @@ def test_a_gradient_that_is_no_number_changes_nothing(trainer_of: Callable[..., 
     learn(spoilt, good)
     before = weights(spoilt)
     assert not math.isfinite(learn(spoilt, bad)[1])
-    assert int(spoilt.learner.skipped) == 1
+    assert int(spoilt.updater.skipped) == 1
     assert equal(weights(spoilt), before)
     learn(spoilt, good)
-    assert int(spoilt.learner.skipped) == 0
+    assert int(spoilt.updater.skipped) == 0
     assert equal(weights(spoilt), weights(clean))
 
 
 def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -> None:
     """As fp16 needs it, here on the CPU: scaled by a power of two, unscaled before clipping; skipped where infinite."""
-    changes = {"model": {"dropout": 0.0}, "optim": {"clip_norm": 0.5, "schedule": "constant", "warmup_steps": 1}}
+    changes = {
+        "model": {"dropout": 0.0},
+        "optim": {"clip_norm": 0.5, "schedule": "constant", "warmup_steps": 1},
+    }
     plain, scaled = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
-    scaled.learner.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaled.updater.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     poison(scaled, lambda step: step == 1, math.inf)
     update = update_of(plain, range(20), range(20, 50))
     first = learn(plain, update)
     assert learn(scaled, update) == pytest.approx(first, rel=1e-6)
     learn(scaled, update)
-    assert int(scaled.learner.skipped) == 1
-    assert scaled.learner.scaler.get_scale() == 512.0
+    assert int(scaled.updater.skipped) == 1
+    assert scaled.updater.scaler.get_scale() == 512.0
     assert learn(scaled, update) == pytest.approx(learn(plain, update), rel=1e-6)
     assert equal(weights(scaled), weights(plain))
 
 
-def test_more_updates_than_asked_for_are_told(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_more_updates_than_asked_for_are_told(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
     train(config_of(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = config_of(BLIND, train={"max_steps": 2})
     last = tmp_path / "checkpoints" / "last"
-    assert train(fewer, tmp_path, "cpu").reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
-    assert "updates to do      0, 0.0 epochs\n" in train(fewer, tmp_path, "cpu", dry_run=True).reason
+    assert (
+        train(fewer, tmp_path, "cpu").reason
+        == f"3 updates were done already, train.max_steps is 2; model: {last}"
+    )
+    assert (
+        "updates to do      0, 0.0 epochs\n" in train(fewer, tmp_path, "cpu", dry_run=True).reason
+    )
 
 
 def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
@@ -263,18 +303,20 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_goes_on_in_fp16_begins_with_a_fresh_scale(trainer_of: Callable[..., Trainer]) -> None:
+def test_a_run_that_goes_on_in_fp16_begins_with_a_fresh_scale(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     """And one that was in fp16 before goes on with its scale."""
     trainer = trainer_of(BLIND)
     learn(trainer, update_of(trainer, range(20)))
     trainer.save()
-    trainer.learner.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
     trainer.resume()
-    assert trainer.learner.scaler.get_scale() == 256.0
+    assert trainer.updater.scaler.get_scale() == 256.0
     trainer.save()
-    trainer.learner.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     trainer.resume()
-    assert trainer.learner.scaler.get_scale() == 256.0
+    assert trainer.updater.scaler.get_scale() == 256.0
 
 
 # --- repeatable -------------------------------------------------------------------------------
@@ -301,14 +343,18 @@ def test_dropout_is_another_at_each_step(trainer_of: Callable[..., Trainer]) -> 
     assert second != pytest.approx(first, rel=1e-6)
 
 
-def test_bf16_trains_on_a_cpu_as_fp32_does(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_bf16_trains_on_a_cpu_as_fp32_does(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
     nll = {}
     for precision in ("fp32", "bf16"):
         run = tmp_path / precision
         settings = {"precision": precision, "max_steps": 24, "log_every": 8}
         train(config_of(BLIND, model={"dropout": 0.0}, train=settings), run, "cpu")
         nll[precision] = [line["nll"] for line in metrics(run, "train")]
-        assert {w.dtype for w in checkpoint.load_weights(run / "checkpoints" / "last").values()} == {torch.float32}
+        assert {
+            w.dtype for w in checkpoint.load_weights(run / "checkpoints" / "last").values()
+        } == {torch.float32}
         assert f"on CPU in {precision}" in log_of(run)
     assert nll["bf16"] == pytest.approx(nll["fp32"], rel=0.02)
     assert nll["bf16"] != nll["fp32"]
@@ -325,11 +371,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def set_up(*scores: float) -> None:
         left = iter(scores)
 
-        def judge(self: validation.Validation, *_: Any) -> Verdict:
+        def judge(self: validation.Validation, *_: Any) -> ValidationResult:
             bleu: Any = SimpleNamespace(value=next(left), signature="scripted")
-            return Verdict(1.0, bleu, self.ref)
+            return ValidationResult(1.0, bleu, self.ref)
 
-        monkeypatch.setattr(validation.Validation, "judge", judge)
+        monkeypatch.setattr(validation.Validation, "evaluate", judge)
 
     return set_up
 
@@ -351,7 +397,12 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     )
     assert log_of(tmp_path).rstrip().endswith(outcome.reason)
     assert best.resolve().name == "step-00000002"
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["best", "last", "step-00000002", "step-00000005"]
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == [
+        "best",
+        "last",
+        "step-00000002",
+        "step-00000005",
+    ]
     assert checkpoint.read_meta(best, [])["score"] == 9.0
     # The same command again learns nothing more.
     assert train(config_of(NO_TEST, train=settings), tmp_path, "cpu").reason == outcome.reason
@@ -367,18 +418,25 @@ def test_so_many_of_the_newest_and_of_the_best_are_kept(
     assert [int(folder.name[5:]) for folder in checkpoint.checkpoints(tmp_path)] == [2, 4, 5, 6]
 
 
-def test_a_checkpoint_made_by_a_signal_crowds_out_no_other(trainer_of: Callable[..., Trainer]) -> None:
+def test_a_checkpoint_made_by_a_signal_crowds_out_no_other(
+    trainer_of: Callable[..., Trainer],
+) -> None:
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
     seen = []
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
         trainer.state.step = step
         trainer.save(score)
-        seen.append([checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run)])
+        seen.append(
+            [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run)]
+        )
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
 
 def test_the_best_is_kept_although_none_is_asked_for(
-    config_of: Callable[..., Config], scripted: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config_of: Callable[..., Config],
+    scripted: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And the tests are scored with it, not with the last one."""
     scripted(9.0, 1.0, 2.0)
@@ -417,13 +475,13 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: Callable[..., 
     assert judge is not None
     assert max(judge.store.src_lengths) > 8
     assert len(judge.store) == 40
-    model, total, tokens = trainer.learner.model.eval(), 0.0, 0
+    model, total, tokens = trainer.updater.model.eval(), 0.0, 0
     for number in range(40):
         batch = collate([judge.store.pair(number)])
         log_p = model.output(model(batch.src, batch.tgt_in, batch.src_mask))[0].log_softmax(-1)
         total -= float(log_p.gather(1, batch.tgt_out[:, None]).sum())
         tokens += len(batch.tgt_out)
-    losses = judge.losses(trainer.learner.model.train(), trainer.device, Ranks())
+    losses = judge.losses(trainer.updater.model.train(), trainer.device, World())
     assert sum(losses) / judge.n_tgt == pytest.approx(total / tokens, rel=1e-5)
 
 
@@ -474,7 +532,7 @@ def called(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int | str | N
     """Exit code of a command in this process."""
     monkeypatch.setattr(sys, "argv", ["mt", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
-        cli.main()
+        main()
     return ended.value.code
 
 
@@ -488,9 +546,30 @@ def test_bleu_in_training_is_what_translate_and_evaluate_find(
     """Two roads, to the last digit, of the same checkpoint; and the samples are lines of that output."""
     model, hyp = tiny_run / "checkpoints" / "step-00000200", tmp_path / "hyp"
     options = ["--device", "cpu", "--precision", "fp32"]
-    assert called(monkeypatch, "translate", "--model", model, *options, tiny_corpus / "valid.src", "-o", hyp) == 0
+    assert (
+        called(
+            monkeypatch,
+            "translate",
+            "--model",
+            model,
+            *options,
+            tiny_corpus / "valid.src",
+            "-o",
+            hyp,
+        )
+        == 0
+    )
     capsys.readouterr()
-    evaluate = ["evaluate", "--hyp", hyp, "--ref", tiny_corpus / "valid.tgt", "--metrics", "bleu", "--json"]
+    evaluate = [
+        "evaluate",
+        "--hyp",
+        hyp,
+        "--ref",
+        tiny_corpus / "valid.tgt",
+        "--metrics",
+        "bleu",
+        "--json",
+    ]
     assert called(monkeypatch, *evaluate) == 0
     ((score,),) = json.loads(capsys.readouterr().out).values()
     in_training = metrics(tiny_run, "valid")[-1]
@@ -536,7 +615,11 @@ def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
     train(config_of(settings, data={"test": tests}), tmp_path, "cpu")
     names = ["test.src test.tgt", "test.src test.src"]
     assert [line["name"] for line in metrics(tmp_path, "test")] == names
-    train(config_of(settings, data={"test": [*tests, {"src": "valid.src", "tgt": "valid.tgt"}]}), tmp_path, "cpu")
+    train(
+        config_of(settings, data={"test": [*tests, {"src": "valid.src", "tgt": "valid.tgt"}]}),
+        tmp_path,
+        "cpu",
+    )
     assert [line["name"] for line in metrics(tmp_path, "test")] == [*names, "valid.src"]
 
 
@@ -549,7 +632,10 @@ def test_scores_on_another_validation_set_do_not_count(
     train(config_of(train={**settings, "max_steps": 1}), tmp_path, "cpu")
     other = {"valid": {"src": "test.src", "tgt": "test.tgt"}}
     outcome = train(config_of(train={**settings, "max_steps": 3}, data=other), tmp_path, "cpu")
-    assert "data.valid has changed: the scores so far, and with them the best model, do not count" in log_of(tmp_path)
+    assert (
+        "data.valid has changed: the scores so far, and with them the best model, do not count"
+        in log_of(tmp_path)
+    )
     assert "best model (BLEU 3.00 on the validation set)" in outcome.reason
     assert checkpoint.find_model(tmp_path).name == "step-00000002"
     longer = config_of(train={**settings, "max_steps": 3}, data=other, model={"max_positions": 99})
@@ -564,10 +650,10 @@ def test_scores_on_another_validation_set_do_not_count(
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where training begins all the same."""
 
-    def begun(*_: Any) -> None:
+    def ready(*_: Any) -> None:
         raise AssertionError("training has begun")
 
-    monkeypatch.setattr(run_module, "Trainer", begun)
+    monkeypatch.setattr(run_module, "Trainer", ready)
 
 
 @pytest.mark.usefixtures("untrained")
@@ -575,12 +661,17 @@ def test_a_run_directory_that_cannot_be_written_is_found_first(
     config_of: Callable[..., Config], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"run directory .*/file/run: must be a folder that can be written, but Not a"):
+    with pytest.raises(
+        DataError,
+        match=r"run directory .*/file/run: must be a folder that can be written, but Not a",
+    ):
         train(config_of(), tmp_path / "file" / "run", "cpu")
 
 
 @pytest.mark.usefixtures("untrained")
-def test_missing_data_is_found_before_a_run_directory_is_made(config_of: Callable[..., Config], tmp_path: Path) -> None:
+def test_missing_data_is_found_before_a_run_directory_is_made(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
     """All of it at once."""
     names = ["no.src", "no.tgt", "nor.src"]
     valid, test = {"src": names[0], "tgt": names[1]}, {"src": names[2], "tgt": "test.tgt"}
@@ -613,9 +704,10 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     assert 300 < rows * max(src, tgt) <= 500
     assert checkpoint.checkpoints(tmp_path) == []
     monkeypatch.undo()
-    monkeypatch.setattr(Learner, "learn", full)  # not in a batch, but in what the optimiser keeps
+    monkeypatch.setattr(Updater, "update", full)  # not in a batch, but in what the optimiser keeps
     with pytest.raises(
-        ConfigError, match=r"the memory of CPU in fp32, 1 threads is too small: .* Lower batch\.tokens_"
+        ConfigError,
+        match=r"the memory of CPU in fp32, 1 threads is too small: .* Lower batch\.tokens_",
     ):
         train(config_of(BLIND), tmp_path, "cpu")
 
@@ -660,7 +752,12 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     assert "What was saved before is whole: make room" in message
     assert message.endswith("run the same command again")
     assert message in log_of(tmp_path)
-    assert checkpoint.read_meta(tmp_path / "checkpoints" / "last", ["model.safetensors", "state.pt"])["step"] == 4
+    assert (
+        checkpoint.read_meta(tmp_path / "checkpoints" / "last", ["model.safetensors", "state.pt"])[
+            "step"
+        ]
+        == 4
+    )
     assert train(config_of(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
     assert [line["step"] for line in metrics(tmp_path, "train")] == [2, 4, 6, 8]
 
@@ -687,21 +784,35 @@ def test_a_disk_that_is_really_full(
     moved = tmp_path / "run"
     shutil.copytree(run, moved, symlinks=True)
     sets += ["--set", f"train.max_steps={int(newest.name[5:]) + 2}"]
-    assert run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets).returncode == 0
+    assert (
+        run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets).returncode
+        == 0
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="the system does not tell a process's memory"
+)
 def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_path: Path) -> None:
     """A process of its own, over seven epochs in ever new tokens, with validations and checkpoints: 5 % at most."""
-    settings = ["train.max_steps=400", "train.valid_every=40", "train.log_every=5", "tokenizer.sampling_alpha=0.1"]
+    settings = [
+        "train.max_steps=400",
+        "train.valid_every=40",
+        "train.log_every=5",
+        "tokenizer.sampling_alpha=0.1",
+    ]
     sets = [word for setting in settings for word in ("--set", setting)]
-    ended = run_mt("train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", *sets, timeout=300)
+    ended = run_mt(
+        "train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", *sets, timeout=300
+    )
     assert ended.returncode == 0, ended.stderr
     memory = [(line["epoch_position"], line["resident_mb"]) for line in metrics(tmp_path, "train")]
     assert memory[-1][0] > 6
     # By epochs: from line to line it goes up and down, since what was freed is given back only now and then.
-    first, last = (max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (0, memory[-1][0] - 1))
+    first, last = (
+        max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (0, memory[-1][0] - 1)
+    )
     assert last <= 1.05 * first
 
 
@@ -722,7 +833,8 @@ class Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         by_mask = func.name().startswith("aten::index") and any(
-            index is not None and index.dtype == torch.bool for index in (args[1] if isinstance(args[1], list) else [])
+            index is not None and index.dtype == torch.bool
+            for index in (args[1] if isinstance(args[1], list) else [])
         )
         if func.name() in self.KINDS or by_mask:
             self.steps.append(self.now())
@@ -742,7 +854,9 @@ class Waits(TorchDispatchMode):
 def test_the_device_is_waited_for_only_where_a_line_is_logged(
     changes: dict[str, Any], trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = trainer_of(BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}})
+    trainer = trainer_of(
+        BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}}
+    )
     main = threading.get_ident()
 
     def noted(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -19,22 +19,17 @@ import torch
 from conftest import Mt
 from torch import Tensor
 
-from mt.config import DecodeConfig, ModelConfig
+from mt.config.schema import DecodeConfig, ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import translate as module
-from mt.decoding.checks import Numbers
 from mt.decoding.inference import Inference
-from mt.decoding.lines import Form, open_output, write_lines
-from mt.decoding.translate import (
-    CUTS,
-    Tally,
-    Translation,
-    Translator,
-)
-from mt.devices import Device
+from mt.decoding.quality_flags import Numbers
+from mt.decoding.streaming import LineFormat, open_output, write_lines
+from mt.decoding.translate import CUTS, Tally, Translation, Translator
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
+from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
 
@@ -47,11 +42,16 @@ def loaded(tiny_run: Path) -> LoadedModel:
 @pytest.fixture(scope="module")
 def sources(tiny_corpus: Path) -> list[str]:
     """64 different lines that the model was not trained on, of 1 to 8 words."""
-    lines = [(tiny_corpus / f"{split}.src").read_text(encoding="utf-8").split("\n") for split in ("test", "valid")]
+    lines = [
+        (tiny_corpus / f"{split}.src").read_text(encoding="utf-8").split("\n")
+        for split in ("test", "valid")
+    ]
     return [line for part in lines for line in part if line][:64]
 
 
-def translator(loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any) -> Translator:
+def translator(
+    loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any
+) -> Translator:
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     return Translator(
         Inference(loaded.model, CPU), loaded.tokenizer, settings,
@@ -94,7 +94,9 @@ def test_alone_or_among_64_in_any_batches_and_any_order(
         found = list(together.translate(sources))
         assert max(rows for rows, _ in shapes) > 1
         assert [one.texts for one in found] == [one.texts for one in alone]
-        assert [one.scores[0] for one in found] == pytest.approx([one.scores[0] for one in alone], abs=1e-5)
+        assert [one.scores[0] for one in found] == pytest.approx(
+            [one.scores[0] for one in alone], abs=1e-5
+        )
     assert [rows for rows, _ in shapes] == [64]
     order = random.Random(3).sample(range(64), 64)
     shuffled = translator(loaded, beam_size=beam_size).translate([sources[i] for i in order])
@@ -109,11 +111,15 @@ def test_the_budget_counts_padded_tokens_times_beam_and_longest_come_first(
         shapes = started(one)
         texts(one.translate(sources))
         assert all(rows * width * beam_size <= budget or rows == 1 for rows, width in shapes)
-        assert [width for _, width in shapes] == sorted((width for _, width in shapes), reverse=True)
+        assert [width for _, width in shapes] == sorted(
+            (width for _, width in shapes), reverse=True
+        )
         assert sum(rows for rows, _ in shapes) == 64
 
 
-def test_windows_do_not_show(loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_do_not_show(
+    loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [*sources[:20], "", "eins " * 60, *sources[20:25]]
     whole = translator(loaded)
     expected = texts(whole.translate(lines))
@@ -125,7 +131,9 @@ def test_windows_do_not_show(loaded: LoadedModel, sources: list[str], monkeypatc
     assert windowed.tally.tokens == whole.tally.tokens
 
 
-def test_lines_are_taken_a_window_at_a_time(loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_taken_a_window_at_a_time(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "WINDOW", 3)
     taken: list[str] = []
 
@@ -142,7 +150,9 @@ def test_lines_are_taken_a_window_at_a_time(loaded: LoadedModel, monkeypatch: py
 # --- hypotheses and their scores ---------------------------------------------------------------
 
 
-def test_n_best_lists_are_sorted_and_begin_with_the_best(loaded: LoadedModel, sources: list[str]) -> None:
+def test_n_best_lists_are_sorted_and_begin_with_the_best(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
     best = list(translator(loaded).translate(sources))
     for n_best in (2, 4):
         listed = list(translator(loaded, n_best=n_best).translate(sources))
@@ -158,7 +168,9 @@ def test_n_best_lists_are_sorted_and_begin_with_the_best(loaded: LoadedModel, so
 def forced(loaded: LoadedModel, source: list[int], target: tuple[int, ...]) -> float:
     """log p(target, eos | source) by one pass of the whole model, nothing cached, nothing searched."""
     src = torch.tensor([[*source, EOS]])
-    hidden = loaded.model(src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool))
+    hidden = loaded.model(
+        src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
+    )
     log_probs = loaded.model.output(hidden).double().log_softmax(-1)[0]  # (T, V)
     return float(log_probs[range(len(target) + 1), [*target, EOS]].sum())
 
@@ -171,35 +183,49 @@ def test_a_score_is_the_forced_log_probability_over_the_length(
     lines = sources[:20]
     ids = loaded.tokenizer.encode_src(lines)
     lengths = set()
-    for line, source, hypotheses in zip(one.translate(lines), ids, one._search(ids, [[] for _ in ids]), strict=True):
+    for line, source, hypotheses in zip(
+        one.translate(lines), ids, one._search(ids, [[] for _ in ids]), strict=True
+    ):
         for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
             assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
             length = len(hypothesis.tokens) + 1  # with eos
-            assert score == pytest.approx(forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4)
+            assert score == pytest.approx(
+                forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4
+            )
             lengths.add(length)
     assert len(lengths) > 4
 
 
 @torch.no_grad()
-def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(loaded: LoadedModel, sources: list[str]) -> None:
+def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
     lines = sources[:12]
     expected = []
     for source in loaded.tokenizer.encode_src(lines):
         src = torch.tensor([[*source, EOS]])
         target: list[int] = []
-        limit = int(loaded.config.decode.max_len_factor * len(source) + loaded.config.decode.max_len_extra)
+        limit = int(
+            loaded.config.decode.max_len_factor * len(source) + loaded.config.decode.max_len_extra
+        )
         while len(target) < limit:
-            hidden = loaded.model(src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool))
+            hidden = loaded.model(
+                src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
+            )
             logits = loaded.model.output(hidden)[0, -1]
             logits[[PAD, UNK, BOS] if target else [PAD, UNK, BOS, EOS]] = -torch.inf
             if (word := int(logits.argmax())) == EOS:
                 break
             target.append(word)
         expected.append(target)
-    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.decode_tgt(expected)
+    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.decode_tgt(
+        expected
+    )
 
 
-def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(loaded: LoadedModel) -> None:
+def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(
+    loaded: LoadedModel,
+) -> None:
     for beam_size, n_best in ((1, 2), (4, 5)):
         with pytest.raises(ConfigError) as caught:
             translator(loaded, n_best=n_best, beam_size=beam_size)
@@ -263,7 +289,9 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     limit: Callable[[int], int],
 ) -> None:
     inference = Scripted([300], positions)
-    one = scripted(loaded, inference, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra)
+    one = scripted(
+        loaded, inference, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra
+    )
     sources = [[301] * length for length in (1, 2, 7, 20)]
     assert [len(found[0].tokens) for found in one._search(sources, [[] for _ in sources])] == [
         limit(len(ids)) for ids in sources
@@ -297,7 +325,9 @@ def lines_out(path: Path, tiny_run: Path, mt: Mt, *options: object) -> list[str]
     return ended.lines
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
+@pytest.mark.parametrize(
+    "count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
 def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     count: int, tiny_run: Path, tmp_path: Path, mt: Mt
 ) -> None:
@@ -312,12 +342,30 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
         assert not output or line.strip()
         assert output == " ".join(output.split())
     assert lines_out(tmp_path / "in.gz", tiny_run, mt, "--batch-tokens", 300) == found
-    piped = mt("translate", "-m", tiny_run, "--precision", "fp32", "--beam-size", 1, "--workers", 2, stdin=content)
+    piped = mt(
+        "translate",
+        "-m",
+        tiny_run,
+        "--precision",
+        "fp32",
+        "--beam-size",
+        1,
+        "--workers",
+        2,
+        stdin=content,
+    )
     assert piped.lines == found
     # Alone a line gives what it gave among the others.
     for number in random.Random(1).sample(range(count), 5):
         one = mt(
-            "translate", "-m", tiny_run, "--precision", "fp32", "--beam-size", 1, stdin=(lines[number] + "\n").encode()
+            "translate",
+            "-m",
+            tiny_run,
+            "--precision",
+            "fp32",
+            "--beam-size",
+            1,
+            stdin=(lines[number] + "\n").encode(),
         )
         assert one.lines == [found[number]]
     # Its own output is as good an input as any.
@@ -325,8 +373,12 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     assert len(mt("translate", "-m", tiny_run, "--beam-size", 1, stdin=again).lines) == count
 
 
-def test_whatever_bytes_the_model_spells_a_line_is_one_line(loaded: LoadedModel, tmp_path: Path) -> None:
-    names = {loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)}
+def test_whatever_bytes_the_model_spells_a_line_is_one_line(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    names = {
+        loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)
+    }
     path = tmp_path / "out"
     for raw in (
         b"\n",
@@ -343,7 +395,7 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(loaded: LoadedModel,
         lines = ["eins", "", "zwei drei"]
         with open_output(str(path)) as file:
             for line, found in zip(lines, one.translate(lines), strict=True):
-                write_lines(file, Form().lines_of(line, found, 1))
+                write_lines(file, LineFormat().lines_of(line, found, 1))
         written = path.read_bytes()
         assert written.count(b"\n") == 3
         assert [len(line.splitlines()) <= 1 for line in written.decode().split("\n")] == [True] * 4
@@ -376,7 +428,9 @@ class Letters:
         self.first = first
 
     def encode_src(self, lines: list[str]) -> list[list[int]]:
-        return [[ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines]
+        return [
+            [ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines
+        ]
 
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         return ["".join(map(chr, row)) for row in ids]
@@ -384,7 +438,12 @@ class Letters:
 
 @functools.cache
 def cutter(max_source: int) -> Translator:
-    model = Transformer(ModelConfig(d_model=4, n_heads=1, d_ff=4, n_encoder_layers=1, n_decoder_layers=1), 9, 9, True)
+    model = Transformer(
+        ModelConfig(d_model=4, n_heads=1, d_ff=4, n_encoder_layers=1, n_decoder_layers=1),
+        9,
+        9,
+        True,
+    )
     return Translator(Inference(model, CPU), Letters(), DecodeConfig(), max_source=max_source)  # type: ignore[arg-type]
 
 
@@ -395,16 +454,34 @@ def pieces(text: str, max_source: int) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Aaa bb. Ccc dd! Eee ff?", ["Aaabb.Cccdd!", "Eeeff?"]),  # as few pieces as fit, at sentence ends
-        ("Aaa, bb. Ccc, dd. Eee, ff.", ["Aaa,bb.", "Ccc,dd.", "Eee,ff."]),  # never at a clause where a sentence will do
-        ("»Aaa bb.« „Ccc!“ (Ddd eee.) Ff", ["»Aaabb.«", "„Ccc!“", "(Dddeee.)Ff"]),  # quotes stay with their sentence
+        (
+            "Aaa bb. Ccc dd! Eee ff?",
+            ["Aaabb.Cccdd!", "Eeeff?"],
+        ),  # as few pieces as fit, at sentence ends
+        (
+            "Aaa, bb. Ccc, dd. Eee, ff.",
+            ["Aaa,bb.", "Ccc,dd.", "Eee,ff."],
+        ),  # never at a clause where a sentence will do
+        (
+            "»Aaa bb.« „Ccc!“ (Ddd eee.) Ff",
+            ["»Aaabb.«", "„Ccc!“", "(Dddeee.)Ff"],
+        ),  # quotes stay with their sentence
         ("Aaa bbbb, ccc dd, ee fff", ["Aaabbbb,", "cccdd,eefff"]),  # no sentence end: clauses
-        ("Aa. Bbb bbbb, ccc dd; ee ff. Gg.", ["Aa.", "Bbbbbbb,", "cccdd;eeff.", "Gg."]),  # clauses of one sentence only
+        (
+            "Aa. Bbb bbbb, ccc dd; ee ff. Gg.",
+            ["Aa.", "Bbbbbbb,", "cccdd;eeff.", "Gg."],
+        ),  # clauses of one sentence only
         ("aaa bbbb ccc dd ee fff", ["aaabbbbcccdd", "eefff"]),  # words
         ("aaa bbb Donaudampfschiff ccc", ["aaabbb", "Donaudampfsc", "hiff", "ccc"]),  # anywhere
-        ("你好吗。我很好！你呢？谢谢你们。", ["你好吗。我很好！你呢？", "谢谢你们。"]),  # no spaces between sentences
+        (
+            "你好吗。我很好！你呢？谢谢你们。",
+            ["你好吗。我很好！你呢？", "谢谢你们。"],
+        ),  # no spaces between sentences
         ("他说：“你好吗。”我很好，谢谢你，再见", ["他说：“你好吗。”", "我很好，谢谢你，再见"]),
-        ("3.14 ist 1,5 mal 2.0 und 9", ["3.14ist1,5", "mal2.0und9"]),  # points and commas inside numbers end nothing
+        (
+            "3.14 ist 1,5 mal 2.0 und 9",
+            ["3.14ist1,5", "mal2.0und9"],
+        ),  # points and commas inside numbers end nothing
         ("a...b...c...d...e", ["a...b...c...", "d...e"]),
     ],
 )
@@ -438,7 +515,9 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
                 assert any(word in piece for piece in found)
 
 
-def test_a_line_of_3000_words_is_one_line_and_is_counted(loaded: LoadedModel, sources: list[str]) -> None:
+def test_a_line_of_3000_words_is_one_line_and_is_counted(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
     words = " ".join(sources).split()
     long = " ".join((words * 20)[:3000])
     one = translator(loaded, beam_size=2, n_best=2)
@@ -452,7 +531,9 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(loaded: LoadedModel, so
     assert "  " not in found[1].texts[0]
     assert one.tally.split.first == [2]
     assert "1 too long for the model, translated in pieces: line 2)" in one.tally.summary()
-    assert [found[0].texts[0], found[3].texts[0]] == texts(translator(loaded, beam_size=2).translate(["eins", "zwei"]))
+    assert [found[0].texts[0], found[3].texts[0]] == texts(
+        translator(loaded, beam_size=2).translate(["eins", "zwei"])
+    )
     # Each piece is translated as if it stood alone; text and score are put together from them.
     ids = one._split(long)
     assert loaded.tokenizer._src.decode(list(itertools.chain(*ids))).split() == long.split()

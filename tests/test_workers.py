@@ -61,7 +61,10 @@ def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
 
 @pytest.mark.parametrize(
     ("how", "said"),
-    [("kill", "was killed by SIGKILL; the system does that when memory runs out"), ("exit", "ended with code 7")],
+    [
+        ("kill", "was killed by SIGKILL; the system does that when memory runs out"),
+        ("exit", "ended with code 7"),
+    ],
 )
 def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
     with Pool(fail, 2) as pool:
@@ -106,11 +109,21 @@ def test_what_is_handed_to_a_worker_can_travel(tiny_run: Path, precision: str) -
     assert copy([[9, 10, 11]], [[]]) == translator.searcher([[9, 10, 11]], [[]])
 
 
-@pytest.mark.parametrize("options", [[], ["--beam-size", 1, "--n-best", 1], ["--sample", "--n-best", 2]])
+@pytest.mark.parametrize(
+    "options", [[], ["--beam-size", 1, "--n-best", 1], ["--sample", "--n-best", 2]]
+)
 def test_the_output_does_not_depend_on_the_workers(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, options: list[Any]
 ) -> None:
-    arguments = ["translate", "-m", tiny_run, tiny_corpus / "train.src", "--precision", "fp32", *options]
+    arguments = [
+        "translate",
+        "-m",
+        tiny_run,
+        tiny_corpus / "train.src",
+        "--precision",
+        "fp32",
+        *options,
+    ]
     alone = mt(*arguments, "--workers", 1)
     together = mt(*arguments, "--workers", 3, "--batch-tokens", 500)
     assert (alone.code, together.code) == (0, 0)
@@ -144,7 +157,11 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
     command, environment = mt_command("translate", "-m", tiny_run, "--workers", 2)
     environment["OMP_NUM_THREADS"] = "2"
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -168,12 +185,14 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
 
 def test_workers_are_for_a_cpu(mt: Mt, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mt.decoding import translate
-    from mt.devices import Device
+    from mt.runtime.devices import Device
 
     monkeypatch.setattr(translate, "choose_device", lambda *_: Device(torch.device("cuda"), "fp32"))
     with pytest.raises(MtError) as error:
         load_translator([tiny_run], {}, workers=2)
-    assert str(error.value) == "--workers: processes share the cores of a CPU, a GPU takes 1, found 2"
+    assert (
+        str(error.value) == "--workers: processes share the cores of a CPU, a GPU takes 1, found 2"
+    )
 
 
 def test_the_last_work_is_dealt_in_small_batches() -> None:

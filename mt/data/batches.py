@@ -25,7 +25,7 @@ from torch import Tensor
 from mt.data.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
-    from mt.config import BatchConfig
+    from mt.config.schema import BatchConfig
     from mt.data.store import Store
 
 Indices = npt.NDArray[np.int64]
@@ -66,7 +66,9 @@ class Batch:
         return Batch(src, src_mask, tgt_in, tgt_out, real, self.n_src, self.n_tgt)
 
 
-def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None) -> npt.NDArray[np.int64]:
+def pad_rows(
+    rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None
+) -> npt.NDArray[np.int64]:
     """Rows of ids, each between `first` and `last` where given, padded to the longest. (B, T)"""
     extra = (first is not None) + (last is not None)
     lengths = np.array([len(row) for row in rows], np.int64) + extra  # (B,)
@@ -106,7 +108,9 @@ def cut(longest: npt.NDArray[np.int64], budget: int) -> list[int]:
     return ends
 
 
-def bucket(src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: int) -> list[Indices]:
+def bucket(
+    src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: int
+) -> list[Indices]:
     """Batches of `order`'s sentences with like lengths: rows x longest side (eos counted) within `budget`.
 
     Sorted by target length, and inside one target length by source length, up and down in turn, so that
@@ -119,7 +123,9 @@ def bucket(src_lengths: Indices, tgt_lengths: Indices, order: Indices, budget: i
     return np.split(order, cut(longest, budget)[:-1])
 
 
-def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], count: int) -> list[list[Indices]]:
+def shard_batches(
+    src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], count: int
+) -> list[list[Indices]]:
     """The sentences of an update dealt to `count` ranks: to each as many batches, at each turn of like size.
 
     They are cut anew, into batches no larger than the largest that was given. Where there are fewer sentences than
@@ -130,12 +136,17 @@ def deal(src_lengths: Indices, tgt_lengths: Indices, batches: list[Indices], cou
     order = np.concatenate(batches)
     longest = np.maximum(src_lengths, tgt_lengths) + 1
     turns = -(-len(batches) // count)
-    low, high = int(longest[order].max()), max(int(longest[batch].max()) * len(batch) for batch in batches)
+    low, high = (
+        int(longest[order].max()),
+        max(int(longest[batch].max()) * len(batch) for batch in batches),
+    )
     pieces = bucket(src_lengths, tgt_lengths, order, high)
     while low < high:  # the smallest budget that makes no more pieces than there are places
         budget = (low + high) // 2
         tried = bucket(src_lengths, tgt_lengths, order, budget)
-        low, high, pieces = (low, budget, tried) if len(tried) <= turns * count else (budget + 1, high, pieces)
+        low, high, pieces = (
+            (low, budget, tried) if len(tried) <= turns * count else (budget + 1, high, pieces)
+        )
     while len(pieces) % count:
         pieces.sort(key=len)
         largest = pieces.pop()
@@ -179,13 +190,17 @@ class Plan:
         ends = np.linspace(0, len(batches), n_updates + 1).round().astype(int)
         return [batches[a:b] for a, b in pairwise(ends)]
 
-    def share(self, update: list[Indices], rank: int = 0, count: int = 1) -> tuple[list[Batch], int]:
+    def share(
+        self, update: list[Indices], rank: int = 0, count: int = 1
+    ) -> tuple[list[Batch], int]:
         """The micro-batches of an update that are for rank `rank` of `count`; the target tokens of all of it."""
         store = self.store
-        mine = deal(store.src_lengths, store.tgt_lengths, update, count)[rank]
+        mine = shard_batches(store.src_lengths, store.tgt_lengths, update, count)[rank]
         batches = [collate([store.pair(i) for i in batch]) for batch in mine if len(batch)]
         # A rank for which no sentence is left must go through the motions all the same: the others wait for it.
-        batches += [collate([store.pair(update[0][0])]).without_targets()] * (len(mine) - len(batches))
+        batches += [collate([store.pair(update[0][0])]).without_targets()] * (
+            len(mine) - len(batches)
+        )
         return batches, int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
 
     def _sentences(self, random: np.random.Generator) -> Indices:
@@ -217,7 +232,7 @@ class Update:
         return self.number == self.of - 1
 
 
-class Feed:
+class Prefetcher:
     """Updates from a position on, for ever, made ready by a thread: the share of rank `rank` of `count`.
 
     A context manager: leaving it ends the thread. `waited` counts the seconds that training stood waiting.
@@ -229,7 +244,7 @@ class Feed:
         self._stop, self._begun = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._fill, args=(epoch, number), daemon=True)
 
-    def __enter__(self) -> Feed:
+    def __enter__(self) -> Prefetcher:
         self._thread.start()
         return self
 
@@ -241,7 +256,7 @@ class Feed:
                 self._queue.get_nowait()
             self._thread.join(0.05)
 
-    def begun(self, seconds: float) -> bool:
+    def ready(self, seconds: float) -> bool:
         """Whether the first update is ready; waits so long for it, since a first epoch may be sampled for minutes."""
         start = time.perf_counter()
         ready = self._begun.wait(seconds)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mt.data.tokenizer import normalize_line
 
 if TYPE_CHECKING:
-    from mt.config import DataConfig
+    from mt.config.schema import DataConfig
 
 
 @dataclass
@@ -40,7 +40,9 @@ class Counts:
         return f"{kept}; dropped: {said}" if said else kept
 
 
-def clean_text(pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts) -> Iterator[tuple[str, str]]:
+def clean_text(
+    pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts
+) -> Iterator[tuple[str, str]]:
     """Pass on the pairs that hold text on both sides and, with `dedupe`, did not come before.
 
     A duplicate equals an earlier pair on both sides, character for character. Each pair passed on

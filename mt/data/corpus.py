@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from mt.config import named_sources
+from mt.config.schema import named_sources
 from mt.errors import DataError
 from mt.files import sha256_of
 
 if TYPE_CHECKING:
-    from mt.config import DataConfig, Source
+    from mt.config.schema import DataConfig, Source
 
 # Suffix of a file -> the loader of the `datasets` library that reads it.
 LOADERS = {".jsonl": "json", ".json": "json", ".csv": "csv", ".tsv": "csv", ".parquet": "parquet"}
@@ -308,7 +308,9 @@ def _features(path: Path) -> list[Any]:
     return [np.log(np.array(lengths)), np.array(numbers), np.array(ends)]
 
 
-def _row_pairs(source: Source, root: Path, where: str, taste: bool = False) -> Iterator[tuple[str, str]]:
+def _row_pairs(
+    source: Source, root: Path, where: str, taste: bool = False
+) -> Iterator[tuple[str, str]]:
     """Pairs of two columns; with `taste` a hub data set is not fetched whole."""
     for number, row in enumerate(_rows(source, root, where, taste), start=1):
         if number == 1 and (faults := _column_faults(source, row, where)):

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from mt.config import Config
+    from mt.config.schema import Config
     from mt.data.store import Ids, Store
     from mt.data.tokenizer import Tokenizer
 
@@ -49,8 +49,12 @@ class Sampling:
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
         """All pairs of the store in the order of the store, in memory; InterruptedError when `stop` is set."""
         store = self.store
-        src, src_lengths = self._side(self.src, store.src, store.src_lengths, (self.seed, epoch, 0), stop)
-        tgt, tgt_lengths = self._side(self.tgt, store.tgt, store.tgt_lengths, (self.seed, epoch, 1), stop)
+        src, src_lengths = self._side(
+            self.src, store.src, store.src_lengths, (self.seed, epoch, 0), stop
+        )
+        tgt, tgt_lengths = self._side(
+            self.tgt, store.tgt, store.tgt_lengths, (self.seed, epoch, 1), stop
+        )
         return replace(
             store,
             src=src,
@@ -62,7 +66,12 @@ class Sampling:
         )
 
     def _side(
-        self, segmenter: Segmenter, ids: Ids, lengths: Array, seeds: tuple[int, ...], stop: Event | None
+        self,
+        segmenter: Segmenter,
+        ids: Ids,
+        lengths: Array,
+        seeds: tuple[int, ...],
+        stop: Event | None,
     ) -> tuple[Ids, Array]:
         """All rows of one side anew: ids end to end, and lengths (n,)."""
         sampled, new_lengths, start = bytearray(), [], 0
@@ -72,14 +81,18 @@ class Sampling:
             old = lengths[first : first + CHUNK]
             rows = np.asarray(ids[start : start + old.sum()], np.int64)
             start += len(rows)
-            row_ids, row_lengths = segmenter.sample(rows, old, np.random.default_rng([*seeds, number]))
+            row_ids, row_lengths = segmenter.sample(
+                rows, old, np.random.default_rng([*seeds, number])
+            )
             row_ids, row_lengths = _held_to(self.longest, row_ids, row_lengths, rows, old)
             sampled += row_ids.astype(ids.dtype).tobytes()
             new_lengths.append(row_lengths)
         return np.frombuffer(sampled, ids.dtype), np.concatenate(new_lengths)
 
 
-def _held_to(longest: int, ids: Array, lengths: Array, old_ids: Array, old_lengths: Array) -> tuple[Array, Array]:
+def _held_to(
+    longest: int, ids: Array, lengths: Array, old_ids: Array, old_lengths: Array
+) -> tuple[Array, Array]:
     """Rows that sampling has made longer than `longest` are put back to what they were."""
     long = lengths > longest
     if not long.any():
@@ -108,7 +121,9 @@ class Segmenter:
         units = [self.ids.get(character, -1) for character in text]
         return units if units and -1 not in units else [number]
 
-    def sample(self, ids: Array, lengths: Array, random: np.random.Generator) -> tuple[Array, Array]:
+    def sample(
+        self, ids: Array, lengths: Array, random: np.random.Generator
+    ) -> tuple[Array, Array]:
         """Rows of ids (end to end, and their lengths, all above 0) → the same rows in sampled tokens."""
         units, row_ends = self._words(ids, lengths)
         chosen = self.choose(units, random)  # (U,)
@@ -172,13 +187,15 @@ class BpeDropout(Segmenter):
             for cut in range(1, len(text))
             if text[:cut] in self.ids and text[cut:] in self.ids
         }
-        self.ranks = Table(pairs, self.end + 1)
+        self.world = Table(pairs, self.end + 1)
 
     def choose(self, units: Array, random: np.random.Generator) -> Array:
         """In each round one merge of each word; words that are done leave."""
         chosen = np.full(len(units), -1)
         tokens, place = units.copy(), np.arange(len(units))
-        rank = self._rank(tokens, np.arange(len(tokens)))  # of the merge of a token with the next; `end`: none
+        rank = self._rank(
+            tokens, np.arange(len(tokens))
+        )  # of the merge of a token with the next; `end`: none
         while len(tokens):
             here = np.arange(len(tokens))
             starts = np.concatenate([[0], here[tokens == self.end][:-1] + 1])  # of the words
@@ -199,7 +216,7 @@ class BpeDropout(Segmenter):
         return np.where(chosen == self.end, -1, chosen)
 
     def _rank(self, tokens: Array, where: Array) -> Array:
-        rank = self.ranks(tokens[where], np.append(tokens, self.end)[where + 1])
+        rank = self.world(tokens[where], np.append(tokens, self.end)[where + 1])
         return np.where(rank < 0, self.end, rank)
 
 
@@ -262,7 +279,9 @@ class UnigramSampling(Segmenter):
         """(U + K,) log of the sum over all segmentations from each place to the end of its word."""
         after = np.zeros(len(units) + self.longest)
         ends = np.flatnonzero(units == self.end)
-        left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(len(units))  # (U,) units to the end
+        left = np.repeat(ends, np.diff(ends, prepend=-1)) - np.arange(
+            len(units)
+        )  # (U,) units to the end
         by_left = left.argsort(kind="stable")
         for n_left, here in enumerate(np.split(by_left, np.bincount(left).cumsum()[:-1])):
             if n_left == 0:  # the ends themselves

@@ -25,7 +25,7 @@ from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
-    from mt.config import DataConfig, Source
+    from mt.config.schema import DataConfig, Source
     from mt.data.tokenizer import Tokenizer
 
 FORMAT = 1
@@ -58,7 +58,9 @@ class Store:
         return self.src[s : s + self.src_lengths[index]], self.tgt[t : t + self.tgt_lengths[index]]
 
 
-def fingerprint_of(sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]) -> str:
+def fingerprint_of(
+    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]
+) -> str:
     """SHA-256 over all that decides what is in the store: texts, tokenizer and limits.
 
     Not the names of the texts: a corpus that has moved is still the same.
@@ -126,7 +128,14 @@ def open_or_build(
     store = _open(folder, fingerprint)
     try:
         if store is None:
-            _build(folder, sources, where, data, tokenizer, {"fingerprint": fingerprint, "facts": facts})
+            _build(
+                folder,
+                sources,
+                where,
+                data,
+                tokenizer,
+                {"fingerprint": fingerprint, "facts": facts},
+            )
             store = _open(folder, fingerprint)
             assert store is not None
         elif facts != known:  # the same texts elsewhere
@@ -160,9 +169,17 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
             return None
         lengths = np.load(folder / "lengths.npy").astype(np.int64)  # (2, n)
         dtype = np.dtype(meta["dtype"])
-        src, tgt = (np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt"))
+        src, tgt = (
+            np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt")
+        )
         kept, counts = tuple(meta["kept"]), meta["counts"]
-    except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: numpy's word for an empty file
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        EOFError,
+    ):  # EOFError: numpy's word for an empty file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
         return None
@@ -182,7 +199,9 @@ def _build(
     meta: dict[str, Any],
 ) -> None:
     counts, kept = Counts(), [0] * len(sources)
-    lengths = array("I")  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
+    lengths = array(
+        "I"
+    )  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
     widest = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
     dtype = np.dtype("<u2" if widest <= 2**16 else "<u4")
     partial = folder.with_name(folder.name + ".partial")

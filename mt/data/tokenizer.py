@@ -17,7 +17,7 @@ from mt.files import write_whole
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-    from mt.config import TokenizerConfig
+    from mt.config.schema import TokenizerConfig
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
@@ -211,14 +211,19 @@ _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 
 def _vocabulary(model: SentencePieceProcessor) -> list[tuple[str, float]]:
     ids = range(model.piece_size())
-    return [("" if i <= EOS or model.is_byte(i) else model.id_to_piece(i), model.get_score(i)) for i in ids]
+    return [
+        ("" if i <= EOS or model.is_byte(i) else model.id_to_piece(i), model.get_score(i))
+        for i in ids
+    ]
 
 
 def _normalized(lines: list[str]) -> list[str]:
     return [normalize_line(line) for line in lines]
 
 
-def _sample(pairs: Iterable[tuple[str, str]], size: int, seed: int) -> tuple[list[str], list[str], int]:
+def _sample(
+    pairs: Iterable[tuple[str, str]], size: int, seed: int
+) -> tuple[list[str], list[str], int]:
     """`size` pairs drawn evenly from all, normalized, as two lists; and how many there were.
 
     Reservoir sampling (Vitter 1985, algorithm R).

@@ -77,7 +77,9 @@ def _no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
     last = grams[..., -1]
     # A gram that is not begun again forbids nothing: it writes back what is there already.
     # amin: one piece may end several grams, and one that forbids it is enough.
-    log_probs.scatter_reduce_(2, last, log_probs.gather(2, last).masked_fill(again, -torch.inf), "amin")
+    log_probs.scatter_reduce_(
+        2, last, log_probs.gather(2, last).masked_fill(again, -torch.inf), "amin"
+    )
 
 
 def prefixed(prefixes: Sequence[Sequence[int]], others: Sequence[Constraint] = ()) -> Constraint:

@@ -35,7 +35,9 @@ class Ensemble:
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
         """A batch as for `Inference.start`."""
-        return EnsembleDecoding([one.start(src, src_mask, n_hypotheses) for one in self.members], self.mean)
+        return EnsembleDecoding(
+            [one.start(src, src_mask, n_hypotheses) for one in self.members], self.mean
+        )
 
 
 class EnsembleDecoding:
@@ -47,9 +49,15 @@ class EnsembleDecoding:
     @torch.inference_mode()
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
         """tokens (B, N), parents (B, N) -> logits (B, N, V), fp32: log-probabilities up to a constant."""
-        total, *others = (member.step(tokens, parents).float().log_softmax(-1) for member in self.members)
+        total, *others = (
+            member.step(tokens, parents).float().log_softmax(-1) for member in self.members
+        )
         for log_probs in others:
-            total = total.add_(log_probs) if self.mean == "log" else torch.logaddexp(total, log_probs, out=total)
+            total = (
+                total.add_(log_probs)
+                if self.mean == "log"
+                else torch.logaddexp(total, log_probs, out=total)
+            )
         # Divided by their number: a constant for probabilities, but the very mean for logarithms.
         return total.div_(len(self.members)) if self.mean == "log" else total
 

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.decoding.packed import pack
-from mt.devices import Device, small_products
+from mt.decoding.cpu_linear import pack
 from mt.model.transformer import DecoderLayer, Transformer, attention_bias
+from mt.runtime.devices import Device, small_products
 
 # Padded tokens that the encoder reads at a time on a CPU, so that what lies between its layers stays in the cache.
 ENCODER_TOKENS = 512
@@ -32,7 +32,9 @@ class Inference:
     """A copy of a model for decoding on one device, in its precision; the model itself is left as it is."""
 
     def __init__(self, model: Transformer, device: Device) -> None:
-        self.model = copy.deepcopy(model).to(device.device, device.dtype).eval().requires_grad_(False)
+        self.model = (
+            copy.deepcopy(model).to(device.device, device.dtype).eval().requires_grad_(False)
+        )
         self.model.compute_dtype = device.dtype
         if not device.is_cuda:
             pack(self.model, device.precision)
@@ -58,7 +60,9 @@ class Inference:
         for i in range(0, len(src), step):
             rows = slice(i, i + step)
             longest = int(src_mask[rows].sum(1).max())
-            memory[rows, :longest] = self.model.encode(src[rows, :longest], src_mask[rows, :longest])
+            memory[rows, :longest] = self.model.encode(
+                src[rows, :longest], src_mask[rows, :longest]
+            )
         return memory
 
 
@@ -71,7 +75,9 @@ class Decoding:
     N = 1 every column is, and no mask is needed.
     """
 
-    def __init__(self, model: Transformer, memory: Tensor, src_mask: Tensor, n_hypotheses: int) -> None:
+    def __init__(
+        self, model: Transformer, memory: Tensor, src_mask: Tensor, n_hypotheses: int
+    ) -> None:
         self.model, self.several = model, n_hypotheses > 1
         self.layers = cast("list[DecoderLayer]", list(model.decoder))
         self.n_steps = self.n_columns = 0
@@ -83,12 +89,20 @@ class Decoding:
         self.src_bias = self._widened(self.src_bias, -math.inf, dim=-1)
         # The N hypotheses of a sentence are N queries to the same keys: these are never repeated N times.
         self.source = [
-            tuple(self._widened(x.to(wide), 0.0, dim=-2) for x in layer.cross_attention.key_value(memory))
+            tuple(
+                self._widened(x.to(wide), 0.0, dim=-2)
+                for x in layer.cross_attention.key_value(memory)
+            )
             for layer in self.layers
         ]  # per layer 2 x (B, H, S, K)
-        columns, width = max(n_hypotheses * FIRST_STEPS, self.least), config.d_model // config.n_heads
+        columns, width = (
+            max(n_hypotheses * FIRST_STEPS, self.least),
+            config.d_model // config.n_heads,
+        )
         empty = memory.new_zeros(rows, config.n_heads, columns, width, dtype=wide)
-        self.cache = [(empty.clone(), empty.clone()) for _ in self.layers]  # per layer 2 x (B, H, C, K)
+        self.cache = [
+            (empty.clone(), empty.clone()) for _ in self.layers
+        ]  # per layer 2 x (B, H, C, K)
         self.ancestors = torch.zeros(rows, 1, columns, dtype=torch.bool, device=memory.device)
 
     @torch.inference_mode()
@@ -100,19 +114,34 @@ class Decoding:
         used, bias = max(end, self.least), None
         if self.several:
             self._descend(parents, first)
-            bias = attention_bias(self.ancestors[:, None, :, :used], self.src_bias.dtype)  # (B, 1, N, C)
+            bias = attention_bias(
+                self.ancestors[:, None, :, :used], self.src_bias.dtype
+            )  # (B, 1, N, C)
         elif used > end:
-            bias = attention_bias(torch.arange(used, device=tokens.device) < end, self.src_bias.dtype)  # (C,)
+            bias = attention_bias(
+                torch.arange(used, device=tokens.device) < end, self.src_bias.dtype
+            )  # (C,)
         x = self.model.tgt_embedding(tokens, self.model.dtype, position=self.n_steps)  # (B, N, D)
         with small_products():
-            for layer, (keys, values), (src_keys, src_values) in zip(self.layers, self.cache, self.source, strict=True):
+            for layer, (keys, values), (src_keys, src_values) in zip(
+                self.layers, self.cache, self.source, strict=True
+            ):
                 around, attention = layer.around_self_attention, layer.self_attention
-                q, k, v = attention.query_key_value(around.before(x)).chunk(3, dim=-1)  # 3 x (B, N, D)
-                keys[:, :, first:end], values[:, :, first:end] = attention.heads(k), attention.heads(v)
-                own = attend(attention.heads(q), keys[:, :, :used], values[:, :, :used], bias)  # (B, H, N, K)
+                q, k, v = attention.query_key_value(around.before(x)).chunk(
+                    3, dim=-1
+                )  # 3 x (B, N, D)
+                keys[:, :, first:end], values[:, :, first:end] = (
+                    attention.heads(k),
+                    attention.heads(v),
+                )
+                own = attend(
+                    attention.heads(q), keys[:, :, :used], values[:, :, :used], bias
+                )  # (B, H, N, K)
                 x = around.after(x, attention.merge(own.to(x.dtype)))
                 around, attention = layer.around_cross_attention, layer.cross_attention
-                found = attend(attention.query(around.before(x)), src_keys, src_values, self.src_bias)  # (B, H, N, K)
+                found = attend(
+                    attention.query(around.before(x)), src_keys, src_values, self.src_bias
+                )  # (B, H, N, K)
                 x = around.after(x, attention.merge(found.to(x.dtype)))
                 around = layer.around_feed_forward
                 x = around.after(x, layer.feed_forward(around.before(x)))
@@ -171,7 +200,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     flat = q.flatten(0, 1)  # (B * H, N, K)
     none = flat.new_empty(1, 1, 1)
     keys, values = k.flatten(0, 1), v.flatten(0, 1)  # views: (B * H, C, K)
-    scores = torch.baddbmm(none, flat, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)  # (B * H, N, C)
+    scores = torch.baddbmm(
+        none, flat, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5
+    )  # (B * H, N, C)
     if bias is not None:
         scores.unflatten(0, q.shape[:2]).add_(bias)
     return torch.bmm(scores.softmax(dim=-1), values).unflatten(0, q.shape[:2])

@@ -49,7 +49,8 @@ def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> Choice:
     means: dict[str, float] = {}
     for text in counts:
         total = sum(
-            (count - (other == text)) * utility.sentence_score(text, [other]).score for other, count in counts.items()
+            (count - (other == text)) * utility.sentence_score(text, [other]).score
+            for other, count in counts.items()
         )
         means[text] = total / (len(outputs) - 1)
     best = max(outputs, key=means.__getitem__)

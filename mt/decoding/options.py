@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from mt.data.tokenizer import EOS, UNK, Tokenizer
-from mt.decoding.constraints import Constraint, forbid, min_length, no_repeat_ngram, prefixed, repetition_penalty
+from mt.decoding.constraints import (
+    Constraint,
+    forbid,
+    min_length,
+    no_repeat_ngram,
+    prefixed,
+    repetition_penalty,
+)
 from mt.errors import ConfigError, DataError
 
 
@@ -24,11 +31,17 @@ class Sampling:
     def __post_init__(self) -> None:
         """Raises ConfigError for what no distribution has."""
         if not self.temperature > 0:
-            raise ConfigError(f"--temperature: must be above 0, found {self.temperature:g}; 1 is the model's own")
+            raise ConfigError(
+                f"--temperature: must be above 0, found {self.temperature:g}; 1 is the model's own"
+            )
         if self.top_k < 0:
-            raise ConfigError(f"--top-k: must be at least 0, found {self.top_k}; 0 leaves all pieces in")
+            raise ConfigError(
+                f"--top-k: must be at least 0, found {self.top_k}; 0 leaves all pieces in"
+            )
         if not 0 < self.top_p <= 1:
-            raise ConfigError(f"--top-p: must be above 0 and at most 1, found {self.top_p:g}; 1 leaves all pieces in")
+            raise ConfigError(
+                f"--top-p: must be above 0 and at most 1, found {self.top_p:g}; 1 leaves all pieces in"
+            )
 
     def seed_of(self, source: Sequence[int], number: int) -> int:
         """The seed of sample `number` of a source: by its text alone, wherever in whichever file it stands."""
@@ -45,18 +58,29 @@ class SearchOptions:
     repetition_penalty: float = 1.0
     forbidden: tuple[str, ...] = ()  # pieces of the target vocabulary, `▁` for a space
     sampling: Sampling | None = None
-    alignment: str | None = None  # the heads whose mean aligns, as for `chosen_heads`; None: no alignments
+    alignment: str | None = (
+        None  # the heads whose mean aligns, as for `chosen_heads`; None: no alignments
+    )
     exact: bool = False  # no end of a search that could miss a better hypothesis of the beam
-    mbr: str | None = None  # the utility by which one of the n-best is chosen, of `mbr.UTILITIES`; None: the score
+    mbr: str | None = (
+        None  # the utility by which one of the n-best is chosen, of `mbr.UTILITIES`; None: the score
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value out of range."""
-        for option, value in (("--min-length", self.min_length), ("--no-repeat-ngram", self.no_repeat_ngram)):
+        for option, value in (
+            ("--min-length", self.min_length),
+            ("--no-repeat-ngram", self.no_repeat_ngram),
+        ):
             if value < 0:
-                raise ConfigError(f"{option}: must be at least 0, found {value}; 0 asks for nothing")
+                raise ConfigError(
+                    f"{option}: must be at least 0, found {value}; 0 asks for nothing"
+                )
         if not self.repetition_penalty > 0:
             found = f"{self.repetition_penalty:g}"
-            raise ConfigError(f"--repetition-penalty: must be above 0, found {found}; 1 asks for nothing")
+            raise ConfigError(
+                f"--repetition-penalty: must be above 0, found {found}; 1 asks for nothing"
+            )
         if self.exact and self.sampling is not None:
             raise ConfigError(
                 "--exact: is about beam search, which --sample does not make; leave out the one or the other"
@@ -86,7 +110,9 @@ def _piece_id(piece: str, tokenizer: Tokenizer) -> int:
     return number
 
 
-def encode_prefixes(prefixes: list[str], first_line: int, most: int, tokenizer: Tokenizer) -> list[list[int]]:
+def encode_prefixes(
+    prefixes: list[str], first_line: int, most: int, tokenizer: Tokenizer
+) -> list[list[int]]:
     """The pieces that outputs are to begin with, of lines from `first_line` on; none for a blank one.
 
     Raises DataError where there are more than `most`, or where the vocabulary lacks a character.
@@ -104,7 +130,9 @@ def encode_prefixes(prefixes: list[str], first_line: int, most: int, tokenizer: 
     return rows
 
 
-def with_prefixes(prefixes: Sequence[Sequence[int]], constraints: list[Constraint]) -> list[Constraint]:
+def with_prefixes(
+    prefixes: Sequence[Sequence[int]], constraints: list[Constraint]
+) -> list[Constraint]:
     """The constraints of a batch whose sentences begin with these pieces."""
     return [prefixed(prefixes, constraints)] if any(prefixes) else constraints
 
@@ -113,7 +141,11 @@ def sampling_of(sample: bool, beam_size: int | None, given: Mapping[str, Any]) -
     """What `--sample` and the options `given` beside it ask for; ConfigError where they do not go together."""
     if not sample and given:
         named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{named}: only with --sample, which draws outputs instead of searching for the best; add it")
+        raise ConfigError(
+            f"{named}: only with --sample, which draws outputs instead of searching for the best; add it"
+        )
     if sample and beam_size is not None:
-        raise ConfigError("--sample: draws one output at a time, without a beam; leave out the one or --beam-size")
+        raise ConfigError(
+            "--sample: draws one output at a time, without a beam; leave out the one or --beam-size"
+        )
     return Sampling(**given) if sample else None

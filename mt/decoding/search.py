@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding.constraints import Constraint, Past, apply
-from mt.errors import ConfigError, NoNumbersError
+from mt.errors import ConfigError, NonFiniteError
 
 # Finished sentences leave the batch when fewer than this share of it still runs. Leaving copies
 # every cache once, staying costs a dead row in every step; with 3/4 the copies of a whole search
@@ -77,7 +77,9 @@ class BeamState:
 
     rows: Tensor  # (B,) place of the sentence in the call
     limits: Tensor  # (B,) most tokens, eos not counted
-    tokens: Tensor  # (B, N, 1 + t) live hypotheses with their bos, most probable first; N is 1 at first
+    tokens: (
+        Tensor  # (B, N, 1 + t) live hypotheses with their bos, most probable first; N is 1 at first
+    )
     parents: Tensor  # (B, N) the previous step's hypothesis each one continues
     log_probs: Tensor  # (B, N) fp32, descending; -inf: nothing lives here
     kept_tokens: Tensor  # (B, N, 1 + t) finished ones, best score first, filled up with eos
@@ -99,7 +101,11 @@ State = TypeVar("State", GreedyState, BeamState)
 
 
 def greedy_search(
-    stepper: Stepper, limits: Tensor, *, length_penalty: float = 0.0, constraints: Sequence[Constraint] = ()
+    stepper: Stepper,
+    limits: Tensor,
+    *,
+    length_penalty: float = 0.0,
+    constraints: Sequence[Constraint] = (),
 ) -> list[Hypothesis]:
     """The hypothesis whose every token is the most probable one, for each sentence.
 
@@ -137,7 +143,9 @@ def sampling_search(
 
     def drawn(logits: Tensor, offsets: Tensor, state: GreedyState) -> Candidates:
         step = state.tokens.shape[2] - 1
-        tokens = draw(logits.squeeze(1), uniform[state.rows, step], temperature, top_k, top_p)  # (B,)
+        tokens = draw(
+            logits.squeeze(1), uniform[state.rows, step], temperature, top_k, top_p
+        )  # (B,)
         tokens = tokens.unsqueeze(1)
         log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets
         return Candidates(log_probs, torch.zeros_like(tokens), tokens)
@@ -162,7 +170,9 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p:
     # right: a number on the border belongs to the next token, so that probability 0 is never drawn.
     places = torch.searchsorted(sums, uniform.unsqueeze(1) * total, right=True)
     last = torch.searchsorted(sums, total)  # the last one above 0, where rounding would go beyond
-    places = torch.minimum(places, last).clamp(max=sums.shape[1] - 1)  # beyond all of them: logits are nan
+    places = torch.minimum(places, last).clamp(
+        max=sums.shape[1] - 1
+    )  # beyond all of them: logits are nan
     return tokens.gather(1, places).squeeze(1)
 
 
@@ -318,7 +328,10 @@ def log_normaliser(logits: Tensor) -> Tensor:
 
 
 def permitted(
-    logits: Tensor, state: GreedyState | BeamState, at_limit: bool, constraints: Sequence[Constraint]
+    logits: Tensor,
+    state: GreedyState | BeamState,
+    at_limit: bool,
+    constraints: Sequence[Constraint],
 ) -> tuple[Tensor, Tensor]:
     """What may follow the live hypotheses: logits (B, N, V), -inf where forbidden, and offsets (B, N) fp32.
 
@@ -326,7 +339,9 @@ def permitted(
     shared out to the rest. With `at_limit`, sentences that have reached their limit can only end.
     """
     normaliser, step = log_normaliser(logits), state.tokens.shape[2] - 1
-    if constraints:  # they work on log-probabilities; a pass over all logits that is saved otherwise
+    if (
+        constraints
+    ):  # they work on log-probabilities; a pass over all logits that is saved otherwise
         logits = logits.float() - normaliser.unsqueeze(-1)
         normaliser = torch.zeros_like(normaliser)
     forbid_specials(logits, step)
@@ -381,7 +396,10 @@ def best_candidates(logits: Tensor, offsets: Tensor, count: int) -> Candidates:
     log_probs = log_probs.flatten(1)
     missing = count - log_probs.shape[1]
     if missing > 0:  # the first step of a wide beam over a small vocabulary
-        log_probs, places = pad(log_probs, (0, missing), value=-torch.inf), pad(places, (0, missing))
+        log_probs, places = (
+            pad(log_probs, (0, missing), value=-torch.inf),
+            pad(places, (0, missing)),
+        )
     best = top(log_probs, count)
     places = places.gather(1, best)
     return Candidates(log_probs.gather(1, best), places // vocab, places % vocab)
@@ -475,7 +493,7 @@ def collect(
             if log_prob > -torch.inf
         ]
         if not hypotheses:
-            raise NoNumbersError(
+            raise NonFiniteError(
                 f"decoding: sentence {row} of the batch has no translation with a probability "
                 "above 0; logits must be finite numbers, the model gives nan or infinities; "
                 "decode with precision fp32, or use another checkpoint"

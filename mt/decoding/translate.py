@@ -17,21 +17,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from mt.config import DecodeConfig, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import DecodeConfig
 from mt.data.batches import cut
 from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
-from mt.decoding.checks import FLAGS, Numbers, flags
+from mt.decoding.engine import Engine, Searcher
 from mt.decoding.ensemble import Ensemble
-from mt.decoding.forced import Forced, joined_links
 from mt.decoding.inference import Inference
 from mt.decoding.options import SearchOptions, encode_prefixes
+from mt.decoding.quality_flags import FLAGS, Numbers, flags
+from mt.decoding.scoring import ForcedDecoder, joined_links
 from mt.decoding.search import Hypothesis
-from mt.decoding.searcher import Engine, Searcher
 from mt.decoding.workers import Pool
-from mt.devices import choose_device, keep_freed_memory
 from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import load_model
+from mt.runtime.devices import choose_device
+from mt.runtime.memory import keep_freed_memory
 
 # Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU wants to be filled. For each of two
 # workers half as many: 0.63 GB in all instead of 0.81 with a small model, and as fast within 5 %.
@@ -76,10 +78,14 @@ class Tally:
         rate = max(self.seconds, 1e-9)
         notes = [f"{self.blank:,} blank"] if self.blank else []
         if self.split.count:
-            notes.append(f"{self.split.count:,} too long for the model, translated in pieces: {self.split}")
+            notes.append(
+                f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
+            )
         said = f" ({'; '.join(notes)})" if notes else ""
         speed = f"{self.lines / rate:,.0f} lines/s, {self.tokens / rate:,.0f} tokens/s"
-        first = f"{self.lines:,} line{'s' * (self.lines != 1)}{said} in {self.seconds:.1f} s: {speed}"
+        first = (
+            f"{self.lines:,} line{'s' * (self.lines != 1)}{said} in {self.seconds:.1f} s: {speed}"
+        )
         suspect = [
             f"{flag}: {lines.count:,} ({meaning}): {lines}"
             for flag, meaning in FLAGS.items()
@@ -121,11 +127,18 @@ class Translator:
                 f"lower it, or give --beam-size {n_best}"
             )
         if self.options.mbr is not None and n_best == 1:
-            raise ConfigError("--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample")
+            raise ConfigError(
+                "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample"
+            )
         self.utility = None if self.options.mbr is None else mbr.metric(self.options.mbr)
         self.tokenizer, self.max_ratio, self.origin = tokenizer, max_ratio, dict(origin or {})
         self.searcher = Searcher(
-            engine, decode, n_best, sampling, self.options.constraints(tokenizer), self.options.exact
+            engine,
+            decode,
+            n_best,
+            sampling,
+            self.options.constraints(tokenizer),
+            self.options.exact,
         )
         self.max_source = min(max_source, engine.max_tokens - 1)
         budget = batch_tokens or BATCH_TOKENS["worker" if workers > 1 else engine.device.type]
@@ -152,20 +165,26 @@ class Translator:
             **self.origin,
         }
 
-    def _forced(self) -> Forced | None:
+    def _forced(self) -> ForcedDecoder | None:
         if self.options.alignment is None:
             return None
         if not isinstance(self.searcher.engine, Inference):
-            raise ConfigError("--alignments: are those of one model; leave them out, or give one --model")
-        return Forced(self.searcher.engine, self.options.alignment)
+            raise ConfigError(
+                "--alignments: are those of one model; leave them out, or give one --model"
+            )
+        return ForcedDecoder(self.searcher.engine, self.options.alignment)
 
-    def translate(self, lines: Iterable[str], prefixes: Iterable[str] | None = None) -> Iterator[Translation]:
+    def translate(
+        self, lines: Iterable[str], prefixes: Iterable[str] | None = None
+    ) -> Iterator[Translation]:
         """One `Translation` for each line, in order. Lines are read a window at a time.
 
         `prefixes`: what each output is to begin with, one for each line; DataError if there are more or fewer.
         """
         lines = iter(lines)
-        for results in self.windows(iter(lambda: list(itertools.islice(lines, WINDOW)), []), prefixes):
+        for results in self.windows(
+            iter(lambda: list(itertools.islice(lines, WINDOW)), []), prefixes
+        ):
             yield from results
 
     def windows(
@@ -175,21 +194,31 @@ class Translator:
         begins = None if prefixes is None else iter(prefixes)
         mismatch = "--prefix: must have one line for each line to translate, but line"
         for window in windows:
-            begin = [""] * len(window) if begins is None else list(itertools.islice(begins, len(window)))
+            begin = (
+                [""] * len(window)
+                if begins is None
+                else list(itertools.islice(begins, len(window)))
+            )
             first = self.tally.before + self.tally.lines + 1
             if len(begin) < len(window):
                 raise DataError(f"{mismatch} {first + len(begin):,} of the text has no prefix")
             yield self._window(window, begin, first)
         if begins is not None and next(begins, None) is not None:
-            raise DataError(f"{mismatch} {self.tally.before + self.tally.lines + 1:,} of the prefixes has no text")
+            raise DataError(
+                f"{mismatch} {self.tally.before + self.tally.lines + 1:,} of the prefixes has no text"
+            )
 
     def _window(self, lines: list[str], prefixes: list[str], first_line: int) -> list[Translation]:
         start, tally = time.perf_counter(), self.tally
-        begins = encode_prefixes(prefixes, first_line, self.searcher.engine.max_tokens - 1, self.tokenizer)
+        begins = encode_prefixes(
+            prefixes, first_line, self.searcher.engine.max_tokens - 1, self.tokenizer
+        )
         pieces: list[list[int]] = []  # ids of every piece of every line
         first: list[list[int]] = []  # ids that the output of each piece is to begin with
         ends: list[int] = []  # where each line's pieces end
-        for number, (line, ids) in enumerate(zip(lines, self.tokenizer.encode_src(lines), strict=True), first_line):
+        for number, (line, ids) in enumerate(
+            zip(lines, self.tokenizer.encode_src(lines), strict=True), first_line
+        ):
             parts = [ids] if 0 < len(ids) <= self.max_source else self._split(line) if ids else []
             if len(parts) > 1:
                 tally.split.add(number)
@@ -199,7 +228,9 @@ class Translator:
         found = self._search(pieces, first)
         texts = self._texts(found)
         results: list[Translation] = []
-        kept: list[list[list[Hypothesis]]] = []  # of each line, for each output, the hypotheses it is made of
+        kept: list[
+            list[list[Hypothesis]]
+        ] = []  # of each line, for each output, the hypotheses it is made of
         for line, (begin, end) in zip(lines, itertools.pairwise([0, *ends]), strict=True):
             place = slice(begin, end)
             one, ranks = self._join(line, pieces[place], first[place], found[place], texts[place])
@@ -217,7 +248,7 @@ class Translator:
 
     def _aligned(
         self,
-        forced: Forced,
+        forced: ForcedDecoder,
         results: list[Translation],
         kept: list[list[list[Hypothesis]]],
         pieces: Iterator[list[int]],
@@ -234,10 +265,15 @@ class Translator:
         for one, line in zip(results, pairs, strict=True):
             parts = [
                 (reading.attention, tokenizer.src_pieces_of(src), tokenizer.tgt_pieces_of(tgt))
-                for (src, tgt), reading in zip(line, itertools.islice(readings, len(line)), strict=True)
+                for (src, tgt), reading in zip(
+                    line, itertools.islice(readings, len(line)), strict=True
+                )
                 if reading.attention is not None
             ]
-            rows = [joined_links(parts[i : i + one.pieces]) for i in range(0, len(parts), max(1, one.pieces))]
+            rows = [
+                joined_links(parts[i : i + one.pieces])
+                for i in range(0, len(parts), max(1, one.pieces))
+            ]
             aligned.append(replace(one, alignments=tuple(rows) or ("",)))
         return aligned
 
@@ -253,7 +289,9 @@ class Translator:
     def _pack(self, separator: re.Pattern[str], text: str) -> list[str]:
         """Cut `text` after separators into as few pieces as fit the model; those that cannot be cut stay long."""
         ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
-        parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
+        parts = [
+            text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()
+        ]
         sizes = [len(ids) for ids in self.tokenizer.encode_src([text, *parts])]
         if sizes[0] <= self.max_source:
             return [text]
@@ -268,7 +306,9 @@ class Translator:
                 room = self.max_source - size
         return packed
 
-    def _search(self, sources: list[list[int]], prefixes: list[list[int]]) -> list[list[Hypothesis]]:
+    def _search(
+        self, sources: list[list[int]], prefixes: list[list[int]]
+    ) -> list[list[Hypothesis]]:
         """The hypotheses of each source, in order; the sources are translated longest first, in like lengths."""
         lengths = np.array([len(ids) for ids in sources], np.int64)
         order = np.argsort(-lengths, kind="stable")
@@ -282,7 +322,11 @@ class Translator:
             budget = min(budget, max(int(sizes[0]), int(sizes.sum()) // len(self.pool.workers)))
         batches = np.split(order, self._cuts(sizes, budget))
         jobs = [([sources[i] for i in batch], [prefixes[i] for i in batch]) for batch in batches]
-        answers = enumerate(itertools.starmap(self.searcher, jobs)) if self.pool is None else self.pool.run(jobs)
+        answers = (
+            enumerate(itertools.starmap(self.searcher, jobs))
+            if self.pool is None
+            else self.pool.run(jobs)
+        )
         for number, answer in answers:
             for index, hypotheses in zip(batches[number], answer, strict=True):
                 found[index] = hypotheses
@@ -296,8 +340,13 @@ class Translator:
         # The last work comes in quarters, so that all workers are done at about the same time: 5,000 sentences make 16
         # batches, so that one of them is 6 % of the work.
         left = sizes[::-1].cumsum()[::-1]  # from here on
-        quarters = len(left) - int(np.searchsorted(left[::-1], budget * len(self.pool.workers), side="right"))
-        return [*cut(sizes[:quarters], budget), *(quarters + end for end in cut(sizes[quarters:], budget // 4))][:-1]
+        quarters = len(left) - int(
+            np.searchsorted(left[::-1], budget * len(self.pool.workers), side="right")
+        )
+        return [
+            *cut(sizes[:quarters], budget),
+            *(quarters + end for end in cut(sizes[quarters:], budget // 4)),
+        ][:-1]
 
     def _texts(self, found: list[list[Hypothesis]]) -> list[list[str]]:
         """The text of every hypothesis; all at once, for a call of the tokenizer costs more than ten rows."""
@@ -319,7 +368,9 @@ class Translator:
         if not parts:
             return Translation(("",), (0.0,), 0), []
         ranks = [[hypotheses[rank] for hypotheses in parts] for rank in range(min(map(len, parts)))]
-        texts = [" ".join(filter(None, (row[rank] for row in spoken))) for rank in range(len(ranks))]
+        texts = [
+            " ".join(filter(None, (row[rank] for row in spoken))) for rank in range(len(ranks))
+        ]
         if self.utility is not None:
             place = mbr.choose(texts, self.utility).place
             ranks, texts = [ranks[place]], [texts[place]]
@@ -329,7 +380,10 @@ class Translator:
             texts[0],
             sum(map(len, sources)),
             sum(len(one.tokens) for one in ranks[0]),
-            truncated=any(len(one.tokens) >= limit(*of) for one, *of in zip(ranks[0], sources, prefixes, strict=True)),
+            truncated=any(
+                len(one.tokens) >= limit(*of)
+                for one, *of in zip(ranks[0], sources, prefixes, strict=True)
+            ),
             max_ratio=self.max_ratio,
         )
         scores = tuple(sum(one.score for one in best) for best in ranks)
@@ -358,9 +412,13 @@ def load_translator(
     """
     chosen = choose_device(device, precision, say)
     if chosen.is_cuda and (workers or 1) > 1:
-        raise ConfigError(f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}")
+        raise ConfigError(
+            f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}"
+        )
     if ensemble is not None and len(models) == 1:
-        raise ConfigError("--ensemble: takes several models, found one; give --model again, or leave it out")
+        raise ConfigError(
+            "--ensemble: takes several models, found one; give --model again, or leave it out"
+        )
     if not chosen.is_cuda:
         keep_freed_memory()
     loaded = [load_model(path) for path in models]
@@ -371,7 +429,10 @@ def load_translator(
                 f"--model {path}: has another vocabulary than {models[0]}; an ensemble takes models that were trained "
                 "with the same tokenizer"
             )
-    values = {**first.config.decode.model_dump(), **{key: one for key, one in decode.items() if one is not None}}
+    values = {
+        **first.config.decode.model_dump(),
+        **{key: one for key, one in decode.items() if one is not None},
+    }
     members = [Inference(one.model, chosen) for one in loaded]
     return Translator(
         members[0] if len(members) == 1 else Ensemble(members, ensemble or "probability"),

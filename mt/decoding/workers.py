@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 import torch
 
-from mt.devices import prepare_worker
 from mt.errors import MtError
+from mt.runtime.devices import prepare_worker
 
 Answer = Any
 Work = Callable[..., Answer]
@@ -52,14 +52,18 @@ class Pool:
             self._start(context, work, size, forks)
         except OSError as error:
             self.close()
-            raise MtError(f"--workers: {size} processes cannot be started ({error.strerror}); ask for fewer") from error
+            raise MtError(
+                f"--workers: {size} processes cannot be started ({error.strerror}); ask for fewer"
+            ) from error
 
     def _start(self, context: Any, work: Work, size: int, forks: bool) -> None:
         for number in range(1, size + 1):
             ours, theirs = context.Pipe()
             # What a forked process inherits of the other pipes would keep them open after our end.
             inherited = [*(worker.connection for worker in self.workers), ours] if forks else []
-            process = context.Process(target=_serve, args=(work, theirs, inherited, forks), daemon=True)
+            process = context.Process(
+                target=_serve, args=(work, theirs, inherited, forks), daemon=True
+            )
             process.start()
             theirs.close()
             self.workers.append(_Worker(number, process, ours))
@@ -101,17 +105,19 @@ class Pool:
                 try:
                     worker.connection.send(jobs[worker.job])
                 except OSError:
-                    self._mourn(worker)
+                    self._raise_worker_died(worker)
 
         for worker in self.workers:
             next_job(worker)
-        while busy := {worker.connection: worker for worker in self.workers if worker.job is not None}:
+        while busy := {
+            worker.connection: worker for worker in self.workers if worker.job is not None
+        }:
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
                     answer, error = worker.connection.recv()
                 except (EOFError, OSError):
-                    self._mourn(worker)
+                    self._raise_worker_died(worker)
                 if error is not None:
                     raise error[0] from _RemoteError(error[1])
                 assert worker.job is not None
@@ -119,10 +125,12 @@ class Pool:
                 next_job(worker)
                 yield done, answer
 
-    def _mourn(self, worker: _Worker) -> NoReturn:
+    def _raise_worker_died(self, worker: _Worker) -> NoReturn:
         worker.process.join(5)
         code = worker.process.exitcode or 0
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        how = (
+            f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        )
         hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
         raise MtError(
             f"worker {worker.number} of {len(self.workers)} (process {worker.process.pid}) {how}{hint}. Run again "
@@ -130,11 +138,15 @@ class Pool:
         )
 
 
-def _serve(work: Work, connection: Connection, inherited: Sequence[Connection], forked: bool) -> None:
+def _serve(
+    work: Work, connection: Connection, inherited: Sequence[Connection], forked: bool
+) -> None:
     """The life of a worker."""
     for other in inherited:
         other.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the first process decides what it means
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C goes to all; the first process decides what it means
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not forked:
         prepare_worker()

@@ -19,7 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mt.config import Config, config_from_mapping
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
 from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
@@ -102,7 +103,9 @@ def save_model_folder(
             tokenizer.save(partial)
         checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
         content = {"format": FORMAT, **meta, "sha256": checksums}
-        (partial / META).write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+        (partial / META).write_text(
+            json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
+        )
         sync_files(partial)
         if folder.exists():  # a process killed here leaves it to `tidy`
             shutil.rmtree(before, ignore_errors=True)
@@ -184,7 +187,11 @@ def step_of(name: str) -> int:
 
 def checkpoints(run: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; nothing that somebody else has put beside them."""
-    return sorted(path for path in (run / CHECKPOINTS).glob("step-*") if re.fullmatch(r"step-\d{8,}", path.name))
+    return sorted(
+        path
+        for path in (run / CHECKPOINTS).glob("step-*")
+        if re.fullmatch(r"step-\d{8,}", path.name)
+    )
 
 
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
@@ -203,12 +210,16 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
             )
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
-                raise DamagedError(f"{folder / name}: damaged, its checksum differs from the one in {META}; {remedy}")
+                raise DamagedError(
+                    f"{folder / name}: damaged, its checksum differs from the one in {META}; {remedy}"
+                )
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}"
         raise DamagedError(f"{folder}: is no whole model folder ({reason}); {remedy}") from error
     except (ValueError, TypeError) as error:  # also what json makes of a damaged file
-        raise DamagedError(f"{folder}: is no whole model folder ({META}: {error}); {remedy}") from error
+        raise DamagedError(
+            f"{folder}: is no whole model folder ({META}: {error}); {remedy}"
+        ) from error
     return cast("dict[str, Any]", meta)
 
 
@@ -220,7 +231,9 @@ def _need(meta: Any, **kinds: type) -> None:
         raise ValueError(f"it lacks {', '.join(lacking)}")
 
 
-def whole_checkpoints(run: Path, log: Callable[[str], None]) -> Iterator[tuple[Path, dict[str, Any]]]:
+def whole_checkpoints(
+    run: Path, log: Callable[[str], None]
+) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The undamaged checkpoints of a run and their metas, newest first; says which ones are passed over."""
     for folder in reversed(checkpoints(run)):
         try:
@@ -239,7 +252,9 @@ def latest_good(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, 
     for folder, meta in whole_checkpoints(run, log):
         if all_finite(load_weights(folder).values()):
             return folder, meta
-        log(f"{folder}: holds weights that are no numbers. Passed over for the checkpoint before it")
+        log(
+            f"{folder}: holds weights that are no numbers. Passed over for the checkpoint before it"
+        )
     return None
 
 
@@ -257,7 +272,9 @@ def find_model(path: Path, option: str = "--model") -> Path:
         problem = "this run has saved no checkpoint yet; wait for its first validation"
     else:
         problem = f"neither {META} nor {CHECKPOINTS}/{BEST} is in it"
-    raise CheckpointError(f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}")
+    raise CheckpointError(
+        f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
+    )
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -284,7 +301,9 @@ def load_model(path: Path) -> LoadedModel:
     try:
         _need(meta, config=dict, tokenizer=str)
     except ValueError as error:
-        raise DamagedError(f"{folder}: is no whole model folder ({META}: {error}); copy it again") from error
+        raise DamagedError(
+            f"{folder}: is no whole model folder ({META}: {error}); copy it again"
+        ) from error
     config = config_from_mapping(meta["config"], str(folder / META))
     # A checkpoint of a run shares the tokenizer of the run.
     of_run = not Tokenizer.is_in(folder) and folder.parent.name == CHECKPOINTS
@@ -304,8 +323,12 @@ def average(folders: Sequence[Path]) -> dict[str, Tensor]:
     for folder in folders:
         read_meta(folder, [WEIGHTS])
         weights = load_weights(folder)
-        if total and {n: w.shape for n, w in weights.items()} != {n: w.shape for n, w in total.items()}:
-            raise CheckpointError(f"{folder}: is not of the same model as {folders[0]}; average one run's checkpoints")
+        if total and {n: w.shape for n, w in weights.items()} != {
+            n: w.shape for n, w in total.items()
+        }:
+            raise CheckpointError(
+                f"{folder}: is not of the same model as {folders[0]}; average one run's checkpoints"
+            )
         for name, tensor in weights.items():
             total[name] = total.get(name, 0) + tensor.double()
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
@@ -327,14 +350,22 @@ def average_run(run: Path, count: int, output: Path, by_score: bool = False) -> 
         folders = sorted(scored, key=lambda folder: -metas[folder]["score"])
     chosen = sorted(folders[:count] if by_score else folders[-count:])
     if len(chosen) < count:
-        option, kept, key = ("--best", "with a score", "keep_best") if by_score else ("--last", "in all", "keep_last")
+        option, kept, key = (
+            ("--best", "with a score", "keep_best")
+            if by_score
+            else ("--last", "in all", "keep_last")
+        )
         raise CheckpointError(
             f"{run}: {option} {count} checkpoints asked for, the run keeps {len(chosen)} {kept}; ask for fewer, or "
             f"train with a larger train.{key}"
         )
     if output.exists():
-        raise CheckpointError(f"--output {output}: is there already; give another place, or remove it")
+        raise CheckpointError(
+            f"--output {output}: is there already; give another place, or remove it"
+        )
     steps = [int(metas[folder]["step"]) for folder in chosen]
     kept_keys = {key: metas[chosen[-1]][key] for key in ("config", "tokenizer", "step")}
-    save_model_folder(output, average(chosen), {**kept_keys, "averaged": steps}, tokenizer=Tokenizer.load(run))
+    save_model_folder(
+        output, average(chosen), {**kept_keys, "averaged": steps}, tokenizer=Tokenizer.load(run)
+    )
     return steps

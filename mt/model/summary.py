@@ -17,7 +17,7 @@ import torch
 from mt.model.transformer import Transformer
 
 if TYPE_CHECKING:
-    from mt.config import ModelConfig
+    from mt.config.schema import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,9 @@ class Summary:
         return config.n_encoder_layers * encoder + config.n_decoder_layers * decoder + 3
 
 
-def summarise(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool) -> Summary:
+def summarise(
+    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+) -> Summary:
     """Build the model without memory for its weights and list what it has.
 
     Vocabulary sizes are a tokenizer's; before there is one, `tokenizer.vocab_size` is both.
@@ -139,7 +141,9 @@ def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int)
     return [Matrix(name, shape, int(counted), tied_to)]
 
 
-def _closed_form(config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool) -> tuple[Term, ...]:
+def _closed_form(
+    config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+) -> tuple[Term, ...]:
     """The parameter total from the sizes alone (d model width, f inner width, V vocabulary)."""
     d, f = config.d_model, config.d_ff
     n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from mt.data.tokenizer import EOS
-from mt.devices import small_products
+from mt.runtime.devices import small_products
 
 if TYPE_CHECKING:
-    from mt.config import ModelConfig
+    from mt.config.schema import ModelConfig
 
 
 class Linear(nn.Linear):
@@ -163,11 +163,15 @@ class _CpuAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropped: int) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropped: int
+    ) -> Tensor:
         wide = torch.promote_types(q.dtype, torch.float32)
         q, k, v = (x.to(wide).contiguous() for x in (q, k, v))
         with small_products():
-            weights = attention_weights(q, k, None if bias is None else bias.to(wide))  # (B, H, T, S)
+            weights = attention_weights(
+                q, k, None if bias is None else bias.to(wide)
+            )  # (B, H, T, S)
             if dropped:
                 kept = _kept(_draw_bytes(weights.shape), dropped, wide)  # 0, or at least 1
                 out = (kept * weights) @ v
@@ -193,7 +197,9 @@ class _CpuAttention(torch.autograd.Function):
                 weights, scale = weights.abs(), scale * kept_scale
             else:
                 grad_v = weights.transpose(-2, -1) @ grad
-            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(scale)
+            grad_scores = torch._softmax_backward_data(
+                grad_weights, weights, -1, weights.dtype
+            ).mul_(scale)
             return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None, None
 
 
@@ -204,7 +210,9 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.n_heads = config.n_heads
         self.dropout = config.attention_dropout
-        self.query_key_value = Linear(config.d_model, 3 * config.d_model, bias=config.attention_bias)
+        self.query_key_value = Linear(
+            config.d_model, 3 * config.d_model, bias=config.attention_bias
+        )
         self.output = Linear(config.d_model, config.d_model, bias=config.attention_bias)
 
     def heads(self, x: Tensor) -> Tensor:
@@ -302,11 +310,15 @@ class DecoderLayer(nn.Module):
         self.around_cross_attention = Residual(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(self, x: Tensor, memory: Tensor, src_bias: Tensor | None, tgt_bias: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, memory: Tensor, src_bias: Tensor | None, tgt_bias: Tensor
+    ) -> Tensor:
         around = self.around_self_attention
         x = around.after(x, self.self_attention.self_attention(around.before(x), tgt_bias))
         around = self.around_cross_attention
-        x = around.after(x, self.cross_attention.cross_attention(around.before(x), memory, src_bias))
+        x = around.after(
+            x, self.cross_attention.cross_attention(around.before(x), memory, src_bias)
+        )
         around = self.around_feed_forward
         return around.after(x, self.feed_forward(around.before(x)))
 
@@ -328,7 +340,9 @@ class Embedding(nn.Module):
     latter's software multiplied by 1 - p in decoding instead, to the same end. An eos is never dropped, nor scaled.
     """
 
-    def __init__(self, tokens: nn.Embedding, config: ModelConfig, word_dropout: float = 0.0) -> None:
+    def __init__(
+        self, tokens: nn.Embedding, config: ModelConfig, word_dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
@@ -360,7 +374,9 @@ class Transformer(nn.Module):
     vocabulary is joint (section 3.4).
     """
 
-    def __init__(self, config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool) -> None:
+    def __init__(
+        self, config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
+    ) -> None:
         super().__init__()
         self.config = config
         self.compute_dtype: torch.dtype | None = None  # None: that of the parameters

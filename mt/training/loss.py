@@ -28,7 +28,9 @@ class Loss(NamedTuple):
 
 def _chunk(device: torch.device, vocab_size: int) -> int:
     """Tokens whose logits exist at one time; even, since R-Drop compares rows in pairs."""
-    return max(64, CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"] // vocab_size // 2 * 2)
+    return max(
+        64, CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"] // vocab_size // 2 * 2
+    )
 
 
 def _add_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -77,7 +79,11 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden) if needed_hidden else None  # (N, D)
         grad_weight = torch.zeros_like(weight) if needed_weight else None  # (V, D)
         grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
-        nll, apart, tiny = weight.new_zeros(()), weight.new_zeros(()), torch.finfo(weight.dtype).tiny
+        nll, apart, tiny = (
+            weight.new_zeros(()),
+            weight.new_zeros(()),
+            torch.finfo(weight.dtype).tiny,
+        )
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
             h = hidden[start : start + chunk]  # (C, D)
@@ -129,7 +135,12 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
 
 def smoothed_cross_entropy(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, target: Tensor, smoothing: float, rdrop: float = 0.0
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    target: Tensor,
+    smoothing: float,
+    rdrop: float = 0.0,
 ) -> Loss:
     """Equal to `F.cross_entropy(hidden @ weight.T + bias, target, label_smoothing=..., reduction="sum")`.
 
@@ -154,7 +165,11 @@ def smoothed_cross_entropy(
 
 
 def batch_loss(
-    forward: Callable[..., Tensor], output: Linear, batch: Batch, smoothing: float, rdrop: float = 0.0
+    forward: Callable[..., Tensor],
+    output: Linear,
+    batch: Batch,
+    smoothing: float,
+    rdrop: float = 0.0,
 ) -> Loss:
     """The loss of a model on the real target tokens of a batch; `forward` is the model, or it compiled.
 
@@ -162,11 +177,15 @@ def batch_loss(
     then the mean of both, and what both disagree by counts too, half as often as `rdrop` says.
     """
     if not rdrop:
-        hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
+        hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[
+            batch.real
+        ]  # (N, D)
         return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
     # In one call, since copies of the model on several devices exchange gradients once per call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
-    rows = torch.stack([batch.real, batch.real + batch.tgt_in.numel()], dim=1).flatten()  # (2 N,) each token's two
+    rows = torch.stack(
+        [batch.real, batch.real + batch.tgt_in.numel()], dim=1
+    ).flatten()  # (2 N,) each token's two
     pairs = forward(*twice).flatten(0, 1)[rows]  # (2 N, D)
     targets = batch.tgt_out.repeat_interleave(2)
     loss = smoothed_cross_entropy(pairs, output.weight, output.bias, targets, smoothing, rdrop)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mt.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from mt.config import OptimConfig
+    from mt.config.schema import OptimConfig
 
 
 def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -> float:
@@ -45,7 +45,9 @@ def orthogonalized(matrix: Tensor) -> Tensor:
     x = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
     for _ in range(4):
         square = x @ x.mT  # (min(R, C), min(R, C))
-        x = torch.addmm(x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445)
+        x = torch.addmm(
+            x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445
+        )
     return x.mT if matrix.shape[0] > matrix.shape[1] else x
 
 
@@ -95,7 +97,9 @@ class Muon(torch.optim.AdamW):
                 matrix.sub_(turned.to(weight.dtype).mul_(rate * 0.2 * max(matrix.shape) ** 0.5))
 
 
-def build_optimizer(model: nn.Module, optim: OptimConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, optim: OptimConfig, dtype: torch.dtype
+) -> torch.optim.Optimizer:
     """AdamW (Loshchilov and Hutter, 2019) in fused kernels; without weight decay it is Adam (Kingma and Ba, 2015).
 
     With `optimizer: muon` the matrices of attention and feed-forward are learned by `Muon`, in `dtype`. Only matrices
@@ -109,7 +113,10 @@ def build_optimizer(model: nn.Module, optim: OptimConfig, dtype: torch.dtype) ->
     parameters = [p for p in model.parameters() if p.requires_grad]
     decay = optim.weight_decay
     groups: list[dict[str, Any]] = [
-        {"params": [p for p in parameters if p.dim() > 1 and id(p) not in inside], "weight_decay": decay},
+        {
+            "params": [p for p in parameters if p.dim() > 1 and id(p) not in inside],
+            "weight_decay": decay,
+        },
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
     settings: dict[str, Any] = {"lr": 0.0, "betas": optim.betas, "eps": optim.eps, "fused": True}
@@ -121,13 +128,17 @@ def build_optimizer(model: nn.Module, optim: OptimConfig, dtype: torch.dtype) ->
     return Muon(groups, dtype, **settings)
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str) -> None:
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str
+) -> None:
     """Take over the moments and the rate of a saved state, but not its settings: those are the config's.
 
     Raises CheckpointError where the state is of other parameters.
     """
     taken = ("params", "lr")
-    settings = [{key: group[key] for key in group if key not in taken} for group in optimizer.param_groups]
+    settings = [
+        {key: group[key] for key in group if key not in taken} for group in optimizer.param_groups
+    ]
     try:
         optimizer.load_state_dict(dict(state))
     except ValueError as error:

@@ -18,15 +18,16 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from mt.config import Config, load_config
+from mt.config.load import load_config
+from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, DataError, MtError
 from mt.files import write_whole
 from mt.model import checkpoint
-from mt.processes import jobs_begun, jobs_restarted
+from mt.runtime.distributed import current_jobs, restarted_jobs
 
 if TYPE_CHECKING:
-    from mt.data.batches import Feed, Update
-    from mt.processes import Ranks
+    from mt.data.batches import Prefetcher, Update
+    from mt.runtime.distributed import World
 
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"
 TENSORBOARD = "tensorboard"
@@ -40,7 +41,9 @@ class RunLog:
     silent. A context manager.
     """
 
-    def __init__(self, folder: Path, total: int, speaks: bool = True, tensorboard: bool = False) -> None:
+    def __init__(
+        self, folder: Path, total: int, speaks: bool = True, tensorboard: bool = False
+    ) -> None:
         self.folder, self._total, self._speaks = folder, total, speaks
         self._board = summary_writer() if tensorboard and speaks else None
         self._writer: Any = None
@@ -85,7 +88,9 @@ class RunLog:
         if not self._speaks or not sys.stderr.isatty():
             return
         if self._bar is None:
-            self._bar = tqdm(total=self._total, initial=step, unit="update", dynamic_ncols=True, smoothing=0.05)
+            self._bar = tqdm(
+                total=self._total, initial=step, unit="update", dynamic_ncols=True, smoothing=0.05
+            )
         if figures is not None:
             self._bar.set_postfix(figures, refresh=False)
         self._bar.update(step - self._bar.n)
@@ -102,7 +107,10 @@ class RunLog:
         if not self._speaks:
             return
         # JSON has no word for what is not a number.
-        known = {key: None if isinstance(x, float) and not math.isfinite(x) else x for key, x in figures.items()}
+        known = {
+            key: None if isinstance(x, float) and not math.isfinite(x) else x
+            for key, x in figures.items()
+        }
         line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(line + "\n")
@@ -182,8 +190,8 @@ def _step_of(line: str) -> float:
 class Window:
     """Figures since the last log line, of all ranks. Sums stay on the device until they are asked for."""
 
-    def __init__(self, feed: Feed, ranks: Ranks) -> None:
-        self.feed, self.ranks = feed, ranks
+    def __init__(self, feed: Prefetcher, world: World) -> None:
+        self.feed, self.world = feed, world
         self.restart()
 
     def restart(self) -> None:
@@ -204,16 +212,18 @@ class Window:
         self.n_real += sum(batch.n_src + batch.n_tgt for batch in update.batches)
         self.n_padded += sum(batch.n_padded for batch in update.batches)
         one = torch.ones_like(norm)
-        sums = torch.stack([smoothed * update.n_tgt, nll * update.n_tgt, norm, one * update.n_tgt, one])
+        sums = torch.stack(
+            [smoothed * update.n_tgt, nll * update.n_tgt, norm, one * update.n_tgt, one]
+        )
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self.sums = self.sums.to(sums.device) + sums
 
     def figures(self) -> dict[str, Any]:
         """Their means; the device is waited for, and so are the other ranks."""
-        seconds, count = time.perf_counter() - self.start, self.ranks.count
+        seconds, count = time.perf_counter() - self.start, self.world.size
         waited = self.feed.waited - self.waited
         host = torch.tensor([self.n_real, self.n_padded, waited], dtype=torch.float64)
-        totals = self.ranks.sum(torch.cat([self.sums.cpu().double(), host])).tolist()
+        totals = self.world.all_reduce_sum(torch.cat([self.sums.cpu().double(), host])).tolist()
         smoothed, nll, norm, n_tgt, updates, n_real, n_padded, waited = totals
         if updates:  # the last three of the sums are the same in every rank
             smoothed, nll = smoothed * count / n_tgt, nll * count / n_tgt
@@ -236,7 +246,7 @@ def _perplexity(nll: float) -> float:
     return math.exp(min(nll, 700.0))
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}"
@@ -317,12 +327,14 @@ def is_of_this_job(folder: Path) -> bool:
         made_by = json.loads((folder / MANIFEST).read_text(encoding="utf-8")).get("jobs", [])
     except (OSError, ValueError):
         return False
-    return not set(made_by).isdisjoint(jobs_restarted())
+    return not set(made_by).isdisjoint(restarted_jobs())
 
 
 def check_is_run(folder: Path) -> None:
     """Raises DataError where `config.yaml` in the folder would be overwritten and no run of mt has written it."""
-    ours = (folder / LOCK).exists() or (folder / MANIFEST).exists() or checkpoint.checkpoints(folder)
+    ours = (
+        (folder / LOCK).exists() or (folder / MANIFEST).exists() or checkpoint.checkpoints(folder)
+    )
     if (folder / CONFIG).exists() and not ours:
         raise DataError(
             f"run directory {folder}: holds a {CONFIG} that is of no run of mt, and a run writes its own under that "
@@ -347,21 +359,32 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
         for key, old in values.items()
         if now[section][key] != old
     ]
-    made = {"model.": checkpoint.checkpoints(folder), "tokenizer.": list(folder.glob("tokenizer*.model"))}
+    made = {
+        "model.": checkpoint.checkpoints(folder),
+        "tokenizer.": list(folder.glob("tokenizer*.model")),
+    }
     free = tuple(f"{key}:" for key in _free_keys(config))
     held = [line for line in differing if not line.startswith(free)]
-    if fixed := [line for line in held if any(files and line.startswith(part) for part, files in made.items())]:
+    if fixed := [
+        line
+        for line in held
+        if any(files and line.startswith(part) for part, files in made.items())
+    ]:
         raise CheckpointError(
             f"run directory {folder}: holds a run with another model or tokenizer, and weights cannot change "
             f"their shape ({'; '.join(fixed)}); give another --run-dir, or --fresh to set that run aside"
         )
-    begun = {
+    ready = {
         "train.init_from:": made["tokenizer."],
         "train.new_vocabulary:": made["tokenizer."],
         "train.freeze:": made["model."],
         "optim.optimizer:": made["model."],
     }
-    if fixed := [line for line in differing if any(files and line.startswith(key) for key, files in begun.items())]:
+    if fixed := [
+        line
+        for line in differing
+        if any(files and line.startswith(key) for key, files in ready.items())
+    ]:
         raise CheckpointError(
             f"run directory {folder}: what a run starts from, what it leaves frozen and its optimiser cannot change "
             f"({'; '.join(fixed)}); set it back (train.init_from is not read again), or give another --run-dir, where "
@@ -372,7 +395,9 @@ def check_same_run(folder: Path, config: Config) -> list[str]:
 
 def with_batch(config: Config, tokens: int) -> Config:
     """The config with another `batch.tokens_per_batch`."""
-    return config.model_copy(update={"batch": config.batch.model_copy(update={"tokens_per_batch": tokens})})
+    return config.model_copy(
+        update={"batch": config.batch.model_copy(update={"tokens_per_batch": tokens})}
+    )
 
 
 def _free_keys(config: Config) -> set[str]:
@@ -391,7 +416,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
     """`manifest.json`: what is run, on which data, with which software and hardware."""
     manifest = {
         "command": sys.argv,
-        "jobs": jobs_begun(),
+        "jobs": current_jobs(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -406,7 +431,9 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
     except (OSError, StopIteration):
         return platform.processor()
 

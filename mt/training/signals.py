@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class BrokenOffError(Exception):
+class StopRequestedError(Exception):
     """A signal came inside `Signals.breakable`."""
 
 
@@ -29,7 +29,9 @@ class Signals:
 
     def __enter__(self) -> Signals:
         for number in self.NUMBERS:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as under nohup
+            if (
+                number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+            ):  # as under nohup
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -44,15 +46,15 @@ class Signals:
         self.number = number
         if self._breakable:
             self._breakable = False
-            raise BrokenOffError
+            raise StopRequestedError
 
     @contextmanager
-    def breakable(self) -> Iterator[None]:
-        """Inside, a signal raises BrokenOffError: for what takes long and can be done again."""
+    def interruptible(self) -> Iterator[None]:
+        """Inside, a signal raises StopRequestedError: for what takes long and can be done again."""
         try:
             self._breakable = True
             if self.number:
-                raise BrokenOffError
+                raise StopRequestedError
             yield
         finally:
             self._breakable = False

@@ -13,34 +13,30 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from mt.config import Config, OptimConfig
-from mt.data.batches import Feed, Plan, Update
+from mt.config.schema import Config, OptimConfig
+from mt.data.batches import Plan, Prefetcher, Update
 from mt.data.corpus import data_root, read_pairs
 from mt.data.sampling import Sampling
 from mt.data.store import open_built, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.devices import Device, peak_memory_mb, resident_memory_mb
-from mt.errors import CheckpointError, EndedElsewhereError, TrainingDivergedError
+from mt.errors import CheckpointError, OtherRankFailedError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.model.checkpoint import LoadedModel
-from mt.processes import Ranks
-from mt.training.diagnosis import diagnose
-from mt.training.initial import initialise
-from mt.training.learner import Learner
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World
+from mt.runtime.memory import peak_memory_mb, resident_memory_mb
+from mt.training.divergence import explain_divergence
+from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
-from mt.training.rehearsal import MEASURED, fitting_batch, measured_batch
-from mt.training.runlog import (
-    RunLog,
-    Window,
-    clock,
-    with_batch,
-)
-from mt.training.signals import BrokenOffError, Signals
+from mt.training.preflight import MEASURED, fitting_batch, measured_batch
+from mt.training.runlog import RunLog, Window, format_duration, with_batch
+from mt.training.signals import Signals, StopRequestedError
+from mt.training.update import Updater
 from mt.training.validation import Validation, names_of, score_tests
 
 # Updates without a finite gradient, one after the other, before training goes back to its last checkpoint, and how
 # often it does so before it gives up.
-MOST_SKIPPED, MOST_ROLLBACKS = 20, 3
+MAX_SKIPPED_UPDATES, MAX_ROLLBACKS = 20, 3
 
 
 @dataclass
@@ -79,28 +75,34 @@ class Trainer:
         run: Path,
         device: Device,
         log: RunLog,
-        ranks: Ranks | None = None,
+        world: World | None = None,
         base: LoadedModel | None = None,
     ) -> None:
         self.config, self.run, self.device, self.log = config, run, device, log
-        self.ranks = ranks or Ranks()
+        self.world = world or World()
         self.base = base  # what the first weights are of
         self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
         self.measured: dict[str, int] = {}  # what `auto` has become, for the checkpoints
-        self.ticked = time.perf_counter()
-        self.tokenizer = self.ranks.first(self._tokenizer, lambda: Tokenizer.load(run))
+        self.last_tick = time.perf_counter()
+        self.tokenizer = self.world.main_first(self._tokenizer, lambda: Tokenizer.load(run))
         data, folder = config.data, run / "store" / "train"
-        self.store = self.ranks.first(
+        self.store = self.world.main_first(
             lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say),
             lambda: open_built(folder),
         )
-        self.ranks.require_same(run, tokenizer=self.tokenizer.fingerprint, token_store=self.store.fingerprint)
-        self.learner = Learner(config, self.tokenizer, device, self.ranks, log.say)
+        self.world.require_same(
+            run, tokenizer=self.tokenizer.fingerprint, token_store=self.store.fingerprint
+        )
+        self.updater = Updater(config, self.tokenizer, device, self.world, log.say)
         if config.batch.tokens_per_batch == "auto":
             self._settle_batch()  # not in the learner, whose messages are about what was asked for
         self.validation = self._validation()
         weights = [source.weight for source in config.data.train]
-        sampling = Sampling(self.store, self.tokenizer, config) if config.tokenizer.sampling_alpha else None
+        sampling = (
+            Sampling(self.store, self.tokenizer, config)
+            if config.tokenizer.sampling_alpha
+            else None
+        )
         self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
         judged_on = self.validation.fingerprint if self.validation is not None else ""
         self.state = TrainState(plan=self._plan_id(), judged_on=judged_on)
@@ -112,7 +114,9 @@ class Trainer:
         if Tokenizer.is_in(self.run):
             return Tokenizer.load(self.run)
         if self.base is not None and not self.config.train.new_vocabulary:
-            self.log.say("tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)")
+            self.log.say(
+                "tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)"
+            )
             self.base.tokenizer.save(self.run)
             return self.base.tokenizer
         config, root = self.config, data_root(self.config.data)
@@ -127,15 +131,21 @@ class Trainer:
 
     def _validation(self) -> Validation | None:
         source = self.config.data.valid
-        return Validation(self.config, source, self.run, self.tokenizer, self.log, self.ranks) if source else None
+        return (
+            Validation(self.config, source, self.run, self.tokenizer, self.log, self.world)
+            if source
+            else None
+        )
 
     def _settle_batch(self) -> None:
         """`batch.tokens_per_batch: auto` becomes a number, which the run keeps from its first checkpoint on."""
-        tokens = self.ranks.lead(lambda: measured_batch(self.run))
+        tokens = self.world.on_main(lambda: measured_batch(self.run))
         since = "since this run was started"
         if tokens is None:
-            fits = self.ranks.together(lambda: fitting_batch(self.config, self.learner, self.store))
-            tokens = min(self.ranks.gather(fits))
+            fits = self.world.all_or_raise(
+                lambda: fitting_batch(self.config, self.updater, self.store)
+            )
+            tokens = min(self.world.all_gather(fits))
             since = "here"
         self.config, self.measured = with_batch(self.config, tokens), {MEASURED: tokens}
         self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} {since}")
@@ -148,14 +158,16 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest undamaged checkpoint, if there is one."""
-        found = self.ranks.lead(self._latest)
+        found = self.world.on_main(self._latest)
         if found is None:
             self.log.forget_after(0)
             if self.base is not None:
-                self.origin = initialise(self.learner.model, self.tokenizer, self.base, self.log.say)
+                self.origin = load_initial_weights(
+                    self.updater.model, self.tokenizer, self.base, self.log.say
+                )
                 self.base = None  # its memory is needed
-                if self.learner.ema is not None:
-                    self.learner.ema.load_state_dict(self.learner.model.state_dict())
+                if self.updater.ema is not None:
+                    self.updater.ema.load_state_dict(self.updater.model.state_dict())
             return
         folder, meta = found
         if meta["tokenizer"] != self.tokenizer.fingerprint:
@@ -171,8 +183,14 @@ class Trainer:
         self.log.forget_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
-            self.log.say("data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan")
-            self.state.plan, self.state.epoch, self.state.update = self._plan_id(), self.state.epoch + 1, 0
+            self.log.say(
+                "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan"
+            )
+            self.state.plan, self.state.epoch, self.state.update = (
+                self._plan_id(),
+                self.state.epoch + 1,
+                0,
+            )
         self._drop_other_scores()
 
     def _drop_other_scores(self) -> None:
@@ -181,8 +199,15 @@ class Trainer:
         if self.validation is None or state.judged_on == self.validation.fingerprint:
             return
         if state.judged_on and state.best_step is not None:
-            self.log.say("data.valid has changed: the scores so far, and with them the best model, do not count")
-            state.scores, state.best_score, state.best_step, state.bad_validations = {}, None, None, 0
+            self.log.say(
+                "data.valid has changed: the scores so far, and with them the best model, do not count"
+            )
+            state.scores, state.best_score, state.best_step, state.bad_validations = (
+                {},
+                None,
+                None,
+                0,
+            )
         state.judged_on = self.validation.fingerprint
 
     def _latest(self) -> tuple[Path, dict[str, Any]] | None:
@@ -198,7 +223,7 @@ class Trainer:
     def _restored(self, folder: Path) -> TrainState:
         """Weights and moments of a checkpoint, put back; returns the rest of it."""
         state = checkpoint.load_state(folder)
-        self.learner.restore(folder, state)
+        self.updater.restore(folder, state)
         return TrainState(**state["train"])
 
     # --- validation and checkpoints ---------------------------------------------------------
@@ -208,26 +233,28 @@ class Trainer:
         if self.validation is None:
             return None
         start = time.perf_counter()
-        verdict = self.validation.judge(self.learner.judged, self.device, self.ranks, self.signals)
+        result = self.validation.evaluate(
+            self.updater.eval_model, self.device, self.world, self.signals
+        )
         seconds, step = time.perf_counter() - start, self.state.step
         self._tick()
         self.log.record(
             "valid",
             step,
-            nll=verdict.nll,
-            perplexity=verdict.perplexity,
-            bleu=verdict.bleu.value,
-            signature=verdict.bleu.signature,
+            nll=result.nll,
+            perplexity=result.perplexity,
+            bleu=result.bleu.value,
+            signature=result.bleu.signature,
             seconds=self.state.seconds,
             valid_seconds=seconds,
         )
         self.log.say(
-            f"valid | step {step:,} | nll {verdict.nll:.3f} | ppl {verdict.perplexity:.2f} "
-            f"| BLEU {verdict.bleu.value:.2f} | {seconds:.1f} s"
+            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
+            f"| BLEU {result.bleu.value:.2f} | {seconds:.1f} s"
         )
-        if self.ranks.leads:
-            self.validation.write_samples(checkpoint.step_name(step), verdict.outputs)
-        return verdict.bleu.value
+        if self.world.is_main:
+            self.validation.write_samples(checkpoint.step_name(step), result.outputs)
+        return result.bleu.value
 
     def save(self, score: float | None = None) -> None:
         """Write a checkpoint of this moment; with a `score`, see whether it is the best."""
@@ -239,7 +266,7 @@ class Trainer:
                 state.best_score, state.best_step, state.bad_validations = score, state.step, 0
             else:
                 state.bad_validations += 1
-        if self.ranks.leads:
+        if self.world.is_main:
             self._write(name)
 
     def _write(self, name: str) -> None:
@@ -253,8 +280,10 @@ class Trainer:
             **({"init_from": self.origin} if self.origin else {}),
             **self.measured,
         }
-        tensors = {**self.learner.state(), "train": asdict(state)}
-        checkpoint.save_model_folder(folder, checkpoint.weights_of(self.learner.judged), meta, tensors)
+        tensors = {**self.updater.state(), "train": asdict(state)}
+        checkpoint.save_model_folder(
+            folder, checkpoint.weights_of(self.updater.eval_model), meta, tensors
+        )
         checkpoint.point(self.run, checkpoint.LAST, folder)
         if state.best_step is not None:
             best = checkpoint.step_name(state.best_step)
@@ -265,8 +294,8 @@ class Trainer:
     def _tick(self) -> None:
         """Count the time that has passed, preparation and validation included."""
         now = time.perf_counter()
-        self.state.seconds += now - self.ticked
-        self.ticked = now
+        self.state.seconds += now - self.last_tick
+        self.last_tick = now
 
     def _prune(self) -> None:
         keep, scores = self.config.train, self.state.scores
@@ -275,7 +304,11 @@ class Trainer:
         here = [folder.name for folder in checkpoint.checkpoints(self.run) if folder.name <= newest]
         ranked = sorted((name for name in here if name in scores), key=lambda name: -scores[name])
         # A checkpoint that a signal made serves to resume; it must not crowd out those whose turn it was.
-        in_turn = [name for name in here if name in scores or checkpoint.step_of(name) % keep.valid_every == 0]
+        in_turn = [
+            name
+            for name in here
+            if name in scores or checkpoint.step_of(name) % keep.valid_every == 0
+        ]
         kept = {newest, *in_turn[-keep.keep_last :], *ranked[: max(1, keep.keep_best)]}
         checkpoint.prune(self.run, kept)
         self.state.scores = {name: score for name, score in scores.items() if name in kept}
@@ -285,19 +318,25 @@ class Trainer:
     def train(self) -> Outcome:
         """Train until the steps are done, patience is out, or a signal comes."""
         config, state = self.config.train, self.state
-        feed = Feed(self.plan, state.epoch, state.update, self.ranks.rank, self.ranks.count)
+        feed = Prefetcher(self.plan, state.epoch, state.update, self.world.rank, self.world.size)
         with self.signals, feed:
-            if self.validation and self._due() and checkpoint.step_name(state.step) not in state.scores:
-                self._judge_and_save()  # a signal came before its validation
-            window, updates, saved = Window(feed, self.ranks), iter(feed), state.step
+            if (
+                self.validation
+                and self._due()
+                and checkpoint.step_name(state.step) not in state.scores
+            ):
+                self._validate_and_save()  # a signal came before its validation
+            window, updates, saved = Window(feed, self.world), iter(feed), state.step
             stopped = self._stopped_by()
-            while not stopped and self.ranks.largest(int(not feed.begun(0.5))):
+            while not stopped and self.world.all_reduce_max(int(not feed.ready(0.5))):
                 stopped = self._stopped_by()
             while not stopped and state.step < config.max_steps and not self._impatient():
                 update = next(updates)
-                window.add(update, *self.learner.learn(update, state.step))
+                window.add(update, *self.updater.update(update, state.step))
                 state.step += 1
-                state.epoch, state.update = (update.epoch + 1, 0) if update.last else (update.epoch, update.number + 1)
+                state.epoch, state.update = (
+                    (update.epoch + 1, 0) if update.last else (update.epoch, update.number + 1)
+                )
                 state.tokens += update.n_tgt
                 self.log.progress(state.step)
                 if state.step % config.log_every == 0:
@@ -312,11 +351,11 @@ class Trainer:
                     window.restart()
                 elif due and not stopped:
                     start = time.perf_counter()
-                    self._judge_and_save()
+                    self._validate_and_save()
                     saved, stopped = state.step, self._stopped_by()
                     window.leave_out(time.perf_counter() - start)
             if state.step > saved:  # a signal came
-                if self._spoilt():
+                if self._non_finite_weights():
                     self.log.say("nothing is saved, since there are weights that are no numbers")
                 else:
                     self.save()
@@ -324,17 +363,17 @@ class Trainer:
 
     def _stopped_by(self) -> int:
         """The number of the signal that has come to this rank or another, 0 for none."""
-        return self.ranks.largest(self.signals.number)
+        return self.world.all_reduce_max(self.signals.number)
 
     def _due(self) -> bool:
         step, config = self.state.step, self.config.train
         return step > 0 and (step % config.valid_every == 0 or step == config.max_steps)
 
-    def _judge_and_save(self) -> None:
+    def _validate_and_save(self) -> None:
         """Validation and checkpoint; a signal breaks off the first, which is made up for on resuming."""
         try:
             score = self.validate()
-        except BrokenOffError:
+        except StopRequestedError:
             score = None
         self.save(score)
 
@@ -348,8 +387,16 @@ class Trainer:
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
         position = update.epoch + (update.number + 1) / update.of
-        figures |= {"lr": rate, "epoch": state.epoch, "epoch_position": position, "seconds": state.seconds}
-        memory = {"memory_mb": peak_memory_mb(self.device.device), "resident_mb": resident_memory_mb()}
+        figures |= {
+            "lr": rate,
+            "epoch": state.epoch,
+            "epoch_position": position,
+            "seconds": state.seconds,
+        }
+        memory = {
+            "memory_mb": peak_memory_mb(self.device.device),
+            "resident_mb": resident_memory_mb(),
+        }
         self.log.record("train", state.step, **figures, **memory)
         left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
         self.log.progress(
@@ -363,7 +410,7 @@ class Trainer:
         self.log.say(
             f"step {state.step:,} | epoch {state.epoch} | nll {figures['nll']:.3f} | lr {rate:.2e} "
             f"| {figures['tokens_per_second']:,.0f} tok/s | grad {figures['grad_norm']:.2f} "
-            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {clock(left)} left"
+            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {format_duration(left)} left"
             + (f" | {figures['skipped']} updates skipped" if figures["skipped"] else "")
         )
         window.restart()
@@ -381,7 +428,7 @@ class Trainer:
             reason = f"all {config.max_steps:,} updates are done"
             if state.step > config.max_steps:
                 reason = f"{state.step:,} updates were done already, train.max_steps is {config.max_steps:,}"
-        best = self.ranks.lead(self._best)
+        best = self.world.on_main(self._best)
         if best is not None and state.best_score is not None:
             reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
         elif best is not None:
@@ -391,14 +438,18 @@ class Trainer:
 
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        done = self.ranks.lead(lambda: self.log.names("test", self.state.step))
+        done = self.world.on_main(lambda: self.log.names("test", self.state.step))
         if best is None or done.issuperset(names_of(self.config.data.test)):
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
-        folder = self.ranks.lead(best.resolve)
+        folder = self.world.on_main(best.resolve)
         checkpoint.put_weights(model, checkpoint.load_weights(folder), str(folder))
-        for name, score in score_tests(self.config, model, self.tokenizer, self.device, self.ranks, done):
-            self.log.record("test", self.state.step, name=name, bleu=score.value, signature=score.signature)
+        for name, score in score_tests(
+            self.config, model, self.tokenizer, self.device, self.world, done
+        ):
+            self.log.record(
+                "test", self.state.step, name=name, bleu=score.value, signature=score.signature
+            )
             self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
 
     def _best(self) -> Path | None:
@@ -412,13 +463,15 @@ class Trainer:
 
     def _trouble(self) -> str:
         """Why to go back to an earlier checkpoint; empty where there is no need."""
-        if int(self.learner.skipped) >= MOST_SKIPPED:
-            return f"{MOST_SKIPPED} updates in a row had a loss or a gradient that is no number"
-        return "there are weights that are no numbers" if self._spoilt() else ""
+        if int(self.updater.skipped) >= MAX_SKIPPED_UPDATES:
+            return (
+                f"{MAX_SKIPPED_UPDATES} updates in a row had a loss or a gradient that is no number"
+            )
+        return "there are weights that are no numbers" if self._non_finite_weights() else ""
 
-    def _spoilt(self) -> bool:
+    def _non_finite_weights(self) -> bool:
         """Whether a weight is no number, in any rank: a fault of one device must not part them."""
-        return bool(self.ranks.largest(int(not self.learner.is_finite())))
+        return bool(self.world.all_reduce_max(int(not self.updater.is_finite())))
 
     def _roll_back(self, update: Update, trouble: str) -> None:
         """Back to the last good weights, but on with the data: what spoilt the weights may have been in them.
@@ -427,19 +480,27 @@ class Trainer:
         that has not helped before.
         """
         state, run = self.state, self.run
-        found = self.ranks.lead(lambda: checkpoint.latest_good(run, self.log.say))
-        if found is None or state.rollbacks == MOST_ROLLBACKS:
-            kept = f"the last checkpoint is whole: {found[0]}" if found else "there is no checkpoint to go back to"
+        found = self.world.on_main(lambda: checkpoint.latest_good(run, self.log.say))
+        if found is None or state.rollbacks == MAX_ROLLBACKS:
+            kept = (
+                f"the last checkpoint is whole: {found[0]}"
+                if found
+                else "there is no checkpoint to go back to"
+            )
             other = " or" if self.device.precision == "fp32" else ", set train.precision=fp32 or"
             message = (
                 f"training gave up at update {state.step:,}: {trouble}"
-                + (f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else "")
-                + f". {diagnose(self.learner, update, self.tokenizer, state.step - 1, run)}. Lower "
+                + (
+                    f", after {state.rollbacks} times back to a checkpoint"
+                    if state.rollbacks
+                    else ""
+                )
+                + f". {explain_divergence(self.updater, update, self.tokenizer, state.step - 1, run)}. Lower "
                 f"optim.peak_lr{other} raise optim.warmup_steps; {kept}"
             )
-            raise TrainingDivergedError(message) if self.ranks.leads else EndedElsewhereError(3)
+            raise TrainingDivergedError(message) if self.world.is_main else OtherRankFailedError(3)
         before = self._restored(found[0])
-        self.ranks.gather(None)  # all have read it before it is written anew
+        self.world.all_gather(None)  # all have read it before it is written anew
         self.log.say(
             f"{trouble}: from update {state.step:,} back to the weights after update {before.step:,}, on with the data "
             "after those"
@@ -455,7 +516,11 @@ class Trainer:
         )
         self._drop_other_scores()
         self.log.forget_after(before.step)
-        self.log.record("rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1)
-        if self.ranks.leads:
+        self.log.record(
+            "rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1
+        )
+        if self.world.is_main:
             checkpoint.prune_after(run, before.step)
-            self._write(checkpoint.step_name(before.step))  # a start from here must not meet the same data again
+            self._write(
+                checkpoint.step_name(before.step)
+            )  # a start from here must not meet the same data again

@@ -19,19 +19,19 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_built, open_or_build
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
-from mt.devices import peak_memory_mb
-from mt.errors import ConfigError, NoNumbersError
+from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
+from mt.runtime.memory import peak_memory_mb
 from mt.training.loss import batch_loss
-from mt.training.signals import BrokenOffError
+from mt.training.signals import StopRequestedError
 
 if TYPE_CHECKING:
-    from mt.config import Config, Source
+    from mt.config.schema import Config, Source
     from mt.data.tokenizer import Tokenizer
-    from mt.devices import Device
     from mt.model.transformer import Transformer
-    from mt.processes import Ranks
+    from mt.runtime.devices import Device
+    from mt.runtime.distributed import World
     from mt.training.runlog import RunLog
     from mt.training.signals import Signals
 
@@ -42,7 +42,7 @@ SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ValidationResult:
     """What a validation finds."""
 
     nll: float  # nats per target token, without smoothing or dropout
@@ -60,9 +60,13 @@ def read_text(config: Config, source: Source, where: str) -> tuple[list[str], li
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
-def translate(config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]) -> list[str]:
+def translate(
+    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
+) -> list[str]:
     """The lines translated with the config's decode settings; ConfigError where the memory is too small for it."""
-    translator = Translator(Inference(model, device), tokenizer, config.decode, max_source=config.data.max_tokens)
+    translator = Translator(
+        Inference(model, device), tokenizer, config.decode, max_source=config.data.max_tokens
+    )
     try:
         return [one.texts[0] for one in translator.translate(lines)]
     except torch.OutOfMemoryError as error:
@@ -77,42 +81,53 @@ class Validation:
     """The validation set of a config, as text and as token ids. The first rank reads it, for all."""
 
     def __init__(
-        self, config: Config, source: Source, run: Path, tokenizer: Tokenizer, log: RunLog, ranks: Ranks
+        self,
+        config: Config,
+        source: Source,
+        run: Path,
+        tokenizer: Tokenizer,
+        log: RunLog,
+        world: World,
     ) -> None:
         self.config, self.run, self.tokenizer, self.log = config, run, tokenizer, log
-        self.src, self.ref = ranks.lead(lambda: read_text(config, source, "data.valid"))
+        self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
         # Every pair counts that the model can take, whatever the limits for training.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
         data = config.data.model_copy(update=limits)
         folder = run / "store" / "valid"
-        self.store = ranks.first(
-            lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say), lambda: open_built(folder)
+        self.store = world.main_first(
+            lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say),
+            lambda: open_built(folder),
         )
-        ranks.require_same(run, validation_store=self.store.fingerprint)
+        world.require_same(run, validation_store=self.store.fingerprint)
 
-    def judge(self, model: Transformer, device: Device, ranks: Ranks, signals: Signals) -> Verdict:
+    def evaluate(
+        self, model: Transformer, device: Device, world: World, signals: Signals
+    ) -> ValidationResult:
         """Loss and BLEU of a model (Post, 2018: detokenised output against the raw reference).
 
-        Each rank does a share of the work. Raises BrokenOffError in all of them where a signal comes to one.
+        Each rank does a share of the work. Raises StopRequestedError in all of them where a signal comes to one.
         """
         share: tuple[list[float], list[str]] | None = None
-        with suppress(BrokenOffError), signals.breakable():
-            losses, lines = self.losses(model, device, ranks), self.src[ranks.rank :: ranks.count]
+        with suppress(StopRequestedError), signals.interruptible():
+            losses, lines = self.losses(model, device, world), self.src[world.rank :: world.size]
             try:
                 share = losses, translate(self.config, model, self.tokenizer, device, lines)
-            except NoNumbersError as error:  # training may find its way back, or goes back by itself
+            except (
+                NonFiniteError
+            ) as error:  # training may find its way back, or goes back by itself
                 self.log.say(f"valid | no translations, since a sentence has none | {error}")
                 share = losses, [""] * len(lines)
-        shares = ranks.gather(share)
+        shares = world.all_gather(share)
         done = [share for share in shares if share is not None]
         if len(done) < len(shares):
-            raise BrokenOffError
+            raise StopRequestedError
         # In the order of the batches, so that the sum is the same to the last bit however many ranks there are.
         nll = sum(interleaved([losses for losses, _ in done])) / self.n_tgt
         outputs = interleaved([outputs for _, outputs in done])
         (bleu,) = score_corpus(outputs, [self.ref], ["bleu"])
-        return Verdict(nll, bleu, outputs)
+        return ValidationResult(nll, bleu, outputs)
 
     @property
     def fingerprint(self) -> str:
@@ -125,14 +140,16 @@ class Validation:
         return int((self.store.tgt_lengths + 1).sum())
 
     @torch.no_grad()
-    def losses(self, model: Transformer, device: Device, ranks: Ranks) -> list[float]:
+    def losses(self, model: Transformer, device: Device, world: World) -> list[float]:
         """Nats of this rank's batches of the validation set, without smoothing or dropout."""
         store = self.store
         model.eval()
         model.compute_dtype = device.dtype
-        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), self.config.batch.budget)
+        batches = bucket(
+            store.src_lengths, store.tgt_lengths, np.arange(len(store)), self.config.batch.budget
+        )
         losses = []
-        for indices in batches[ranks.rank :: ranks.count]:
+        for indices in batches[world.rank :: world.size]:
             batch = collate([store.pair(i) for i in indices]).to(device.device)
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # the device is waited for once
@@ -154,17 +171,28 @@ def names_of(tests: Sequence[Source]) -> list[str]:
     short = [test.path or test.src for test in tests]
     parts = [(test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests]
     whole = [" ".join(filter(None, known)) for known in parts]
-    return [name if short.count(name) == 1 else long for name, long in zip(short, whole, strict=True)]
+    return [
+        name if short.count(name) == 1 else long for name, long in zip(short, whole, strict=True)
+    ]
 
 
 def score_tests(
-    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, ranks: Ranks, done: set[str]
+    config: Config,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    device: Device,
+    world: World,
+    done: set[str],
 ) -> Iterator[tuple[str, Score]]:
     """BLEU on each text of `data.test` whose name is not in `done`; the first rank reads, each translates a share."""
-    for number, (name, source) in enumerate(zip(names_of(config.data.test), config.data.test, strict=True)):
+    for number, (name, source) in enumerate(
+        zip(names_of(config.data.test), config.data.test, strict=True)
+    ):
         if name not in done:
-            src, ref = ranks.lead(partial(read_text, config, source, f"data.test[{number}]"))
-            shares = ranks.gather(translate(config, model, tokenizer, device, src[ranks.rank :: ranks.count]))
+            src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
+            shares = world.all_gather(
+                translate(config, model, tokenizer, device, src[world.rank :: world.size])
+            )
             (score,) = score_corpus(interleaved(shares), [ref], ["bleu"])
             yield name, score
 

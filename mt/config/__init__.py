@@ -1,0 +1,1 @@
+"""YAML and `--set` become a typed, frozen config, or one message with all faults."""

@@ -1,0 +1,1 @@
+"""The machine: devices, precision, memory, and the processes that train together."""

@@ -1,0 +1,364 @@
+"""Lines in and out: files, stdin, formats, streams that stay open, and where output goes."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Mt, refused
+
+from mt.decoding.streaming import LineFormat, open_output, read_input, windows, write_lines
+from mt.decoding.translate import Translation
+from mt.errors import ConfigError, DataError
+
+# --- the form of a line ------------------------------------------------------------------------
+
+TWO = Translation(("one", "two"), (-0.5, -1.25))
+BLANK = Translation(("",), (0.0,), 0)
+ALIGNED = Translation(("one",), (-0.5,), 1, ("0-0",), ("copied",))
+
+
+def out(form: LineFormat, line: str, one: Translation, number: int = 1) -> list[str]:
+    return list(form.lines_of(line, one, number))
+
+
+def test_text() -> None:
+    assert LineFormat().text_of("a\tb", 1) == "a\tb"
+    assert out(LineFormat(), "a", TWO) == ["one"]
+    assert out(LineFormat(), "", BLANK) == [""]
+    assert out(LineFormat(scores=True), "a", TWO) == ["-0.5000\tone"]
+    assert out(LineFormat(scores=True), "", BLANK) == ["0.0000\t"]
+    assert out(LineFormat(n_best=2), "a", TWO) == ["0 ||| one ||| -0.5000", "0 ||| two ||| -1.2500"]
+    assert out(LineFormat(n_best=2), "", BLANK, 12) == ["11 |||  ||| 0.0000"]
+    assert out(LineFormat(), "a", ALIGNED) == ["one\t0-0"]
+    assert out(LineFormat(n_best=2, scores=True), "a", ALIGNED) == ["0 ||| one ||| -0.5000 ||| 0-0"]
+
+
+def test_tsv() -> None:
+    form = LineFormat("tsv", column=2)
+    assert form.text_of("id\teins zwei\tx", 1) == "eins zwei"
+    assert form.text_of(" \t ", 1) == " \t "  # a blank line
+    assert out(form, "id\teins\tx", TWO) == ["id\teins\tx\tone"]
+    assert out(LineFormat("tsv", scores=True), "eins", ALIGNED) == ["eins\t-0.5000\tone\t0-0"]
+    assert out(LineFormat("tsv", n_best=2), "eins", TWO) == [
+        "eins\t-0.5000\tone",
+        "eins\t-1.2500\ttwo",
+    ]
+    with pytest.raises(DataError) as error:
+        form.text_of("eins", 1204)
+    assert str(error.value) == (
+        "line 1,204: --column 2 is asked for, and the line has 1; columns are separated by tabs and counted from 1"
+    )
+
+
+def test_jsonl() -> None:
+    form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
+    assert form.text_of(line, 1) == "grün\u2028"
+    assert form.text_of(" ", 1) == " "
+    assert out(form, " ", BLANK) == [" "]
+    (found,) = out(form, line, TWO)
+    assert json.loads(found) == {**json.loads(line), "translation": "one"}
+    (found,) = out(LineFormat("jsonl", field="de", scores=True), line, ALIGNED)
+    more = {"translation": "one", "score": -0.5, "alignment": "0-0", "flags": ["copied"]}
+    assert json.loads(found) == {**json.loads(line), **more}
+    (found,) = out(LineFormat("jsonl", field="de", n_best=2), line, TWO)
+    both = [{"translation": "one", "score": -0.5}, {"translation": "two", "score": -1.25}]
+    assert json.loads(found)["translations"] == both
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 3: must be a JSON object, cannot be read: Expecting property name"),
+        ("[1]", "line 3: must be a JSON object, found '[1]'"),
+        ("{}", "line 3: --field text must be there and hold a text, its fields are none"),
+        (
+            '{"txt": "a", "b": 1}',
+            "line 3: --field text must be there and hold a text, its fields are txt, b",
+        ),
+        ('{"text": null}', "line 3: --field text must be there and hold a text, found None"),
+        (
+            '{"text": "a", "score": 1}',
+            "line 3: has the field 'score' already, which the translation would overwrite; rename it",
+        ),
+    ],
+)
+def test_json_that_cannot_be_used(line: str, message: str) -> None:
+    with pytest.raises(DataError) as error:
+        LineFormat("jsonl").text_of(line, 3)
+    assert str(error.value).startswith(message)
+
+
+def test_no_other_format() -> None:
+    with pytest.raises(ConfigError) as error:
+        LineFormat("csv")
+    assert str(error.value) == "--format: must be text, tsv or jsonl, found 'csv'"
+
+
+def test_half_a_character_comes_back_as_it_came() -> None:
+    """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot."""
+    line = json.dumps({"text": "grün \ud83d", "note": "\ude00", "whole": "\U0001f600"})
+    form = LineFormat("jsonl")
+    assert form.text_of(line, 1) == "grün \ufffd"
+    (found,) = out(form, line, TWO)
+    assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
+
+
+def test_formats_of_a_model(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text("a\teins\n\nb\tzwei drei\n", encoding="utf-8")
+    texts = mt("translate", "-m", tiny_run, "-", stdin=b"eins\n\nzwei drei\n").lines
+    found = mt(
+        "translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 2
+    ).lines
+    assert found == [f"a\teins\t{texts[0]}", "\t", f"b\tzwei drei\t{texts[2]}"]
+    rows = [{"x": 1, "text": "eins"}, {"text": "zwei drei"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = mt("translate", "-m", tiny_run, tmp_path / "in.jsonl", "--format", "jsonl").lines
+    assert [json.loads(line)["translation"] for line in found] == [texts[0], texts[2]]
+    assert json.loads(found[0])["x"] == 1
+    said = refused(
+        mt("translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 3)
+    )
+    assert said.startswith("line 1: --column 3 is asked for, and the line has 2;")
+
+
+# --- windows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_wait", [None, 5.0])
+def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
+    lines = [str(number) for number in range(23)]
+    found = list(windows(iter(lines), lambda: 10, max_wait))
+    assert [len(window) for window in found] == [10, 10, 3]
+    assert [line for window in found for line in window] == lines
+    assert list(windows(iter([]), lambda: 10, max_wait)) == []
+    assert list(windows(iter(lines[:10]), lambda: 10, max_wait)) == [lines[:10]]
+
+
+def test_a_window_may_be_of_another_size_than_the_one_before() -> None:
+    sizes = iter([3, 1, 4, 9])
+    found = list(windows(iter("abcdefghij"), lambda: next(sizes), 5.0))
+    assert found == [list("abc"), list("d"), list("efgh"), list("ij")]
+
+
+def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
+    go_on = threading.Event()
+
+    def lines() -> Iterator[str]:
+        yield from ("one", "two")
+        assert go_on.wait(30)
+        yield "three"
+
+    found = windows(lines(), lambda: 10, 0.05)
+    assert next(found) == ["one", "two"]
+    go_on.set()
+    assert list(found) == [["three"]]
+
+
+def test_a_fault_of_the_input_comes_through() -> None:
+    def lines() -> Iterator[str]:
+        yield "one"
+        raise DataError("line 2")
+
+    with pytest.raises(DataError, match="line 2"):
+        list(windows(lines(), lambda: 10, 5.0))
+
+
+def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
+    """A client that sends the next line only when it has read the answer to the last one."""
+    import subprocess
+
+    from conftest import mt_command
+
+    command, environment = mt_command("translate", "-m", tiny_run, "--max-wait", 0.05)
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = []
+        for line in (b"eins\n", b"\n", b"zwei drei\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            answers.append(process.stdout.readline())
+        assert answers[1] == b"\n"
+        assert all(answer.endswith(b"\n") and answer.strip() for answer in (answers[0], answers[2]))
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(30) == 0
+
+
+# --- where lines come from and go to -----------------------------------------------------------
+
+
+def test_lines_of_a_file_a_packed_file_and_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "\ufeffeins\r\nzwei\u2028drei\x85\n\n\ttab\ufeff\x00\rvier\r\r\nfünf".encode()
+    expected = ["eins", "zwei\u2028drei\x85", "", "\ttab\ufeff\x00\rvier\r", "fünf"]
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for source in (str(tmp_path / "plain"), str(tmp_path / "packed.gz"), "-"):
+        assert list(read_input(source)) == expected
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_input(str(tmp_path / "empty"))) == []
+
+
+def test_bytes_that_are_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "latin"
+    path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    for source, name in ((str(path), str(path)), ("-", "stdin")):
+        with pytest.raises(DataError) as caught:
+            list(read_input(source))
+        message = str(caught.value)
+        assert message.startswith(
+            f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8."
+        )
+        assert "iconv -f WINDOWS-1252" in message
+        assert message.endswith("Or go on with --errors replace: they become U+FFFD")
+    assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
+
+
+def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_input("-", "ignore")
+    assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
+    with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
+        read_input(str(tmp_path / "missing.de"))
+    assert "--errors" not in str(missing.value)  # would be no remedy
+    with pytest.raises(DataError, match="is a folder, a file is required"):
+        read_input(str(tmp_path))
+    (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
+    with pytest.raises(DataError, match="Unpack it first: xz -dk"):
+        read_input(str(tmp_path / "in.xz"))
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError) as closed:
+        read_input("-")
+    assert str(closed.value) == "stdin: is closed; name an input file, or send text to it"
+
+
+def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(io.BytesIO):
+        def __next__(self) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
+    with pytest.raises(DataError) as caught:
+        list(read_input("-"))
+    assert str(caught.value) == "stdin: cannot be read: Input/output error; name an input file"
+
+
+@pytest.mark.parametrize(
+    "error", [DataError("in the middle"), KeyboardInterrupt(), SystemExit(143), RuntimeError("x")]
+)
+def test_output_appears_whole_or_not_at_all(tmp_path: Path, error: BaseException) -> None:
+    def lines() -> Iterator[str]:
+        yield from ["new"] * 50_000
+        raise error
+
+    for path in (tmp_path / "none", tmp_path / "old"):
+        if path.name == "old":
+            path.write_text("old\n", encoding="utf-8")
+        with pytest.raises(type(error)) as caught, open_output(str(path)) as file:
+            write_lines(file, lines())
+        assert caught.value is error
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"
+    with open_output(str(tmp_path / "old")) as file:
+        write_lines(file, ["new", "äß\u2028"])
+        assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"  # until all is written
+    assert (tmp_path / "old").read_bytes() == "new\näß\u2028\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for path, folder, reason in (
+        (tmp_path / "nowhere" / "out", tmp_path / "nowhere", "No such file or directory"),
+        (tmp_path / "file" / "out", tmp_path / "file", "Not a directory"),
+    ):
+        with pytest.raises(DataError) as caught, open_output(str(path)):
+            raise AssertionError("nothing must be translated")
+        assert str(caught.value) == (
+            f"--output {path}: cannot be written in the folder {folder}: {reason}; what was there is as it was. "
+            "Give a place that can be written and has room"
+        )
+    with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
+        raise AssertionError("nothing must be translated")
+    assert (
+        str(caught.value)
+        == f"--output {tmp_path}: is a folder, a file is required; name a file in it"
+    )
+
+
+def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with open_output(str(tmp_path / "link")) as file:
+        write_lines(file, ["x"])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"x\n"
+    with open_output(os.devnull) as file:
+        write_lines(file, ["x"])
+    assert not Path(os.devnull).is_file()  # still a device
+    with (tmp_path / "log").open("wb") as log:  # a file that the shell has opened, as by `3> log`
+        log.write(b"before\n")
+        log.flush()
+        with open_output(f"/dev/fd/{log.fileno()}") as file:
+            write_lines(file, ["x"])
+    assert (tmp_path / "log").read_bytes() == b"before\nx\n"
+    os.mkfifo(tmp_path / "pipe")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with open_output(str(tmp_path / "pipe")) as file:
+        write_lines(file, ["x"])
+    reader.join()
+    assert received == [b"x\n"]
+
+
+def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Disk(io.RawIOBase):
+        full = True
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return len(data)
+
+    disk = Disk()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BufferedWriter(disk)))
+    for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
+        with pytest.raises(DataError) as caught, open_output("-") as file:
+            write_lines(file, lines)
+        assert (
+            str(caught.value)
+            == "stdout: cannot be written: No space left on device; give an output file with -o"
+        )
+    disk.full = False  # what is left in the buffer is written when it is closed
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError) as caught, open_output("-"):
+        raise AssertionError("nothing must be translated")
+    assert str(caught.value) == "stdout: is closed; give an output file with -o"
