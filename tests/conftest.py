@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 
 # Before torch is imported: sums over threads differ in their last bit, and tests compare bits.
@@ -16,12 +17,15 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import hypothesis
 import pytest
 import yaml
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
 
 # The same examples every time, and no judgement by the clock of a busy machine.
 hypothesis.settings.register_profile(
@@ -215,6 +219,29 @@ def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
         result[key] = merged(below, value) if both else value  # type: ignore[arg-type]
     return result
+
+
+def config_of(
+    mapping: Mapping[str, Any], *changes: Mapping[str, Any], **sections: Mapping[str, Any]
+) -> Config:
+    """`config_of(tiny_mapping, QUICK, train={"max_steps": 3})`: the config with changes, the last one counts."""
+    from mt.config.load import config_from_mapping
+
+    for change in (*changes, sections):
+        mapping = merged(mapping, change)
+    return config_from_mapping(mapping, "test")
+
+
+def metrics_of(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:
+    """The lines of `metrics.jsonl`, or those of one kind: train, valid, test."""
+    text = (run_dir / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line for line in lines if kind in (None, line["kind"])]
+
+
+def log_of(run_dir: Path) -> str:
+    """The text of `train.log`."""
+    return (run_dir / "train.log").read_text(encoding="utf-8")
 
 
 def write_lines(path: Path, lines: list[str]) -> None:

@@ -6,12 +6,11 @@ same version made of it: `translations.en` and `scores.txt` of the test set.
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
-from conftest import Mt
+from conftest import Mt, metrics_of
 
 OLD_RUNS = sorted((Path(__file__).parent / "data").glob("run-*"))
 
@@ -55,10 +54,9 @@ def test_an_old_run_resumes_as_the_old_version_would_have(old: Path, mt: Mt) -> 
         "--set", "train.max_steps=160",
     )  # fmt: skip
     assert ended.code == 0, ended.err
-    lines = [json.loads(line) for line in (old / "run" / "metrics.jsonl").read_text().splitlines()]
-    steps = [line["step"] for line in lines if line["kind"] == "train"]
+    steps = [line["step"] for line in metrics_of(old / "run", "train")]
     assert steps == [20, 40, 60, 80, 100, 120, 140, 160]
-    valid = [line for line in lines if line["kind"] == "valid"][-1]
+    valid = metrics_of(old / "run", "valid")[-1]
     assert valid["step"] == 160
     # Version 0.1.0 came to this from the same checkpoint, within rounding of other processors.
     assert valid["nll"] == pytest.approx(0.33977, abs=0.01)

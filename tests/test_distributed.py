@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import Ended, merged, mt_command
+from conftest import Ended, merged, metrics_of, mt_command
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
@@ -155,13 +155,6 @@ def check_close(run: Path, other: Path) -> None:
     assert own == theirs
 
 
-def figures(run: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-
-
 @pytest.fixture(scope="module")
 def alone(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of one process."""
@@ -183,7 +176,7 @@ def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> No
 
 
 def test_the_figures_of_two_are_those_of_one(alone: Path, together: Path) -> None:
-    ours, others = figures(together), figures(alone)
+    ours, others = metrics_of(together), metrics_of(alone)
     assert [(line["kind"], line["step"]) for line in ours] == [
         (line["kind"], line["step"]) for line in others
     ]
@@ -564,7 +557,7 @@ def test_only_the_first_process_reads_the_corpus(
     facts = json.loads((run / "store" / "train" / "meta.json").read_text(encoding="utf-8"))["facts"]
     read = tmp_path / "0" / "corpus" / "train.src"
     assert facts[str(Path("corpus", "train.src"))]["mtime_ns"] == read.stat().st_mtime_ns
-    scores = [line["bleu"] for line in figures(run) if line["kind"] == "test"]
+    scores = [line["bleu"] for line in metrics_of(run) if line["kind"] == "test"]
     assert scores == [bleu_of(run, tiny_corpus)]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import metrics_of
 
 from mt.config.load import load_config
 from mt.decoding.inference import Inference
@@ -51,16 +51,13 @@ def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_10_minutes(
     ]
     config = load_config("multi30k.yaml", sets).config
     outcome = train(config, tmp_path / "run", "cpu")
-    records = [
-        json.loads(line)
-        for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
-    ]
-    tests = {record["name"]: record["bleu"] for record in records if record["kind"] == "test"}
+    records = metrics_of(tmp_path / "run", "test")
+    tests = {record["name"]: record["bleu"] for record in records}
     print(tests)
     assert outcome.exit_code == 0
     assert tests["test_2016_flickr.de.gz"] > 28.4
     assert tests["test_2017_flickr.de.gz"] > 24.0
-    assert all("tok:13a" in record["signature"] for record in records if record["kind"] == "test")
+    assert all("tok:13a" in record["signature"] for record in records)
 
     loaded = load_model(tmp_path / "run")
     greedy = config.decode.model_copy(update={"beam_size": 1})

@@ -7,7 +7,6 @@ itself at the very place that a test names.
 from __future__ import annotations
 
 import contextlib
-import json
 import multiprocessing
 import os
 import random
@@ -25,11 +24,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import merged, mt_command
+from conftest import config_of, merged, metrics_of, mt_command
 
 from mt.cli.main import main
 from mt.config.load import config_from_mapping
-from mt.config.schema import Config
 from mt.data.batches import Plan
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
@@ -73,17 +71,6 @@ def undisturbed(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> P
     return run
 
 
-def config_of(settings: Mapped, **changes: Any) -> Config:
-    return config_from_mapping(merged(settings, changes), "test")
-
-
-def figures(run: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line)
-        for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-
-
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Tensors and plain values of a training state, by their path."""
     if isinstance(value, Mapping | list):
@@ -96,7 +83,7 @@ def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
     """What was recorded, without times; and of the log line of the updates that a stop parted, only its place."""
     lines = []
-    for line in figures(run):
+    for line in metrics_of(run):
         parted = line["kind"] == "train" and line["step"] - LOG_EVERY < stopped < line["step"]
         lines.append(
             {
@@ -372,7 +359,7 @@ def test_a_validation_that_a_signal_prevented_is_made_up_for(
     newest = checkpoint.checkpoints(run)[-1]
     meta = checkpoint.read_meta(newest, [])
     assert (meta["step"], meta["score"]) == (2 * EVERY, None)
-    assert [line["step"] for line in figures(run) if line["kind"] == "valid"] == [EVERY]
+    assert [line["step"] for line in metrics_of(run) if line["kind"] == "valid"] == [EVERY]
     assert train(config_of(settings), run, "cpu").exit_code == 0
     check_equal(run, undisturbed)
 
@@ -527,7 +514,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(
 
 
 def test_a_finished_run_goes_on_for_more_steps(copied: Path, settings: Mapped) -> None:
-    before = len(figures(copied))
+    before = len(metrics_of(copied))
     outcome = train(config_of(settings, train={"max_steps": STEPS + 2}), copied, "cpu")
     assert outcome.reason.startswith(f"all {STEPS + 2} updates are done; best model (BLEU ")
     log = (copied / "train.log").read_text()
@@ -535,11 +522,11 @@ def test_a_finished_run_goes_on_for_more_steps(copied: Path, settings: Mapped) -
         f"config changed since this run was started: train.max_steps: was {STEPS}, now {STEPS + 2}"
         in log
     )
-    assert [(line["kind"], line["step"]) for line in figures(copied)[before:]] == [
+    assert [(line["kind"], line["step"]) for line in metrics_of(copied)[before:]] == [
         ("train", 14),
         ("valid", 14),
     ]
-    steps = [(line["kind"], line["step"]) for line in figures(copied)]
+    steps = [(line["kind"], line["step"]) for line in metrics_of(copied)]
     assert len(steps) == len(set(steps))
 
 

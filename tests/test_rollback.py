@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import shutil
 import signal
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import merged
+from conftest import log_of, merged, metrics_of
 from torch import Tensor
 
 from mt.cli.main import main
@@ -73,15 +72,6 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
     return asked.append
 
 
-def figures(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if line["kind"] == kind]
-
-
-def log_of(run: Path) -> str:
-    return (run / "train.log").read_text(encoding="utf-8")
-
-
 def steps(run: Path) -> list[int]:
     return [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(run)]
 
@@ -110,7 +100,7 @@ def test_back_to_the_last_checkpoint_and_on_with_the_data(
         "from update 24 back to the weights after update 20, on with the data after those"
         in log_of(tmp_path)
     )
-    (line,) = figures(tmp_path, "rollback")
+    (line,) = metrics_of(tmp_path, "rollback")
     assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
     assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
 
@@ -293,7 +283,7 @@ def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
         == 0
     )
     assert "no translations, since a sentence has none | decoding: sentence " in log_of(tmp_path)
-    (line,) = figures(tmp_path, "valid")
+    (line,) = metrics_of(tmp_path, "valid")
     assert (line["nll"], line["bleu"]) == (None, 0.0)
 
 
@@ -328,7 +318,7 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
     assert error.value.exit_code == 3
     message = str(error.value)
     assert message in log_of(tmp_path)
-    assert [line["rollbacks"] for line in figures(tmp_path, "rollback")] == [1, 2, 3]
+    assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
     start, rest = message.split(". Precision ")
     assert start == (
         "training gave up at update 72: 20 updates in a row had a loss or a gradient that is no number, after 3 times "
@@ -382,11 +372,11 @@ def test_a_few_skipped_updates_are_told_and_survived(
     assert (
         train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
     )
-    lines = figures(tmp_path, "train")
+    lines = metrics_of(tmp_path, "train")
     assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
     assert [line["nll"] is None for line in lines] == [False, True] * 3
     assert log_of(tmp_path).count(" left | 9 updates skipped\n") == 3
-    assert figures(tmp_path, "rollback") == []
+    assert metrics_of(tmp_path, "rollback") == []
 
 
 def test_the_command_ends_with_code_3(

@@ -18,11 +18,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import merged
+from conftest import config_of
 
 from mt import files
-from mt.config.load import config_from_mapping
-from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, DataError, TrainingDivergedError
 from mt.files import whole_file, write_whole
 from mt.runtime.distributed import World
@@ -450,10 +448,6 @@ def test_only_a_restart_is_of_the_job_that_made_the_run(
 
 
 # --- the same run -----------------------------------------------------------------------------
-
-
-def config_of(mapping: Mapping[str, Any], **changes: Any) -> Config:
-    return config_from_mapping(merged(mapping, changes), "test")
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, merged
+from conftest import ROOT, merged, metrics_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
@@ -406,11 +405,6 @@ def undisturbed(tiny_mapping: Mapped, kind: str, tmp_path_factory: pytest.TempPa
     return run
 
 
-def records(run: Path, of: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line["kind"] == of]
-
-
 @pytest.mark.parametrize(
     "updates", [6, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 11))]
 )
@@ -445,8 +439,8 @@ def test_a_run_broken_off_ends_with_the_same_weights(
         positions[1][key] for key in ("epoch", "update", "tokens", "plan")
     ]
     assert positions[0]["epoch"] == 1
-    assert [line["nll"] for line in records(tmp_path, "valid")] == [
-        line["nll"] for line in records(undisturbed, "valid")
+    assert [line["nll"] for line in metrics_of(tmp_path, "valid")] == [
+        line["nll"] for line in metrics_of(undisturbed, "valid")
     ]
 
 
@@ -475,7 +469,7 @@ def test_validation_and_stores_are_not_sampled(
         verdict = trainer.validation.evaluate(
             trainer.updater.model.eval(), device, World(), Signals()
         )
-    recorded = records(undisturbed, "valid")[-1]
+    recorded = metrics_of(undisturbed, "valid")[-1]
     assert (verdict.nll, verdict.bleu.value) == (recorded["nll"], recorded["bleu"])
 
 

@@ -6,7 +6,6 @@ The tests marked `slurm` start that node with `scripts/slurm/local-cluster.sh`, 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import re
 import shlex
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, merged, mt_command, write_lines
+from conftest import ROOT, merged, metrics_of, mt_command, write_lines
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 TRAIN, TRANSLATE, CLUSTER = (
@@ -282,11 +281,7 @@ def updates_per_second(
         ).returncode
         == 0
     )
-    records = [
-        json.loads(line)
-        for line in (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    ]
-    seconds = {record["step"]: record["seconds"] for record in records if record["kind"] == "train"}
+    seconds = {line["step"]: line["seconds"] for line in metrics_of(folder / "run", "train")}
     return 100 / (seconds[150] - seconds[50])
 
 

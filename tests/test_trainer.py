@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import merged
+from conftest import log_of, merged, metrics_of
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -89,15 +89,6 @@ def weights(trainer: Trainer) -> dict[str, Tensor]:
 
 def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def metrics(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [line for line in map(json.loads, lines) if line["kind"] == kind]
-
-
-def log_of(run: Path) -> str:
-    return (run / "train.log").read_text(encoding="utf-8")
 
 
 def update_of(trainer: Trainer, *groups: range) -> Update:
@@ -351,7 +342,7 @@ def test_bf16_trains_on_a_cpu_as_fp32_does(
         run = tmp_path / precision
         settings = {"precision": precision, "max_steps": 24, "log_every": 8}
         train(config_of(BLIND, model={"dropout": 0.0}, train=settings), run, "cpu")
-        nll[precision] = [line["nll"] for line in metrics(run, "train")]
+        nll[precision] = [line["nll"] for line in metrics_of(run, "train")]
         assert {
             w.dtype for w in checkpoint.load_weights(run / "checkpoints" / "last").values()
         } == {torch.float32}
@@ -406,7 +397,7 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     assert checkpoint.read_meta(best, [])["score"] == 9.0
     # The same command again learns nothing more.
     assert train(config_of(NO_TEST, train=settings), tmp_path, "cpu").reason == outcome.reason
-    assert len(metrics(tmp_path, "valid")) == 5
+    assert len(metrics_of(tmp_path, "valid")) == 5
 
 
 def test_so_many_of_the_newest_and_of_the_best_are_kept(
@@ -489,7 +480,7 @@ def test_validation_loss_is_the_mean_over_every_token(trainer_of: Callable[..., 
 
 
 def test_the_figures_of_a_run(tiny_run: Path) -> None:
-    trained, valid, test = (metrics(tiny_run, kind) for kind in ("train", "valid", "test"))
+    trained, valid, test = (metrics_of(tiny_run, kind) for kind in ("train", "valid", "test"))
     assert [line["step"] for line in trained] == [50, 100, 150, 200]
     assert [line["step"] for line in valid] == [100, 200]
     assert [(line["step"], line["name"]) for line in test] == [(200, "test.src")]
@@ -572,7 +563,7 @@ def test_bleu_in_training_is_what_translate_and_evaluate_find(
     ]
     assert called(monkeypatch, *evaluate) == 0
     ((score,),) = json.loads(capsys.readouterr().out).values()
-    in_training = metrics(tiny_run, "valid")[-1]
+    in_training = metrics_of(tiny_run, "valid")[-1]
     assert (score["value"], score["signature"]) == (in_training["bleu"], in_training["signature"])
     assert 30 < score["value"] < 100
     blocks = (tiny_run / "samples" / "step-00000200.txt").read_text(encoding="utf-8").split("\n\n")
@@ -596,7 +587,7 @@ def test_tests_are_scored_with_the_best_model_and_once(
     files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
     assert called(monkeypatch, "evaluate", "--model", tiny_run, *files, *options) == 0
     ((score,),) = json.loads(capsys.readouterr().out).values()
-    (line,) = metrics(tiny_run, "test")
+    (line,) = metrics_of(tiny_run, "test")
     assert (score["value"], score["signature"]) == (line["bleu"], line["signature"])
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
@@ -614,13 +605,13 @@ def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
     train(config_of(settings, data={"test": tests}), tmp_path, "cpu")
     names = ["test.src test.tgt", "test.src test.src"]
-    assert [line["name"] for line in metrics(tmp_path, "test")] == names
+    assert [line["name"] for line in metrics_of(tmp_path, "test")] == names
     train(
         config_of(settings, data={"test": [*tests, {"src": "valid.src", "tgt": "valid.tgt"}]}),
         tmp_path,
         "cpu",
     )
-    assert [line["name"] for line in metrics(tmp_path, "test")] == [*names, "valid.src"]
+    assert [line["name"] for line in metrics_of(tmp_path, "test")] == [*names, "valid.src"]
 
 
 def test_scores_on_another_validation_set_do_not_count(
@@ -759,7 +750,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
         == 4
     )
     assert train(config_of(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
-    assert [line["step"] for line in metrics(tmp_path, "train")] == [2, 4, 6, 8]
+    assert [line["step"] for line in metrics_of(tmp_path, "train")] == [2, 4, 6, 8]
 
 
 @pytest.mark.slow
@@ -807,7 +798,9 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
         "train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", *sets, timeout=300
     )
     assert ended.returncode == 0, ended.stderr
-    memory = [(line["epoch_position"], line["resident_mb"]) for line in metrics(tmp_path, "train")]
+    memory = [
+        (line["epoch_position"], line["resident_mb"]) for line in metrics_of(tmp_path, "train")
+    ]
     assert memory[-1][0] > 6
     # By epochs: from line to line it goes up and down, since what was freed is given back only now and then.
     first, last = (
