@@ -1,0 +1,195 @@
+"""`mt translate`: lines of text in, their translations out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import say
+from mt.cli.options import (
+    AlignmentHeads,
+    Alignments,
+    BatchTokens,
+    BeamSize,
+    DeviceName,
+    LengthPenalty,
+    Models,
+    Output,
+    Precision,
+)
+
+
+def translate(
+    model: Models,
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin")
+    ] = "-",
+    output: Output = "-",
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            "--n-best", min=1, metavar="N", help="outputs per line, as `n ||| text ||| score`"
+        ),
+    ] = 1,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="score and tab before each output")
+    ] = False,
+    form: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="of the lines: text, tsv or jsonl")
+    ] = "text",
+    column: Annotated[
+        int | None,
+        typer.Option("--column", min=1, metavar="N", help="of a TSV line, from 1; default: 1"),
+    ] = None,
+    field: Annotated[
+        str | None, typer.Option("--field", metavar="NAME", help="of a JSON line; default: text")
+    ] = None,
+    errors: Annotated[
+        str,
+        typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace"),
+    ] = "strict",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on after what an interrupted job has finished")
+    ] = False,
+    max_wait: Annotated[
+        float | None,
+        typer.Option(
+            "--max-wait",
+            min=0,
+            metavar="SECONDS",
+            help="answer so soon if no more lines come; stdin: 0.2",
+        ),
+    ] = None,
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    prefix: Annotated[
+        Path | None,
+        typer.Option(
+            "--prefix", metavar="FILE", help="what each output must begin with, line for line"
+        ),
+    ] = None,
+    min_length: Annotated[
+        int, typer.Option("--min-length", metavar="N", help="pieces of an output at least")
+    ] = 0,
+    no_repeat_ngram: Annotated[
+        int,
+        typer.Option(
+            "--no-repeat-ngram", metavar="N", help="no N pieces in a row twice; 0 allows it"
+        ),
+    ] = 0,
+    repetition_penalty: Annotated[
+        float,
+        typer.Option(
+            "--repetition-penalty", metavar="P", help="log-probability of used pieces, times P"
+        ),
+    ] = 1.0,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option("--forbid", metavar="PIECE", help="never this piece; can be given again"),
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="end a search only when nothing in the beam can win")
+    ] = False,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="draw outputs at random, --n-best of each line")
+    ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option("--temperature", metavar="T", help="with --sample: below 1 less random"),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", metavar="K", help="with --sample: from the K most probable pieces"),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p", metavar="P", help="with --sample: from the best that hold this share"
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", metavar="N", help="with --sample: another number, other samples"),
+    ] = None,
+    mbr: Annotated[
+        str | None,
+        typer.Option(
+            "--mbr", metavar="NAME", help="of --n-best the one most like the rest: chrf or bleu"
+        ),
+    ] = None,
+    ensemble: Annotated[
+        str | None,
+        typer.Option(
+            "--ensemble", metavar="MEAN", help="of several models: probability (default) or log"
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers", min=1, metavar="N", help="processes on a CPU; default: its cores"
+        ),
+    ] = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = "auto",
+    device: DeviceName = "auto",
+) -> None:
+    """Translate a text line by line. As many lines come out as go in, in the same order.
+
+    \b
+    mt translate --model runs/base input.de -o output.en
+    cat input.de | mt translate --model runs/base --beam-size 1 > output.en
+    mt translate --model runs/base --format jsonl --field text --resume input.jsonl -o output.jsonl
+    mt translate --model runs/base --sample --top-p 0.9 --n-best 16 --mbr chrf input.de -o output.en
+    """
+    from mt.data.corpus import read_lines
+    from mt.decoding.options import SearchOptions, sampling_of
+    from mt.decoding.resume import ResumableOutput
+    from mt.decoding.streaming import LineFormat, open_output, read_input, run
+    from mt.decoding.translate import load_translator
+    from mt.errors import ConfigError
+    from mt.files import sha256_of
+
+    if resume and output == "-":
+        raise ConfigError("--resume: goes on with an output file; name it with -o")
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling = sampling_of(
+        sample, beam_size, {name: value for name, value in drawn.items() if value is not None}
+    )
+    heads = alignment_heads or ("auto" if alignments else None)
+    pieces = tuple(forbid or ())
+    options = SearchOptions(
+        min_length, no_repeat_ngram, repetition_penalty, pieces, sampling, heads, exact, mbr
+    )
+    shape = LineFormat(form, column, field, 1 if mbr else n_best, scores)
+    lines = read_input(source, errors)
+    prefixes = None if prefix is None else read_lines(prefix, "--prefix")
+    job = ResumableOutput(resume)
+    job.made_with["--prefix"] = sha256_of(prefix) if prefix and prefix.is_file() else str(prefix)
+    with open_output(output, job.open) as file:
+        translator = load_translator(
+            model,
+            {"beam_size": beam_size, "length_penalty": length_penalty},
+            batch_tokens=batch_tokens,
+            precision=precision,
+            device=device,
+            n_best=n_best,
+            options=options,
+            ensemble=ensemble,
+            workers=workers,
+            say=say,
+        )
+        with translator:
+            run(
+                translator,
+                lines,
+                prefixes,
+                shape,
+                file,
+                job,
+                0.2 if source == "-" and max_wait is None else max_wait,
+            )
+    say(translator.tally.summary())
