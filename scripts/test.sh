@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Sets mt up in .venv for development, then lints, type-checks and tests it.
 #   bash scripts/test.sh [arguments for pytest, such as -m slow or tests/test_config.py]
+# Tests run side by side, one process a core and one thread each (at most 8).
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 prepare_environment dev
@@ -11,4 +12,4 @@ say "ruff"
 say "mypy"
 "$venv_python" -m mypy
 say "pytest"
-"$venv_python" -m pytest "$@"
+"$venv_python" -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup "$@"
