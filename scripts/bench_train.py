@@ -29,7 +29,7 @@ import torch
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.batches import Prefetcher, Update
+from mt.data.loader import Prefetcher, Update
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.memory import peak_memory_mb
 from mt.training.runlog import RunLog
@@ -121,7 +121,7 @@ class Marian:
         for batch in update.batches:
             batch = batch.to(self.device.device)
             labels = torch.full_like(batch.tgt_in, -100).flatten()  # (B T,)
-            labels[batch.real] = batch.tgt_out
+            labels[batch.tgt_positions] = batch.tgt_out
             labels = labels.view_as(batch.tgt_in)
             with torch.autocast(
                 self.device.device.type, self.device.dtype, enabled=self.device.precision != "fp32"

@@ -16,7 +16,8 @@ from conftest import ROOT
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
-from mt.data.batches import Plan, Prefetcher, Update, bucket, collate, cut
+from mt.data.batches import Plan, batch_ends, bucket, collate
+from mt.data.loader import Prefetcher, Update
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import train_tokenizer
 
@@ -132,7 +133,7 @@ def test_a_part_of_a_weight_takes_other_sentences_each_epoch() -> None:
     ],
 )
 def test_cuts_for_a_budget_of_ten_by_hand(longest: list[int], ends: list[int]) -> None:
-    assert cut(np.array(longest, np.int64), 10) == ends
+    assert batch_ends(np.array(longest, np.int64), 10) == ends
 
 
 def test_neighbours_are_alike_on_both_sides() -> None:
@@ -196,11 +197,14 @@ def test_a_padded_batch_by_hand() -> None:
     assert batch.tgt_in.tolist() == [[2, 5, 0], [2, 8, 9]]
     # What tgt_in is to be followed by: 5 eos; 8 9 eos. Padding is no target.
     assert batch.tgt_out.tolist() == [5, 3, 8, 9, 3]
-    assert batch.real.tolist() == [0, 1, 3, 4, 5]
+    assert batch.tgt_positions.tolist() == [0, 1, 3, 4, 5]
     assert (batch.n_src, batch.n_tgt, batch.n_padded) == (4 + 2, 2 + 3, 8 + 6)
-    assert {batch.src.dtype, batch.tgt_in.dtype, batch.tgt_out.dtype, batch.real.dtype} == {
-        torch.int64
-    }
+    assert {
+        batch.src.dtype,
+        batch.tgt_in.dtype,
+        batch.tgt_out.dtype,
+        batch.tgt_positions.dtype,
+    } == {torch.int64}
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:

@@ -26,7 +26,8 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig
-from mt.data.batches import Plan, Prefetcher, shard_batches
+from mt.data.batches import Plan, shard_batches
+from mt.data.loader import Prefetcher
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import Tokenizer
 from mt.errors import ConfigError
@@ -796,7 +797,8 @@ def test_a_rank_without_a_sentence_goes_through_the_motions(store: Store) -> Non
     idle = [batch for update in updates for batch in update.batches if batch.n_tgt == 0]
     assert idle
     assert all(
-        len(batch.tgt_out) == len(batch.real) == 0 and batch.src.numel() > 0 for batch in idle
+        len(batch.tgt_out) == len(batch.tgt_positions) == 0 and batch.src.numel() > 0
+        for batch in idle
     )
 
 

@@ -90,7 +90,9 @@ def learn(model: Transformer, batches: list[Batch], epochs: int) -> list[float]:
     for _ in range(epochs):
         costs.append(0.0)
         for batch in batches:
-            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]
+            hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[
+                batch.tgt_positions
+            ]
             output = model.output
             cost = smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, 0.0)
             adam.zero_grad()

@@ -381,7 +381,7 @@ def test_frozen_weights_stay_and_the_others_learn(
 
 
 def learn(trainer: Trainer, updates: int) -> None:
-    from mt.data.batches import Prefetcher
+    from mt.data.loader import Prefetcher
 
     with Prefetcher(trainer.plan, 0, 0) as feed:
         for update in feed:

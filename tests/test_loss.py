@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import ModelConfig
-from mt.data.batches import Update, collate
+from mt.data.batches import collate
+from mt.data.loader import Update
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World
@@ -386,7 +387,7 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
     torch.manual_seed(2)
     twice = model(*(torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask)))
     scores = [
-        model.output(reading.flatten(0, 1)[batch.real]) for reading in twice.chunk(2)
+        model.output(reading.flatten(0, 1)[batch.tgt_positions]) for reading in twice.chunk(2)
     ]  # 2 x (N, V)
     nll = [F.cross_entropy(z, batch.tgt_out, reduction="sum") for z in scores]
     smoothed = [

@@ -369,14 +369,14 @@ def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
 ) -> None:
     sent = list[int]()
 
-    def of_epoch(self: Plan, epoch: int, stop: threading.Event) -> Plan:
+    def for_epoch(self: Plan, epoch: int, stop: threading.Event) -> Plan:
         if not sent:
             sent.append(epoch)
             send(signal.SIGTERM)
             assert stop.wait(60)  # set when the feed is left, and looked at while sampling
         return self
 
-    monkeypatch.setattr(Plan, "of_epoch", of_epoch)
+    monkeypatch.setattr(Plan, "for_epoch", for_epoch)
     assert train(config_of(settings), tmp_path, "cpu").exit_code == 143
     assert checkpoint.checkpoints(tmp_path) == []
 

@@ -22,7 +22,8 @@ from conftest import ROOT, merged, metrics_of
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data import sampling as module
-from mt.data.batches import Plan, Prefetcher, collate
+from mt.data.batches import Plan, collate
+from mt.data.loader import Prefetcher
 from mt.data.sampling import BpeDropout, Sampling, Segmenter, UnigramSampling
 from mt.data.store import Store
 from mt.data.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
@@ -315,7 +316,7 @@ def plan_of(tokenizer: Tokenizer, kind: str, sampled: bool = True) -> Plan:
 
 def test_budgets_hold_for_the_sampled_lengths(kind: str, tokenizer: Tokenizer) -> None:
     plan = plan_of(tokenizer, kind)
-    sampled = plan.of_epoch(2, threading.Event())
+    sampled = plan.for_epoch(2, threading.Event())
     assert sampled.store.tgt_lengths.sum() > 1.1 * plan.store.tgt_lengths.sum()
     updates = sampled.updates(2)
     areas, sizes = [], []
@@ -333,7 +334,7 @@ def test_the_feed_goes_from_one_sampled_epoch_into_the_next(
     tokenizer: Tokenizer, kind: str
 ) -> None:
     plan, running = plan_of(tokenizer, kind), threading.Event()
-    first, second = (plan.of_epoch(epoch, running) for epoch in (4, 5))
+    first, second = (plan.for_epoch(epoch, running) for epoch in (4, 5))
     n = len(first.updates(4))
     places = [(first, 4, number) for number in range(2, n)] + [(second, 5, 0), (second, 5, 1)]
     with Prefetcher(plan, 4, 2) as feed:
@@ -358,7 +359,7 @@ def test_the_feed_goes_from_one_sampled_epoch_into_the_next(
 
 def test_without_alpha_the_plan_is_the_one_it_was(tokenizer: Tokenizer, kind: str) -> None:
     plan = plan_of(tokenizer, kind, sampled=False)
-    assert plan.of_epoch(3, threading.Event()) is plan
+    assert plan.for_epoch(3, threading.Event()) is plan
 
 
 def test_leaving_the_feed_does_not_wait_for_the_epoch_that_is_being_sampled(

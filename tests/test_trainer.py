@@ -27,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.batches import Update, collate
+from mt.data.batches import collate
+from mt.data.loader import Update
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
@@ -141,7 +142,7 @@ def test_the_figures_of_an_update_are_those_of_the_model(
     (batch,) = update.batches
     scores = trainer.updater.model.output(
         trainer.updater.model(batch.src, batch.tgt_in, batch.src_mask)
-    ).flatten(0, 1)[batch.real]
+    ).flatten(0, 1)[batch.tgt_positions]
     nll = torch.nn.functional.cross_entropy(scores, batch.tgt_out).item()
     torch.nn.functional.cross_entropy(scores, batch.tgt_out, label_smoothing=0.2).backward()
     norm = math.sqrt(

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.data.batches import Batch, collate, cut
+from mt.data.batches import Batch, batch_ends, collate
 from mt.data.tokenizer import Tokenizer
 from mt.decoding.inference import Inference
 from mt.decoding.quality_flags import Numbers
@@ -80,7 +80,7 @@ class ForcedDecoder:
         order = order[lengths[order] <= self.inference.max_tokens]
         found = [ForcedScores(()) for _ in pairs]
         if len(order):
-            for rows in np.split(order, cut(lengths[order], self.batch_tokens)[:-1]):
+            for rows in np.split(order, batch_ends(lengths[order], self.batch_tokens)[:-1]):
                 for row, reading in zip(
                     rows, self._batch([pairs[row] for row in rows], scored), strict=True
                 ):
@@ -138,7 +138,9 @@ def chosen_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]
 @torch.inference_mode()
 def token_log_probs(model: Transformer, batch: Batch) -> Tensor:
     """ln p of every real target token given those before it, eos included, pair by pair: (N,) fp32."""
-    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[batch.real]  # (N, D)
+    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[
+        batch.tgt_positions
+    ]  # (N, D)
     return -F.cross_entropy(model.output(hidden).float(), batch.tgt_out, reduction="none")
 
 

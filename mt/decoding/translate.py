@@ -19,7 +19,7 @@ import torch
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import DecodeConfig
-from mt.data.batches import cut
+from mt.data.batches import batch_ends
 from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
 from mt.decoding.engine import Engine, Searcher
@@ -336,7 +336,7 @@ class Translator:
     def _cuts(self, sizes: np.ndarray, budget: int) -> list[int]:
         """Where batches of at most `budget` padded tokens begin, the first one apart; `sizes` descending."""
         if self.pool is None or sizes.sum() < 4 * budget * len(self.pool.workers):
-            return cut(sizes, budget)[:-1]
+            return batch_ends(sizes, budget)[:-1]
         # The last work comes in quarters, so that all workers are done at about the same time: 5,000 sentences make 16
         # batches, so that one of them is 6 % of the work.
         left = sizes[::-1].cumsum()[::-1]  # from here on
@@ -344,8 +344,8 @@ class Translator:
             np.searchsorted(left[::-1], budget * len(self.pool.workers), side="right")
         )
         return [
-            *cut(sizes[:quarters], budget),
-            *(quarters + end for end in cut(sizes[quarters:], budget // 4)),
+            *batch_ends(sizes[:quarters], budget),
+            *(quarters + end for end in batch_ends(sizes[quarters:], budget // 4)),
         ][:-1]
 
     def _texts(self, found: list[list[Hypothesis]]) -> list[list[str]]:

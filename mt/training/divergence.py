@@ -14,7 +14,7 @@ from mt.runtime.devices import seed_everything
 from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
-    from mt.data.batches import Update
+    from mt.data.loader import Update
     from mt.data.tokenizer import Tokenizer
     from mt.training.update import Updater
 

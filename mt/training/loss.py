@@ -178,13 +178,13 @@ def batch_loss(
     """
     if not rdrop:
         hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)[
-            batch.real
+            batch.tgt_positions
         ]  # (N, D)
         return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
     # In one call, since copies of the model on several devices exchange gradients once per call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
     rows = torch.stack(
-        [batch.real, batch.real + batch.tgt_in.numel()], dim=1
+        [batch.tgt_positions, batch.tgt_positions + batch.tgt_in.numel()], dim=1
     ).flatten()  # (2 N,) each token's two
     pairs = forward(*twice).flatten(0, 1)[rows]  # (2 N, D)
     targets = batch.tgt_out.repeat_interleave(2)

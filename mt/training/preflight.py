@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mt.data.batches import Batch, Update, collate
+from mt.data.batches import Batch, collate
+from mt.data.loader import Update
 from mt.data.tokenizer import EOS
 from mt.errors import CheckpointError, ConfigError, NonFiniteError
 from mt.model import checkpoint
@@ -158,7 +159,7 @@ def _worst(rows: int, longest: int, vocab_size: int) -> Batch:
 def forecast(trainer: Trainer, preflight: PreflightResult) -> str:
     """What a run is going to be: data, updates, memory, time; a few updates are timed for it, without learning."""
     config, state = trainer.config, trainer.state
-    plan = trainer.plan.of_epoch(state.epoch, Event())
+    plan = trainer.plan.for_epoch(state.epoch, Event())
     store, updates = plan.store, plan.updates(state.epoch)
     order = np.concatenate([batch for update in updates for batch in update])
     n_src, n_tgt = (
@@ -166,7 +167,7 @@ def forecast(trainer: Trainer, preflight: PreflightResult) -> str:
     )
     seconds = []
     for number, update in enumerate(updates[:TIMED]):
-        batches, n_update = plan.share(update, trainer.world.rank, trainer.world.size)
+        batches, n_update = plan.shard(update, trainer.world.rank, trainer.world.size)
         start = time.perf_counter()
         trainer.updater.gradients(Update(state.epoch, number, len(updates), batches, n_update))
         if trainer.device.is_cuda:

@@ -26,7 +26,7 @@ from mt.model import checkpoint
 from mt.runtime.distributed import current_jobs, restarted_jobs
 
 if TYPE_CHECKING:
-    from mt.data.batches import Prefetcher, Update
+    from mt.data.loader import Prefetcher, Update
     from mt.runtime.distributed import World
 
 CONFIG, MANIFEST, METRICS, LOG = "config.yaml", "manifest.json", "metrics.jsonl", "train.log"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.schema import Config, OptimConfig
-from mt.data.batches import Plan, Prefetcher, Update
+from mt.data.batches import Plan
 from mt.data.corpus import data_root, read_pairs
+from mt.data.loader import Prefetcher, Update
 from mt.data.sampling import Sampling
 from mt.data.store import open_built, open_or_build
 from mt.data.tokenizer import Tokenizer, train_tokenizer

@@ -23,7 +23,8 @@ from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.batches import Batch, Update
+    from mt.data.batches import Batch
+    from mt.data.loader import Update
     from mt.data.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
 
