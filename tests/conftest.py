@@ -151,8 +151,11 @@ def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
         command, environment = mt_command(*arguments)
         if isinstance(options.get("input"), bytes):
             options |= {"text": False, "encoding": None}
-        options = {"capture_output": True, "encoding": "utf-8", "timeout": 120} | options
-        return subprocess.run(command, env=environment | dict(env or {}), check=False, **options)
+        settings: dict[str, Any] = {"capture_output": True, "encoding": "utf-8", "timeout": 120}
+        completed: subprocess.CompletedProcess[str] = subprocess.run(
+            command, env=environment | dict(env or {}), check=False, **settings | options
+        )
+        return completed
 
     return run
 
