@@ -973,7 +973,7 @@ def test_a_signal_that_compiled_code_has_turned_into_an_error(
         except BaseException as error:
             raise arrives_as("initialization failed") from error
 
-    monkeypatch.setattr("mt.decoding.translate.load_translator", load)
+    monkeypatch.setattr("mt.decoding.translate_file.load_translator", load)
     assert mt("translate", "-m", tmp_path) == Ended(128 + number, b"", said)
 
 

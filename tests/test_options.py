@@ -184,10 +184,13 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
             ["--sample", "--exact"],
             "--exact: is about beam search, which --sample does not make; leave out the one or the other",
         ),
-        (["--column", 2], "--column: only with --format tsv, found text; add it, or leave it out"),
+        (
+            ["--column", 2],
+            "--column: works only with --format tsv, found text; add --format tsv, or ",
+        ),
         (
             ["--format", "tsv", "--field", "x"],
-            "--field: only with --format jsonl, found tsv; add it, or leave it out",
+            "--field: works only with --format jsonl, found tsv; add --format jsonl, or leave out",
         ),
         (
             ["--ensemble", "log"],

@@ -280,5 +280,5 @@ def test_a_translation_that_goes_on_is_the_same_as_one_in_one_go(
 
 def test_only_a_file_can_be_gone_on_with(mt: Mt, tiny_run: Path, text: Path) -> None:
     assert refused(mt("translate", "-m", tiny_run, text, "--resume")) == (
-        "--resume: goes on with an output file; name it with -o"
+        "--resume: continues an output file; name it with -o"
     )

@@ -1,11 +1,11 @@
-"""Lines in and out: files, stdin, formats, streams that stay open, and where output goes."""
+"""Input and output of `mt translate`: files, stdin, streams that stay open, output places."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,123 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, refused
+from conftest import mt_command
 
-from mt.decoding.streaming import LineFormat, open_output, read_input, windows, write_lines
-from mt.decoding.translate import Translation
+from mt.decoding.streaming import open_output, read_input, windows, write_lines
 from mt.errors import ConfigError, DataError
-
-# --- the form of a line ------------------------------------------------------------------------
-
-TWO = Translation(("one", "two"), (-0.5, -1.25))
-BLANK = Translation(("",), (0.0,), 0)
-ALIGNED = Translation(("one",), (-0.5,), 1, ("0-0",), ("copied",))
-
-
-def out(form: LineFormat, line: str, one: Translation, number: int = 1) -> list[str]:
-    return list(form.lines_of(line, one, number))
-
-
-def test_text() -> None:
-    assert LineFormat().text_of("a\tb", 1) == "a\tb"
-    assert out(LineFormat(), "a", TWO) == ["one"]
-    assert out(LineFormat(), "", BLANK) == [""]
-    assert out(LineFormat(scores=True), "a", TWO) == ["-0.5000\tone"]
-    assert out(LineFormat(scores=True), "", BLANK) == ["0.0000\t"]
-    assert out(LineFormat(n_best=2), "a", TWO) == ["0 ||| one ||| -0.5000", "0 ||| two ||| -1.2500"]
-    assert out(LineFormat(n_best=2), "", BLANK, 12) == ["11 |||  ||| 0.0000"]
-    assert out(LineFormat(), "a", ALIGNED) == ["one\t0-0"]
-    assert out(LineFormat(n_best=2, scores=True), "a", ALIGNED) == ["0 ||| one ||| -0.5000 ||| 0-0"]
-
-
-def test_tsv() -> None:
-    form = LineFormat("tsv", column=2)
-    assert form.text_of("id\teins zwei\tx", 1) == "eins zwei"
-    assert form.text_of(" \t ", 1) == " \t "  # a blank line
-    assert out(form, "id\teins\tx", TWO) == ["id\teins\tx\tone"]
-    assert out(LineFormat("tsv", scores=True), "eins", ALIGNED) == ["eins\t-0.5000\tone\t0-0"]
-    assert out(LineFormat("tsv", n_best=2), "eins", TWO) == [
-        "eins\t-0.5000\tone",
-        "eins\t-1.2500\ttwo",
-    ]
-    with pytest.raises(DataError) as error:
-        form.text_of("eins", 1204)
-    assert str(error.value) == (
-        "line 1,204: --column 2 is asked for, and the line has 1; columns are separated by tabs and counted from 1"
-    )
-
-
-def test_jsonl() -> None:
-    form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
-    assert form.text_of(line, 1) == "grün\u2028"
-    assert form.text_of(" ", 1) == " "
-    assert out(form, " ", BLANK) == [" "]
-    (found,) = out(form, line, TWO)
-    assert json.loads(found) == {**json.loads(line), "translation": "one"}
-    (found,) = out(LineFormat("jsonl", field="de", scores=True), line, ALIGNED)
-    more = {"translation": "one", "score": -0.5, "alignment": "0-0", "flags": ["copied"]}
-    assert json.loads(found) == {**json.loads(line), **more}
-    (found,) = out(LineFormat("jsonl", field="de", n_best=2), line, TWO)
-    both = [{"translation": "one", "score": -0.5}, {"translation": "two", "score": -1.25}]
-    assert json.loads(found)["translations"] == both
-    assert "\n" not in found
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "line 3: must be a JSON object, cannot be read: Expecting property name"),
-        ("[1]", "line 3: must be a JSON object, found '[1]'"),
-        ("{}", "line 3: --field text must be there and hold a text, its fields are none"),
-        (
-            '{"txt": "a", "b": 1}',
-            "line 3: --field text must be there and hold a text, its fields are txt, b",
-        ),
-        ('{"text": null}', "line 3: --field text must be there and hold a text, found None"),
-        (
-            '{"text": "a", "score": 1}',
-            "line 3: has the field 'score' already, which the translation would overwrite; rename it",
-        ),
-    ],
-)
-def test_json_that_cannot_be_used(line: str, message: str) -> None:
-    with pytest.raises(DataError) as error:
-        LineFormat("jsonl").text_of(line, 3)
-    assert str(error.value).startswith(message)
-
-
-def test_no_other_format() -> None:
-    with pytest.raises(ConfigError) as error:
-        LineFormat("csv")
-    assert str(error.value) == "--format: must be text, tsv or jsonl, found 'csv'"
-
-
-def test_half_a_character_comes_back_as_it_came() -> None:
-    """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot."""
-    line = json.dumps({"text": "grün \ud83d", "note": "\ude00", "whole": "\U0001f600"})
-    form = LineFormat("jsonl")
-    assert form.text_of(line, 1) == "grün \ufffd"
-    (found,) = out(form, line, TWO)
-    assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
-
-
-def test_formats_of_a_model(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "in.tsv").write_text("a\teins\n\nb\tzwei drei\n", encoding="utf-8")
-    texts = mt("translate", "-m", tiny_run, "-", stdin=b"eins\n\nzwei drei\n").lines
-    found = mt(
-        "translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 2
-    ).lines
-    assert found == [f"a\teins\t{texts[0]}", "\t", f"b\tzwei drei\t{texts[2]}"]
-    rows = [{"x": 1, "text": "eins"}, {"text": "zwei drei"}]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    found = mt("translate", "-m", tiny_run, tmp_path / "in.jsonl", "--format", "jsonl").lines
-    assert [json.loads(line)["translation"] for line in found] == [texts[0], texts[2]]
-    assert json.loads(found[0])["x"] == 1
-    said = refused(
-        mt("translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 3)
-    )
-    assert said.startswith("line 1: --column 3 is asked for, and the line has 2;")
-
 
 # --- windows -----------------------------------------------------------------------------------
 
@@ -176,10 +63,6 @@ def test_a_fault_of_the_input_comes_through() -> None:
 
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
     """A client that sends the next line only when it has read the answer to the last one."""
-    import subprocess
-
-    from conftest import mt_command
-
     command, environment = mt_command("translate", "-m", tiny_run, "--max-wait", 0.05)
     with subprocess.Popen(
         command,
@@ -231,7 +114,7 @@ def test_bytes_that_are_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8."
         )
         assert "iconv -f WINDOWS-1252" in message
-        assert message.endswith("Or go on with --errors replace: they become U+FFFD")
+        assert message.endswith("Or give --errors replace, which turns them into U+FFFD")
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
 
 
@@ -300,8 +183,8 @@ def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> 
         with pytest.raises(DataError) as caught, open_output(str(path)):
             raise AssertionError("nothing must be translated")
         assert str(caught.value) == (
-            f"--output {path}: cannot be written in the folder {folder}: {reason}; what was there is as it was. "
-            "Give a place that can be written and has room"
+            f"--output {path}: cannot be written in the folder {folder}: {reason}; an existing file there is "
+            "unchanged. Give a writable place with enough room"
         )
     with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
         raise AssertionError("nothing must be translated")

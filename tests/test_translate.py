@@ -22,9 +22,10 @@ from torch import Tensor
 from mt.config.schema import DecodeConfig, ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import translate as module
+from mt.decoding.formats import LineFormat
 from mt.decoding.inference import Inference
 from mt.decoding.quality_flags import Numbers
-from mt.decoding.streaming import LineFormat, open_output, write_lines
+from mt.decoding.streaming import open_output, write_lines
 from mt.decoding.translate import CUTS, Tally, Translation, Translator
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
@@ -395,7 +396,7 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
         lines = ["eins", "", "zwei drei"]
         with open_output(str(path)) as file:
             for line, found in zip(lines, one.translate(lines), strict=True):
-                write_lines(file, LineFormat().lines_of(line, found, 1))
+                write_lines(file, LineFormat().render(line, found, 1))
         written = path.read_bytes()
         assert written.count(b"\n") == 3
         assert [len(line.splitlines()) <= 1 for line in written.decode().split("\n")] == [True] * 4

@@ -145,51 +145,40 @@ def translate(
     mt translate --model runs/base --format jsonl --field text --resume input.jsonl -o output.jsonl
     mt translate --model runs/base --sample --top-p 0.9 --n-best 16 --mbr chrf input.de -o output.en
     """
-    from mt.data.corpus import read_lines
-    from mt.decoding.options import SearchOptions, sampling_of
-    from mt.decoding.resume import ResumableOutput
-    from mt.decoding.streaming import LineFormat, open_output, read_input, run
-    from mt.decoding.translate import load_translator
-    from mt.errors import ConfigError
-    from mt.files import sha256_of
+    from mt.decoding.translate_file import TranslateOptions, translate_file
 
-    if resume and output == "-":
-        raise ConfigError("--resume: goes on with an output file; name it with -o")
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    sampling = sampling_of(
-        sample, beam_size, {name: value for name, value in drawn.items() if value is not None}
+    options = TranslateOptions(
+        models=model,
+        source=source,
+        output=output,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        scores=scores,
+        line_format=form,
+        column=column,
+        field=field,
+        errors=errors,
+        resume=resume,
+        max_wait=max_wait,
+        alignments=alignments,
+        alignment_heads=alignment_heads,
+        prefix=prefix,
+        min_length=min_length,
+        no_repeat_ngram=no_repeat_ngram,
+        repetition_penalty=repetition_penalty,
+        forbid=forbid or (),
+        exact=exact,
+        sample=sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        mbr=mbr,
+        ensemble=ensemble,
+        workers=workers,
+        batch_tokens=batch_tokens,
+        precision=precision,
+        device=device,
     )
-    heads = alignment_heads or ("auto" if alignments else None)
-    pieces = tuple(forbid or ())
-    options = SearchOptions(
-        min_length, no_repeat_ngram, repetition_penalty, pieces, sampling, heads, exact, mbr
-    )
-    shape = LineFormat(form, column, field, 1 if mbr else n_best, scores)
-    lines = read_input(source, errors)
-    prefixes = None if prefix is None else read_lines(prefix, "--prefix")
-    job = ResumableOutput(resume)
-    job.made_with["--prefix"] = sha256_of(prefix) if prefix and prefix.is_file() else str(prefix)
-    with open_output(output, job.open) as file:
-        translator = load_translator(
-            model,
-            {"beam_size": beam_size, "length_penalty": length_penalty},
-            batch_tokens=batch_tokens,
-            precision=precision,
-            device=device,
-            n_best=n_best,
-            options=options,
-            ensemble=ensemble,
-            workers=workers,
-            say=say,
-        )
-        with translator:
-            run(
-                translator,
-                lines,
-                prefixes,
-                shape,
-                file,
-                job,
-                0.2 if source == "-" and max_wait is None else max_wait,
-            )
-    say(translator.tally.summary())
+    translate_file(options, say)

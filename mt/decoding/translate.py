@@ -182,12 +182,12 @@ class Translator:
         `prefixes`: what each output is to begin with, one for each line; DataError if there are more or fewer.
         """
         lines = iter(lines)
-        for results in self.windows(
+        for results in self.translate_windows(
             iter(lambda: list(itertools.islice(lines, WINDOW)), []), prefixes
         ):
             yield from results
 
-    def windows(
+    def translate_windows(
         self, windows: Iterable[list[str]], prefixes: Iterable[str] | None = None
     ) -> Iterator[list[Translation]]:
         """As `translate`, of windows of lines that the caller has cut."""

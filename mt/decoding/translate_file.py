@@ -1,0 +1,127 @@
+"""The whole of `mt translate`: its options in, an output file and a summary out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mt.data.corpus import read_lines
+from mt.decoding.formats import LineFormat
+from mt.decoding.options import Sampling, SearchOptions, sampling_of
+from mt.decoding.resume import ResumableOutput
+from mt.decoding.streaming import open_output, read_input, translate_lines
+from mt.decoding.translate import Translator, load_translator
+from mt.errors import ConfigError
+from mt.files import sha256_of
+
+# Seconds after which lines from stdin are translated if no more arrive.
+STDIN_WAIT = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions:
+    """The options of `mt translate` as given on the command line; None: not given."""
+
+    models: Sequence[Path]
+    source: str = "-"
+    output: str = "-"
+    beam_size: int | None = None
+    length_penalty: float | None = None
+    n_best: int = 1
+    scores: bool = False
+    line_format: str = "text"
+    column: int | None = None
+    field: str | None = None
+    errors: str = "strict"
+    resume: bool = False
+    max_wait: float | None = None
+    alignments: bool = False
+    alignment_heads: str | None = None
+    prefix: Path | None = None
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    repetition_penalty: float = 1.0
+    forbid: Sequence[str] = ()
+    exact: bool = False
+    sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    mbr: str | None = None
+    ensemble: str | None = None
+    workers: int | None = None
+    batch_tokens: int | None = None
+    precision: str = "auto"
+    device: str = "auto"
+
+    def search_options(self) -> SearchOptions:
+        """Return what is asked of the search. Raises ConfigError for what does not go together."""
+        return SearchOptions(
+            min_length=self.min_length,
+            no_repeat_ngram=self.no_repeat_ngram,
+            repetition_penalty=self.repetition_penalty,
+            forbidden=tuple(self.forbid),
+            sampling=self._sampling(),
+            alignment=self.alignment_heads or ("auto" if self.alignments else None),
+            exact=self.exact,
+            mbr=self.mbr,
+        )
+
+    def _sampling(self) -> Sampling | None:
+        values = {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "seed": self.seed,
+        }
+        given = {name: value for name, value in values.items() if value is not None}
+        return sampling_of(self.sample, self.beam_size, given)
+
+    def format_of_lines(self) -> LineFormat:
+        """Return the format of input and output lines. Raises ConfigError as `LineFormat` does."""
+        outputs = 1 if self.mbr else self.n_best
+        return LineFormat(self.line_format, self.column, self.field, outputs, self.scores)
+
+    def load_translator(self, search: SearchOptions, say: Callable[[str], None]) -> Translator:
+        """Load the models, ready to translate."""
+        return load_translator(
+            self.models,
+            {"beam_size": self.beam_size, "length_penalty": self.length_penalty},
+            batch_tokens=self.batch_tokens,
+            precision=self.precision,
+            device=self.device,
+            n_best=self.n_best,
+            options=search,
+            ensemble=self.ensemble,
+            workers=self.workers,
+            say=say,
+        )
+
+
+def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> None:
+    """Translate `options.source` into `options.output` and `say` a summary.
+
+    Options, input and output are checked before a model is loaded. Raises MtError for what the
+    user must correct.
+    """
+    if options.resume and options.output == "-":
+        raise ConfigError("--resume: continues an output file; name it with -o")
+    search = options.search_options()
+    line_format = options.format_of_lines()
+    lines = read_input(options.source, options.errors)
+    prefix = options.prefix
+    prefixes = None if prefix is None else read_lines(prefix, "--prefix")
+    output = ResumableOutput(options.resume)
+    output.made_with["--prefix"] = (
+        sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
+    )
+    max_wait = options.max_wait
+    if max_wait is None and options.source == "-":
+        max_wait = STDIN_WAIT
+    with open_output(options.output, output.open) as file:
+        translator = options.load_translator(search, say)
+        with translator:
+            translate_lines(translator, lines, prefixes, line_format, file, output, max_wait)
+    say(translator.tally.summary())
