@@ -508,16 +508,16 @@ def d_model(tree: Any) -> Any:
     ("harm", "said"),
     [
         (without("meta.json"), ["must be a run directory, a checkpoint or an exported folder", "meta.json"]),
-        (without("model.safetensors"), ["is no whole model folder", "model.safetensors", "No such file"]),
+        (without("model.safetensors"), ["not a complete model folder", "model.safetensors", "No such file"]),
         (without("tokenizer.model"), ["holds no tokenizer", "tokenizer.model"]),
         (damage("model.safetensors"), ["model.safetensors: damaged, its checksum differs"]),
         (damage("tokenizer.model"), ["tokenizer"]),
-        (damage("meta.json"), ["is no whole model folder", "meta.json"]),
+        (damage("meta.json"), ["not a complete model folder", "meta.json"]),
         (meta(lambda tree: tree | {"format": 99}), ["written by a newer mt (format 99", "install that version"]),
-        (meta(lambda tree: []), ["is no whole model folder", "meta.json"]),
-        (meta(lambda tree: {"format": 1}), ["is no whole model folder", "meta.json"]),
-        (meta(lambda tree: tree | {"format": "x"}), ["is no whole", "meta.json"]),
-        (meta(lambda tree: tree | {"sha256": []}), ["is no whole", "meta.json"]),
+        (meta(lambda tree: []), ["not a complete model folder", "meta.json"]),
+        (meta(lambda tree: {"format": 1}), ["not a complete model folder", "meta.json"]),
+        (meta(lambda tree: tree | {"format": "x"}), ["not a complete", "meta.json"]),
+        (meta(lambda tree: tree | {"sha256": []}), ["not a complete", "meta.json"]),
         (meta(lambda tree: tree | {"config": 3}), ["meta.json"]),
         (meta(lacking("config")), ["meta.json", "config"]),
         (meta(lacking("tokenizer")), ["meta.json", "tokenizer"]),
@@ -545,10 +545,10 @@ def test_places_where_no_model_is(mt: Mt, tmp_path: Path) -> None:
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"x")
     for name, problem in (
-        ("nowhere", "there is nothing at this path"),
-        ("empty", "neither meta.json nor checkpoints/best is in it"),
-        ("file", "neither meta.json nor checkpoints/best is in it"),
-        ("young", "this run has saved no checkpoint yet; wait for its first validation"),
+        ("nowhere", "nothing exists at this path"),
+        ("empty", "it contains neither meta.json nor checkpoints/best"),
+        ("file", "it contains neither meta.json nor checkpoints/best"),
+        ("young", "this run has not saved a checkpoint yet; wait for its first validation"),
     ):
         assert refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n")) == (
             f"--model {tmp_path / name}: must be a run directory, a checkpoint or an exported folder; {problem}"
@@ -774,7 +774,7 @@ def test_an_average_is_the_mean_and_serves_as_a_model(
     for arguments, message in (
         (
             [tiny_run, "-o", tmp_path / "mean", "--last", 1],
-            f"--output {tmp_path / 'mean'}: is there already",
+            f"--output {tmp_path / 'mean'}: already exists",
         ),
         (
             [tiny_run, "-o", tmp_path / "new", "--last", 99],
@@ -782,11 +782,11 @@ def test_an_average_is_the_mean_and_serves_as_a_model(
         ),
         (
             [tmp_path / "no", "-o", tmp_path / "new"],
-            f"{tmp_path / 'no'}: must be a run directory, there is nothing",
+            f"{tmp_path / 'no'}: must be a run directory; nothing exists",
         ),
         (
             [tmp_path, "-o", tmp_path / "new"],
-            f"{tmp_path}: must be a run directory, there is no checkpoint in it",
+            f"{tmp_path}: must be a run directory; it has no checkpoint",
         ),
         ([tiny_run, "-o", source / "new", "--last", 1], f"{source / 'new'}: cannot be saved"),
     ):

@@ -560,7 +560,7 @@ def test_a_folder_without_a_model(
     for base, expected in (
         (
             tmp_path / "no",
-            f"train.init_from {tmp_path / 'no'}: {start} there is nothing at this path",
+            f"train.init_from {tmp_path / 'no'}: {start} nothing exists at this path",
         ),
         (
             empty,
@@ -584,7 +584,7 @@ def test_the_command_says_it_and_ends_with_2(settings: Mapped, tmp_path: Path, m
     config = tmp_path / "tuned.yaml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     expected = (
-        "train.init_from no/run: must be a run directory, a checkpoint or an exported folder; there is nothing at this "
+        "train.init_from no/run: must be a run directory, a checkpoint or an exported folder; nothing exists at this "
         "path"
     )
     sets = ["-c", config, "--set", "train.init_from=no/run"]

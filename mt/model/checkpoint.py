@@ -1,17 +1,20 @@
-"""Weights and state become files, atomically, and back.
+"""Save and load model folders: atomic writes, checksums, no code executed on loading.
 
-A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums); a
-checkpoint of a run also `state.pt`, from which training goes on. Nothing in them runs code when loaded.
+A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
+checkpoint of a training run also holds `state.pt`, from which training resumes.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, cast
 
 import torch
@@ -27,17 +30,24 @@ from mt.files import sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
 
 FORMAT = 1
-WEIGHTS, STATE, META = "model.safetensors", "state.pt", "meta.json"
-CHECKPOINTS, LAST, BEST = "checkpoints", "last", "best"
+# Files of a model folder.
+WEIGHTS = "model.safetensors"
+STATE = "state.pt"
+META = "meta.json"
+# Where a run directory keeps its model folders, and the links to two of them.
+CHECKPOINTS = "checkpoints"
+LAST = "last"
+BEST = "best"
+REMEDY = "use another checkpoint, or copy this one again"
 
 
 class DamagedError(CheckpointError):
-    """A model folder that is not as it was written."""
+    """A model folder is incomplete, or its content differs from what was written."""
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """All that translating takes."""
+    """A model ready to translate: weights, tokenizer and config of one model folder."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -47,15 +57,18 @@ class LoadedModel:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name, a tied matrix once."""
+    """Parameters by name; a tied matrix appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> None:
-    """Copy `weights` into the model; CheckpointError where names or shapes differ."""
+    """Copy `weights` into the model.
+
+    Raises CheckpointError, starting with `where`, if names or shapes differ from the model's.
+    """
     own = weights_of(model)
     faults = [f"{name} is missing" for name in own.keys() - weights.keys()]
-    faults += [f"{name} is not of this model" for name in weights.keys() - own.keys()]
+    faults += [f"{name} is not part of this model" for name in weights.keys() - own.keys()]
     faults += [
         f"{name} must be {tuple(own[name].shape)}, found {tuple(weights[name].shape)}"
         for name in own.keys() & weights.keys()
@@ -63,8 +76,8 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
     ]
     if faults:
         raise CheckpointError(
-            f"{where}: the weights do not fit the config: {'; '.join(sorted(faults)[:5])}; weights and config must "
-            "come from one run: copy them again"
+            f"{where}: the weights do not fit the config: {'; '.join(sorted(faults)[:5])}; "
+            "weights and config must come from the same run: copy both again"
         )
     with torch.no_grad():
         for name, parameter in own.items():
@@ -72,9 +85,10 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
-    """The model of a config, with fresh weights."""
-    sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
-    return Transformer(config.model, *sizes, tokenizer.joint)
+    """Build the model of a config with freshly initialised weights."""
+    return Transformer(
+        config.model, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size, tokenizer.joint
+    )
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -87,18 +101,21 @@ def save_model_folder(
     state: Mapping[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Write a model folder; it is at `folder` whole, or not at all and what was there before still is.
+    """Write a model folder atomically: a failure leaves whatever was at `folder` untouched.
 
-    Raises CheckpointError where it cannot be written (a full disk, a read-only folder).
+    Raises CheckpointError if it cannot be written (disk full, folder read-only).
     """
-    partial, before = _beside(folder, "partial"), _beside(folder, "before")
+    partial = _beside(folder, "partial")
+    before = _beside(folder, "before")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
         save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
         if state is not None:
-            torch.save(dict(state), partial / STATE)
+            # Through a file of our own: torch's writer hides the system's error.
+            with (partial / STATE).open("wb") as file:
+                torch.save(dict(state), file)
         if tokenizer is not None:
             tokenizer.save(partial)
         checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
@@ -107,23 +124,40 @@ def save_model_folder(
             json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8"
         )
         sync_files(partial)
-        if folder.exists():  # a process killed here leaves it to `tidy`
+        if folder.exists():  # if the process is killed after this line, `tidy` restores it
             shutil.rmtree(before, ignore_errors=True)
             folder.rename(before)
         partial.rename(folder)
         sync_folder(folder.parent)
         shutil.rmtree(before, ignore_errors=True)
-    # torch reports a full disk as RuntimeError, safetensors as its own error.
     except (OSError, RuntimeError, SafetensorError) as error:
-        shutil.rmtree(partial, ignore_errors=True)  # it takes room too
+        shutil.rmtree(partial, ignore_errors=True)  # before the free space is measured
         free = shutil.disk_usage(_existing_parent(folder)).free / 1e6
+        # Adam's state is twice the size of the weights.
         need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
         raise CheckpointError(
-            f"{folder}: cannot be saved ({error}); it needs {need:,.1f} MB or more, {free:,.1f} MB are free there. "
-            "What was saved before is whole: make room or give another place, then run the same command again"
+            f"{folder}: cannot be saved ({_reason(error)}); it needs at least {need:,.1f} MB, "
+            f"{free:,.1f} MB are free there. Everything saved earlier is intact: free some space "
+            "or choose another folder, then run the same command again"
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _reason(error: BaseException) -> str:
+    """The operating system's words for a failed write, such as `No space left on device`.
+
+    torch raises a RuntimeError of its own while it handles the OSError; safetensors quotes the
+    number of the error.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror
+        if number := re.search(r"\(os error (\d+)\)", str(cause)):
+            return os.strerror(int(number[1]))
+        cause = cause.__context__
+    return "writing failed"
 
 
 def _beside(folder: Path, kind: str) -> Path:
@@ -134,38 +168,42 @@ def _existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
-def point(run: Path, name: str, folder: Path) -> None:
-    """Let `checkpoints/last` or `checkpoints/best` name a checkpoint, at one stroke."""
-    link = run / CHECKPOINTS / name
+def point(run_dir: Path, name: str, folder: Path) -> None:
+    """Let the link `checkpoints/last` or `checkpoints/best` name a checkpoint, atomically."""
+    link = run_dir / CHECKPOINTS / name
     beside = link.with_name(f".{name}.partial")
     beside.unlink(missing_ok=True)
     beside.symlink_to(folder.name)
     beside.replace(link)
 
 
-def prune(run: Path, keep: set[str]) -> None:
+def prune(run_dir: Path, keep: set[str]) -> None:
     """Delete the checkpoints of a run whose names are not in `keep`."""
-    for folder in checkpoints(run):
+    for folder in checkpoints(run_dir):
         if folder.name not in keep:
-            # Renamed first: half deleted it must not pass for a damaged checkpoint.
-            shutil.rmtree(_beside(folder, "partial"), ignore_errors=True)
-            folder.rename(_beside(folder, "partial"))
-            shutil.rmtree(_beside(folder, "partial"), ignore_errors=True)
+            # Renamed first: a half-deleted folder would look like a damaged checkpoint.
+            partial = _beside(folder, "partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            folder.rename(partial)
+            shutil.rmtree(partial, ignore_errors=True)
 
 
-def prune_after(run: Path, step: int) -> None:
-    """Delete the checkpoints of a run after update `step`."""
-    prune(run, {folder.name for folder in checkpoints(run) if step_of(folder.name) <= step})
+def prune_after(run_dir: Path, step: int) -> None:
+    """Delete the checkpoints of a run that were saved after update `step`."""
+    prune(run_dir, {folder.name for folder in checkpoints(run_dir) if step_of(folder.name) <= step})
 
 
-def tidy(run: Path) -> None:
-    """Clear away what a process left that was killed while it saved; only for who holds the run directory."""
-    for path in (run / CHECKPOINTS).glob(".*.before"):
+def tidy(run_dir: Path) -> None:
+    """Clean up after a process that was killed while saving: restore or delete what it left.
+
+    Only the holder of the run directory's lock may call this.
+    """
+    for path in (run_dir / CHECKPOINTS).glob(".*.before"):
         folder = path.with_name(path.name[1:].removesuffix(".before"))
         if not folder.exists():
             path.rename(folder)
         shutil.rmtree(path, ignore_errors=True)
-    for path in (run / CHECKPOINTS).glob(".*.partial"):
+    for path in (run_dir / CHECKPOINTS).glob(".*.partial"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         else:
@@ -176,90 +214,91 @@ def tidy(run: Path) -> None:
 
 
 def step_name(step: int) -> str:
-    """Folder of the checkpoint after update `step`."""
+    """Name the folder of the checkpoint after update `step`: `step-00002000`."""
     return f"step-{step:08d}"
 
 
 def step_of(name: str) -> int:
-    """The update that `step_name` made a name of."""
+    """Return the update in a checkpoint's name, the inverse of `step_name`."""
     return int(name.removeprefix("step-"))
 
 
-def checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; nothing that somebody else has put beside them."""
+def checkpoints(run_dir: Path) -> list[Path]:
+    """List the checkpoints of a run, oldest first; other files beside them are ignored."""
     return sorted(
         path
-        for path in (run / CHECKPOINTS).glob("step-*")
+        for path in (run_dir / CHECKPOINTS).glob("step-*")
         if re.fullmatch(r"step-\d{8,}", path.name)
     )
 
 
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """`meta.json` of a model folder whose files `names` are all there with their right checksums.
+    """Read `meta.json` of a model folder and verify the checksums of the files `names`.
 
-    Raises DamagedError where they are not, CheckpointError where a newer mt wrote them.
+    Raises DamagedError if a file is missing or differs, CheckpointError if a newer mt wrote it.
     """
-    remedy = "use another checkpoint, or copy this one again"
     try:
         meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        _need(meta, format=int, sha256=dict)
+        _require(meta, format=int, sha256=dict)
         if meta["format"] > FORMAT:
             raise CheckpointError(
-                f"{folder}: was written by a newer mt (format {meta['format']}, this one reads up to {FORMAT}); "
-                "install that version"
+                f"{folder}: was written by a newer mt (format {meta['format']}, this version reads "
+                f"up to {FORMAT}); install that version"
             )
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 raise DamagedError(
-                    f"{folder / name}: damaged, its checksum differs from the one in {META}; {remedy}"
+                    f"{folder / name}: damaged, its checksum differs from the one in {META}; "
+                    f"{REMEDY}"
                 )
     except OSError as error:
         reason = f"{error.filename}: {error.strerror}"
-        raise DamagedError(f"{folder}: is no whole model folder ({reason}); {remedy}") from error
-    except (ValueError, TypeError) as error:  # also what json makes of a damaged file
+        raise DamagedError(f"{folder}: not a complete model folder ({reason}); {REMEDY}") from error
+    except (ValueError, TypeError) as error:  # json raises ValueError
         raise DamagedError(
-            f"{folder}: is no whole model folder ({META}: {error}); {remedy}"
+            f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
         ) from error
     return cast("dict[str, Any]", meta)
 
 
-def _need(meta: Any, **kinds: type) -> None:
-    """ValueError where `meta.json` lacks a key, or holds something of another kind there."""
+def _require(meta: Any, **kinds: type) -> None:
+    """Raise ValueError if `meta.json` lacks one of the keys, or its value has another type."""
     if not isinstance(meta, dict):
-        raise ValueError("it is no JSON object")
-    if lacking := [key for key, kind in kinds.items() if not isinstance(meta.get(key), kind)]:
-        raise ValueError(f"it lacks {', '.join(lacking)}")
+        raise ValueError("not a JSON object")
+    if missing := [key for key, kind in kinds.items() if not isinstance(meta.get(key), kind)]:
+        raise ValueError(f"{', '.join(missing)} missing")
 
 
 def whole_checkpoints(
-    run: Path, log: Callable[[str], None]
+    run_dir: Path, log: Callable[[str], None]
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The undamaged checkpoints of a run and their metas, newest first; says which ones are passed over."""
-    for folder in reversed(checkpoints(run)):
+    """Yield the undamaged checkpoints of a run with their meta, newest first; log the others."""
+    for folder in reversed(checkpoints(run_dir)):
         try:
             yield folder, read_meta(folder, [WEIGHTS, STATE])
         except DamagedError as error:
-            log(f"{error}. Passed over for the checkpoint before it")
+            log(f"{error}. Skipped; trying the checkpoint before it")
 
 
 def all_finite(weights: Iterable[Tensor]) -> bool:
-    """Whether all of them are numbers, nan and infinities being none; waits for their device once."""
+    """Whether no weight is NaN or infinite; synchronises with the device once."""
     return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
 
 
-def latest_good(run: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """The newest undamaged checkpoint of a run whose weights are all numbers, and its meta."""
-    for folder, meta in whole_checkpoints(run, log):
+def latest_good(run_dir: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """Find the newest undamaged checkpoint of a run whose weights are all finite, with its meta."""
+    for folder, meta in whole_checkpoints(run_dir, log):
         if all_finite(load_weights(folder).values()):
             return folder, meta
-        log(
-            f"{folder}: holds weights that are no numbers. Passed over for the checkpoint before it"
-        )
+        log(f"{folder}: has non-finite weights. Skipped; trying the checkpoint before it")
     return None
 
 
 def find_model(path: Path, option: str = "--model") -> Path:
-    """The model folder that `--model` (or a key) names: itself, or the best (else the last) checkpoint of a run."""
+    """Resolve what `--model` (or the key `option`) names to a model folder.
+
+    A run directory stands for its best checkpoint, or its last one if none is the best yet.
+    """
     if (path / META).is_file():
         return path.resolve()
     for name in (BEST, LAST):
@@ -267,50 +306,63 @@ def find_model(path: Path, option: str = "--model") -> Path:
         if (link / META).is_file():
             return link.resolve()
     if not path.exists():
-        problem = "there is nothing at this path"
+        problem = "nothing exists at this path"
     elif (path / CHECKPOINTS).is_dir():
-        problem = "this run has saved no checkpoint yet; wait for its first validation"
+        problem = "this run has not saved a checkpoint yet; wait for its first validation"
     else:
-        problem = f"neither {META} nor {CHECKPOINTS}/{BEST} is in it"
+        problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
     raise CheckpointError(
         f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
     )
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in a model folder, on the CPU."""
+    """Read the weights of a model folder, on the CPU."""
+    path = folder / WEIGHTS
     try:
-        return load_file(folder / WEIGHTS)
-    except Exception as error:
-        raise CheckpointError(f"{folder / WEIGHTS}: cannot be read: {error}") from error
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}); {REMEDY}") from error
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The training state of a checkpoint. Only tensors and plain values are accepted, never code."""
+    """Read the training state of a checkpoint: tensors and plain values only, never code."""
+    path = folder / STATE
     try:
-        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise CheckpointError(f"{folder / STATE}: cannot be read: {error}") from error
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a foreign file's pickle protocol
+            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        # torch's message recommends to load the file unsafely.
+        raise CheckpointError(
+            f"{path}: refused, mt did not write it: only tensors and plain values are loaded, "
+            "anything else could run code; use the state.pt that the run wrote"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:  # by where the damage is
+        raise CheckpointError(f"{path}: damaged, torch cannot read it; {REMEDY}") from error
     return state
 
 
 def load_model(path: Path) -> LoadedModel:
-    """The model at a run directory, checkpoint or exported folder, with its tokenizer and config."""
+    """Load the model at a run directory, checkpoint or exported folder."""
     folder = find_model(path)
     meta = read_meta(folder, [WEIGHTS])
     try:
-        _need(meta, config=dict, tokenizer=str)
+        _require(meta, config=dict, tokenizer=str)
     except ValueError as error:
         raise DamagedError(
-            f"{folder}: is no whole model folder ({META}: {error}); copy it again"
+            f"{folder}: not a complete model folder ({META}: {error}); copy it again"
         ) from error
     config = config_from_mapping(meta["config"], str(folder / META))
-    # A checkpoint of a run shares the tokenizer of the run.
+    # The checkpoints of a run share the tokenizer of the run.
     of_run = not Tokenizer.is_in(folder) and folder.parent.name == CHECKPOINTS
     tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
-            f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer files there"
+            f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
+            "files there"
         )
     model = build_model(config, tokenizer)
     put_weights(model, load_weights(folder), str(folder / WEIGHTS))
@@ -318,54 +370,56 @@ def load_model(path: Path) -> LoadedModel:
 
 
 def average(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints of one model, summed in float64."""
+    """Average the weights of several checkpoints of one model, element by element, in float64."""
     total: dict[str, Tensor] = {}
     for folder in folders:
         read_meta(folder, [WEIGHTS])
         weights = load_weights(folder)
-        if total and {n: w.shape for n, w in weights.items()} != {
-            n: w.shape for n, w in total.items()
-        }:
+        if total and _shapes(weights) != _shapes(total):
             raise CheckpointError(
-                f"{folder}: is not of the same model as {folders[0]}; average one run's checkpoints"
+                f"{folder}: not the same model as {folders[0]}; average checkpoints of one run"
             )
         for name, tensor in weights.items():
             total[name] = total.get(name, 0) + tensor.double()
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
 
-def average_run(run: Path, count: int, output: Path, by_score: bool = False) -> list[int]:
-    """Write the mean of a run's newest (or, `by_score`, best) `count` checkpoints as a model folder; their updates.
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in weights.items()}
 
-    Raises CheckpointError if the run keeps fewer, or if something is at `output` already.
+
+def average_run(run_dir: Path, count: int, output: Path, by_score: bool = False) -> list[int]:
+    """Write the average of a run's newest (`by_score`: best) `count` checkpoints to `output`.
+
+    Returns their updates. Raises CheckpointError if the run keeps fewer, or if `output` exists.
     """
-    folders = checkpoints(run)
+    folders = checkpoints(run_dir)
     if not folders:
-        found = "there is no checkpoint in it" if run.exists() else "there is nothing at this path"
-        raise CheckpointError(f"{run}: must be a run directory, {found}")
+        found = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
+        raise CheckpointError(f"{run_dir}: must be a run directory; {found}")
     metas = {folder: read_meta(folder, []) for folder in folders}
     if by_score:
         scored = [folder for folder in folders if metas[folder].get("score") is not None]
-        # Of equally good ones the earlier is the better one, as in training.
-        folders = sorted(scored, key=lambda folder: -metas[folder]["score"])
-    chosen = sorted(folders[:count] if by_score else folders[-count:])
+        # The sort is stable: of equal scores the earlier checkpoint comes first, as in training.
+        chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]
+        asked = f"--best {count}"
+        kept = "with a score"
+        key = "keep_best"
+    else:
+        chosen = folders[-count:]
+        asked = f"--last {count}"
+        kept = "in all"
+        key = "keep_last"
     if len(chosen) < count:
-        option, kept, key = (
-            ("--best", "with a score", "keep_best")
-            if by_score
-            else ("--last", "in all", "keep_last")
-        )
         raise CheckpointError(
-            f"{run}: {option} {count} checkpoints asked for, the run keeps {len(chosen)} {kept}; ask for fewer, or "
-            f"train with a larger train.{key}"
+            f"{run_dir}: {asked} checkpoints asked for, the run keeps {len(chosen)} {kept}; "
+            f"ask for fewer, or train with a larger train.{key}"
         )
     if output.exists():
-        raise CheckpointError(
-            f"--output {output}: is there already; give another place, or remove it"
-        )
+        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
+    chosen = sorted(chosen)
     steps = [int(metas[folder]["step"]) for folder in chosen]
-    kept_keys = {key: metas[chosen[-1]][key] for key in ("config", "tokenizer", "step")}
-    save_model_folder(
-        output, average(chosen), {**kept_keys, "averaged": steps}, tokenizer=Tokenizer.load(run)
-    )
+    meta = {name: metas[chosen[-1]][name] for name in ("config", "tokenizer", "step")}
+    meta["averaged"] = steps
+    save_model_folder(output, average(chosen), meta, tokenizer=Tokenizer.load(run_dir))
     return steps

@@ -1,0 +1,219 @@
+"""The checkpoints of one training run: which one is last, best, intact, pruned or tidied away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mt.errors import CheckpointError
+from mt.model.checkpoint import (
+    checkpoints,
+    point,
+    prune,
+    read_meta,
+    save_model_folder,
+    step_name,
+    tidy,
+    whole_checkpoints,
+)
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run directory without checkpoints."""
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def save(run_dir: Path) -> Save:
+    """`save(4)`: the checkpoint of update 4, of a model with one weight."""
+
+    def saved(step: int, **meta: Any) -> Path:
+        folder = run_dir / "checkpoints" / step_name(step)
+        weights, state = {"w": torch.full((9,), float(step))}, {"moments": torch.arange(5.0)}
+        save_model_folder(folder, weights, {"step": step, **meta}, state)
+        return folder
+
+    return saved
+
+
+def flip(path: Path) -> None:
+    """Flip one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def drop(path: Path) -> None:
+    path.unlink()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir: Path) -> None:
+    for step in (1, 2, 3):
+        point(run_dir, "last", save(step))
+    point(run_dir, "best", run_dir / "checkpoints" / step_name(2))
+    moved = run_dir.rename(run_dir.with_name("moved"))
+    assert (moved / "checkpoints" / "last").resolve() == (
+        moved / "checkpoints" / step_name(3)
+    ).resolve()
+    assert (moved / "checkpoints" / "best").resolve() == (
+        moved / "checkpoints" / step_name(2)
+    ).resolve()
+    assert sorted(os.listdir(moved / "checkpoints")) == ["best", "last", *map(step_name, (1, 2, 3))]
+
+
+DAMAGES = [
+    (damage, name)
+    for damage in (truncate, flip, drop, empty)
+    for name in ("model.safetensors", "state.pt", "meta.json")
+    if (damage, name) != (flip, "meta.json")  # JSON with a bit flipped may still be valid
+]
+
+
+@pytest.mark.parametrize(("damage", "name"), DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before_it(
+    damage: Callable[[Path], None], name: str, save: Save, run_dir: Path
+) -> None:
+    first, second = save(1), save(2)
+    damage(second / name)
+    said: list[str] = []
+    found = next(whole_checkpoints(run_dir, said.append), None)
+    assert found is not None
+    assert (found[0], found[1]["step"]) == (first, 1)
+    (line,) = said
+    assert line.startswith(str(second))
+    assert "damaged, its checksum differs" in line or "not a complete model folder (" in line
+    assert line.endswith(
+        "use another checkpoint, or copy this one again. Skipped; trying the checkpoint before it"
+    )
+
+
+def test_the_newest_checkpoint_is_used_silently_if_it_is_intact(save: Save, run_dir: Path) -> None:
+    for step in (9, 10, 100):  # as numbers, not as text
+        save(step)
+    said: list[str] = []
+    found = next(whole_checkpoints(run_dir, said.append), None)
+    assert found is not None
+    assert found[1]["step"] == 100
+    assert said == []
+
+
+def test_foreign_folders_beside_the_checkpoints_are_left_alone(save: Save, run_dir: Path) -> None:
+    kept = save(4)
+    copy = kept.with_name("step-00000004-good")
+    shutil.copytree(kept, copy)
+    newest = save(5)
+    assert checkpoints(run_dir) == [kept, newest]
+    prune(run_dir, {newest.name})
+    assert sorted(path.name for path in newest.parent.iterdir()) == [copy.name, newest.name]
+
+
+def test_if_all_are_damaged_there_is_none(save: Save, run_dir: Path) -> None:
+    for step in (1, 2):
+        truncate(save(step) / "state.pt")
+    said: list[str] = []
+    assert next(whole_checkpoints(run_dir, said.append), None) is None
+    assert len(said) == 2
+
+
+def test_a_newer_format_is_not_taken_for_damage(save: Save, run_dir: Path) -> None:
+    """Skipping it for an older checkpoint would throw work away."""
+    save(1)
+    folder = save(2)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | {"format": 2}))
+    with pytest.raises(CheckpointError) as error:
+        next(whole_checkpoints(run_dir, lambda _: None), None)
+    assert str(error.value) == (
+        f"{folder}: was written by a newer mt (format 2, this version reads up to 1); "
+        "install that version"
+    )
+
+
+def test_prune_keeps_the_named_checkpoints(save: Save, run_dir: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(step)
+    point(run_dir, "last", run_dir / "checkpoints" / step_name(4))
+    prune(run_dir, {step_name(2), step_name(4)})
+    assert sorted(os.listdir(run_dir / "checkpoints")) == ["last", step_name(2), step_name(4)]
+
+
+def test_a_half_deleted_checkpoint_is_ignored(
+    save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As left by a process killed while deleting."""
+    save(1)
+    save(2)
+
+    def killed(folder: Path, **_: Any) -> None:
+        for path in list(Path(folder).glob("*"))[:1]:
+            path.unlink()
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    prune(run_dir, {step_name(2)})
+    monkeypatch.undo()
+    assert [folder.name for folder in checkpoints(run_dir)] == [step_name(2)]
+    tidy(run_dir)
+    assert os.listdir(run_dir / "checkpoints") == [step_name(2)]
+
+
+def test_tidy_cleans_up_after_a_killed_save(
+    save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while writing: half a folder. Killed between two renames: the old one comes back."""
+    folder = save(1)
+    before = content_of(folder)
+    half_written = folder.with_name(f".{step_name(2)}.partial")
+    half_written.mkdir()
+    (half_written / "model.safetensors").write_bytes(b"half")
+    (run_dir / "checkpoints" / ".last.partial").symlink_to("nowhere")
+    renames = 0
+
+    def killed(self: Path, target: Path) -> Path:
+        nonlocal renames
+        renames += 1
+        if renames == 2:
+            raise KeyboardInterrupt
+        os.rename(self, target)
+        return target
+
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(1, note="after")
+    monkeypatch.undo()
+    assert not folder.exists()
+    tidy(run_dir)
+    assert os.listdir(run_dir / "checkpoints") == [folder.name]
+    assert content_of(folder) == before
+
+
+def test_tidy_keeps_the_new_folder_if_both_are_there(save: Save, run_dir: Path) -> None:
+    folder = save(1, note="before")
+    shutil.copytree(folder, run_dir / "copy")
+    save(1, note="after")
+    (run_dir / "copy").rename(run_dir / "checkpoints" / f".{folder.name}.before")
+    tidy(run_dir)
+    assert os.listdir(run_dir / "checkpoints") == [step_name(1)]
+    assert read_meta(run_dir / "checkpoints" / step_name(1), [])["note"] == "after"
