@@ -1,4 +1,4 @@
-"""Constraints one by one on small tables, then inside the searches; and sampling."""
+"""Constraints one by one on small tables, then inside the searches."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import Counter
 
 import pytest
 import torch
-from test_search import A, B, C, Model, ScriptedStepper, random_model, scripted
+from scripted_stepper import A, B, C, Model, ScriptedStepper, random_model, scripted
 from torch import Tensor
 
-from mt.data.tokenizer import BOS, EOS, PAD, UNK
+from mt.data.tokenizer import EOS
 from mt.decoding.constraints import (
     Constraint,
     Past,
     forbid,
+    force_prefixes,
     min_length,
     no_repeat_ngram,
-    prefixed,
     repetition_penalty,
 )
-from mt.decoding.search import beam_search, draw, greedy_search, sampling_search
+from mt.decoding.search import beam_search, greedy_search
 
 VOCAB = 7
 INF = math.inf
@@ -30,7 +30,10 @@ INF = math.inf
 def changed(
     constrain: Constraint, tokens: list[list[int]], rows: list[int] | None = None
 ) -> list[list[float]]:
-    """What becomes of log-probabilities -1, -2, ..., -7 of the 7 tokens after each of these pasts, one a sentence."""
+    """Apply a constraint to log-probabilities -1, -2, ..., -7 of the 7 tokens after each past.
+
+    Each past is a sentence of its own.
+    """
     past = torch.tensor(tokens, dtype=torch.long).view(len(tokens), 1, -1)
     log_probs = -torch.arange(1.0, VOCAB + 1).repeat(len(tokens), 1, 1)
     constrain(log_probs, Past(torch.tensor(rows or range(len(tokens))), past))
@@ -82,36 +85,36 @@ def test_no_row_of_n_pieces_twice(n: int, past: list[int], forbidden: list[int])
     assert changed(no_repeat_ngram(n), [past]) == [without(*forbidden)]
 
 
-def test_hypotheses_of_a_sentence_are_ruled_each_by_its_own_past() -> None:
+def test_each_hypothesis_is_constrained_by_its_own_past() -> None:
     past = Past(torch.tensor([0]), torch.tensor([[[A, B, A], [A, A, B]]]))
     log_probs = -torch.arange(1.0, VOCAB + 1).repeat(1, 2, 1)
     no_repeat_ngram(2)(log_probs, past)
     assert log_probs[0].tolist() == [without(B), without()]
 
 
-def test_forced_beginnings() -> None:
-    """By the sentence's place in the call; the others go free, and so does what comes after."""
+def test_forced_prefixes() -> None:
+    """A prefix belongs to the sentence's index in the search; what comes after it is free."""
 
     def only(token: int) -> list[float]:
         return without(*(set(range(VOCAB)) - {token}))
 
-    constrain = prefixed([[A, B], [], [C]])
+    constrain = force_prefixes([[A, B], [], [C]])
     assert changed(constrain, [[], [], []]) == [only(A), without(), only(C)]
     assert changed(constrain, [[A], [A], [C]]) == [only(B), without(), without()]
     assert changed(constrain, [[C], [A]], rows=[2, 0]) == [without(), only(B)]
     assert changed(constrain, [[A, B]], rows=[0]) == [without()]
-    # It goes before the others, which rule the rest.
-    constrain = prefixed([[A], [B, C]], [forbid([A, C])])
+    # A prefix takes precedence over other constraints, which apply after it.
+    constrain = force_prefixes([[A], [B, C]], [forbid([A, C])])
     assert changed(constrain, [[], []]) == [only(A), only(B)]
     assert changed(constrain, [[A], [B]]) == [without(A, C), only(C)]
     assert changed(constrain, [[A, B], [B, C]]) == [without(A, C)] * 2
-    assert changed(prefixed([]), [[A]]) == [without()]
+    assert changed(force_prefixes([]), [[A]]) == [without()]
 
 
 # --- in the searches --------------------------------------------------------------------------
 
 
-def best_by_force(
+def best_by_brute_force(
     model: Model, limit: int, allowed: list[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], float]:
     """The most probable of these sequences, and its log-probability with the eos."""
@@ -127,14 +130,14 @@ def best_by_force(
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["forbid", "min_length", "no_repeat", "prefix", "all"])
 def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> None:
-    """All sequences of up to 4 of 3 words are tried; what is forbidden is not shared out."""
+    """Compare with all sequences of up to 4 of 3 words; probabilities are not renormalised."""
     model, limit = random_model(f"constrained {seed}"), 4
     chosen = {
         "forbid": [forbid([B])],
         "min_length": [min_length(3)],
         "no_repeat": [no_repeat_ngram(2)],
-        "prefix": [prefixed([[C, A]])],
-        "all": [prefixed([[C, A]], [min_length(4), no_repeat_ngram(2), forbid([B])])],
+        "prefix": [force_prefixes([[C, A]])],
+        "all": [force_prefixes([[C, A]], [min_length(4), no_repeat_ngram(2), forbid([B])])],
     }[name]
     every = [s for n in range(1, limit + 1) for s in itertools.product((A, B, C), repeat=n)]
     rules = {
@@ -146,7 +149,7 @@ def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> 
     rules["all"] = lambda s: (
         rules["prefix"](s) and len(s) == 4 and rules["no_repeat"](s) and B not in s[2:]
     )
-    expected, log_prob = best_by_force(model, limit, [s for s in every if rules[name](s)])
+    expected, log_prob = best_by_brute_force(model, limit, [s for s in every if rules[name](s)])
     stepper = ScriptedStepper([model], 81)
     ((found, *_),) = beam_search(
         stepper, torch.tensor([limit]), beam_size=81, length_penalty=0.0, constraints=chosen
@@ -157,9 +160,13 @@ def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> 
 
 def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
     model = scripted(
-        {A: 0.6, B: 0.4}, A={A: 0.7, B: 0.2, EOS: 0.1}, AA={A: 0.9, EOS: 0.1}, AB={EOS: 1.0}, B={EOS: 1.0},
+        {A: 0.6, B: 0.4},
+        A={A: 0.7, B: 0.2, EOS: 0.1},
+        AA={A: 0.9, EOS: 0.1},
+        AB={EOS: 1.0},
+        B={EOS: 1.0},
         AAA={EOS: 1.0},
-    )  # fmt: skip
+    )
 
     def greedy(*constraints: Constraint) -> tuple[tuple[int, ...], float]:
         (found,) = greedy_search(
@@ -171,7 +178,7 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
     assert greedy(no_repeat_ngram(1)) == ((A, B), 0.12)  # 0.6 x 0.2
     assert greedy(no_repeat_ngram(2)) == ((A, A), 0.042)  # 0.6 x 0.7 x 0.1
     assert greedy(forbid([A])) == ((B,), 0.4)
-    assert greedy(prefixed([[B]])) == ((B,), 0.4)
+    assert greedy(force_prefixes([[B]])) == ((B,), 0.4)
 
 
 def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
@@ -196,7 +203,7 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
 
     def run(chosen: list[int], size: int) -> list[tuple[int, ...]]:
         stepper = ScriptedStepper([models[i] for i in chosen], size)
-        rules = [prefixed([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
+        rules = [force_prefixes([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
         options = {"length_penalty": 1.0, "constraints": rules}
         found = torch.tensor([limits[i] for i in chosen])
         if size == 1:
@@ -209,92 +216,6 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
         assert all(
             list(tokens[: len(p)]) == p for tokens, p in zip(together, prefixes, strict=True)
         )
-
-
-# --- sampling ---------------------------------------------------------------------------------
-
-PROBS = [0.0, 0.5, 0.2, 0.3]
-
-
-def drawn(
-    numbers: list[float], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
-) -> list[int]:
-    logits = (torch.tensor(PROBS).log() + 7).repeat(len(numbers), 1)
-    return draw(
-        logits, torch.tensor(numbers, dtype=torch.float64), temperature, top_k, top_p
-    ).tolist()
-
-
-def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:
-    assert drawn([0.0, 0.49, 0.51, 0.69, 0.71, 0.999999]) == [1, 1, 2, 2, 3, 3]  # borders 0.5, 0.7
-    assert drawn([0.0, 0.62, 0.63, 0.999], top_k=2) == [1, 1, 3, 3]  # 0.5 and 0.3: border 0.625
-    assert drawn([0.0, 0.999], top_k=1) == [1, 1]
-    assert drawn([0.49, 0.51, 0.81, 0.999], top_k=99) == [1, 3, 2, 2]
-    assert drawn([0.0, 0.999], top_p=0.499) == [1, 1]
-    assert drawn([0.62, 0.63, 0.999], top_p=0.6) == [1, 3, 3]
-    assert drawn([0.79, 0.81], top_p=0.85) == [3, 2]  # 0.8 is not enough yet: all three
-    assert drawn([0.62, 0.63], top_k=2, top_p=0.9) == [1, 3]
-    # 0.25, 0.04 and 0.09 of 0.38: borders 0.658 and 0.763
-    assert drawn([0.65, 0.66, 0.76, 0.77], temperature=0.5) == [1, 2, 2, 3]
-    assert drawn([0.0, 0.5, 0.9999], temperature=0.01) == [1, 1, 1]
-
-
-def sample(
-    models: list[Model], limits: list[int], seeds: list[int], **options: float
-) -> list[tuple[int, ...]]:
-    stepper = ScriptedStepper(models, 1)
-    return [one.tokens for one in sampling_search(stepper, torch.tensor(limits), seeds, **options)]  # type: ignore[arg-type]
-
-
-def test_samples_come_as_often_as_the_model_says() -> None:
-    """10,000 draws: each count within 5 standard errors; and log-probabilities are the model's at any temperature."""
-    model = scripted(
-        {A: 0.5, B: 0.3, C: 0.2}, A={A: 0.9, EOS: 0.1}, AA={EOS: 1.0}, B={EOS: 1.0}, C={EOS: 1.0}
-    )
-    n = 10_000
-    counts = Counter(sample([model] * n, [3] * n, list(range(n))))
-    shares = {(A, A): 0.45, (A,): 0.05, (B,): 0.3, (C,): 0.2}
-    assert counts.keys() == shares.keys()
-    for tokens, share in shares.items():
-        assert abs(counts[tokens] / n - share) < 5 * math.sqrt(share * (1 - share) / n)
-    found = sampling_search(
-        ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), temperature=2.0
-    )
-    for one in found:
-        assert one.log_prob == pytest.approx(math.log(shares[one.tokens]), abs=1e-4)
-
-
-def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
-    models = [random_model(f"sampled {i}") for i in range(8)]
-    limits, seeds = [3, 8, 1, 6, 8, 2, 7, 5], [11, 12, 13, 14, 11, 15, 16, 17]
-    together = sample(models, limits, seeds, temperature=1.3)
-    for i in range(8):
-        assert sample([models[i]], [limits[i]], [seeds[i]], temperature=1.3) == [together[i]]
-    order = [5, 2, 7, 0, 1, 6, 4, 3]
-    assert sample([models[i] for i in order], [limits[i] for i in order], [seeds[i] for i in order], temperature=1.3) \
-        == [together[i] for i in order]  # fmt: skip
-    assert sample(models, limits, [seed + 100 for seed in seeds], temperature=1.3) != together
-
-
-def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
-    model = random_model("obedient")
-    for tokens in sample(
-        [model] * 200, [4] * 200, list(range(200)), constraints=[min_length(2), forbid([B])]
-    ):  # type: ignore[arg-type]
-        assert 2 <= len(tokens) <= 4
-        assert not {PAD, UNK, BOS, EOS, B} & set(tokens)
-    assert sample([], [], []) == []
-
-
-def test_a_sample_of_the_one_best_token_is_greedy_search() -> None:
-    models: list[Model] = [random_model(f"one {i}") for i in range(5)]
-    limits = torch.tensor([2, 5, 3, 6, 4])
-    greedy = greedy_search(ScriptedStepper(models, 1), limits, length_penalty=1.0)
-    sampled = sampling_search(
-        ScriptedStepper(models, 1), limits, range(5), top_k=1, length_penalty=1.0
-    )
-    assert [one.tokens for one in sampled] == [one.tokens for one in greedy]
-    assert [one.score for one in sampled] == pytest.approx([one.score for one in greedy], abs=1e-5)
 
 
 def test_constraints_see_log_probabilities() -> None:

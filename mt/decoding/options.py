@@ -11,9 +11,9 @@ from mt.data.tokenizer import EOS, UNK, Tokenizer
 from mt.decoding.constraints import (
     Constraint,
     forbid,
+    force_prefixes,
     min_length,
     no_repeat_ngram,
-    prefixed,
     repetition_penalty,
 )
 from mt.errors import ConfigError, DataError
@@ -134,7 +134,7 @@ def with_prefixes(
     prefixes: Sequence[Sequence[int]], constraints: list[Constraint]
 ) -> list[Constraint]:
     """The constraints of a batch whose sentences begin with these pieces."""
-    return [prefixed(prefixes, constraints)] if any(prefixes) else constraints
+    return [force_prefixes(prefixes, constraints)] if any(prefixes) else constraints
 
 
 def sampling_of(sample: bool, beam_size: int | None, given: Mapping[str, Any]) -> Sampling | None:
