@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from mt.data.corpus import read_lines
+from mt.data.text_files import read_lines
 from mt.decoding.translate import load_translator
 from mt.evaluation.metrics import score_corpus
 from mt.model.checkpoint import load_model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from corpora import multi30k
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
@@ -137,7 +136,7 @@ def test_cuts_for_a_budget_of_ten_by_hand(longest: list[int], ends: list[int]) -
 
 
 def test_neighbours_are_alike_on_both_sides() -> None:
-    """By target length; sources rise within one target length and fall within the next: 1 5, 5 1, 1 5."""
+    """By target length; sources rise within one target length, fall within the next."""
     src, tgt = np.array([5, 1, 1, 5, 5, 1]), np.array([2, 2, 3, 3, 4, 4])
     (batch,) = bucket(src, tgt, np.arange(6), 1000)
     assert batch.tolist() == [1, 0, 3, 2, 5, 4]
@@ -215,17 +214,9 @@ def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
     assert batch.tgt_out.tolist() == [40_000, 3]
 
 
-def corpora() -> Path:
-    """Where corpora too large to ship lie; skips where there are none."""
-    folder = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data"))
-    if not (folder / "multi30k" / "train.de.gz").exists():
-        pytest.skip(f"no multi30k/train.de.gz in {folder}; MT_CORPORA names another folder")
-    return folder
-
-
 @pytest.mark.multi30k
 def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
-    root = corpora() / "multi30k"
+    root = multi30k()
     source = Source(src="train.de.gz", tgt="train.en.gz")
     values = {
         "data": {"root": str(root), "train": [source.model_dump()]},

@@ -189,7 +189,7 @@ def _check_evaluate(
 
 def _read(path: str, where: str) -> list[str]:
     """All lines of a file or of stdin (`-`)."""
-    from mt.data.corpus import decode_lines, read_lines
+    from mt.data.text_files import decode_lines, read_lines
     from mt.errors import DataError
 
     if path == "-":

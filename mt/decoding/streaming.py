@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from mt.data.corpus import decode_lines, read_lines
+from mt.data.text_files import decode_lines, read_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.resume import ResumableOutput
 from mt.decoding.translate import WINDOW, Translator

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mt.data.corpus import read_lines
+from mt.data.text_files import read_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.options import Sampling, SearchOptions, sampling_of
 from mt.decoding.resume import ResumableOutput
