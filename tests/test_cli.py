@@ -902,8 +902,8 @@ def test_a_config_written_by_hand_is_not_overwritten(
     own.write_text("# my notes\n" + tiny_config.read_text(encoding="utf-8"), encoding="utf-8")
     before = own.read_bytes()
     assert refused(mt("train", "-c", own, "--run-dir", own.parent, "--device", "cpu", *option)) == (
-        f"run directory {own.parent}: holds a config.yaml that is of no run of mt, and a run writes its own under that "
-        "name; give the file another name, or another --run-dir"
+        f"run directory {own.parent}: holds a config.yaml that no run of mt has written, and "
+        "training would overwrite it; rename that file, or give another --run-dir"
     )
     assert own.read_bytes() == before
     assert list(tmp_path.rglob("*")) == [own.parent, own]

@@ -680,10 +680,11 @@ def test_a_run_cannot_get_another_beginning(
     shutil.copytree(base_of(), run, symlinks=True)
     config = tuned(settings, base_of(), {"train": {"freeze": ["encoder"], "new_vocabulary": True}})
     assert message(config, run, CheckpointError) == (
-        f"run directory {run}: what a run starts from, what it leaves frozen and its optimiser cannot change "
+        f"run directory {run}: the initial weights, frozen parts and optimiser of a run "
+        "cannot change "
         f"(train.init_from: was None, now {base_of()}; train.new_vocabulary: was False, now True; "
         "train.freeze: was [], now ['encoder']); "
-        "set it back (train.init_from is not read again), or give another --run-dir, where train.init_from can name "
+        "set them back (train.init_from is not read again), or give another --run-dir, where train.init_from can name "
         "this run, or --fresh to set this one aside"
     )
 

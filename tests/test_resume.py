@@ -33,7 +33,7 @@ from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
 from mt.training import update, validation
 from mt.training.launch import train
-from mt.training.runlog import claim
+from mt.training.run_dir import claim
 from mt.training.update import Updater
 
 Mapped = Mapping[str, Any]

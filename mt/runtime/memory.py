@@ -78,7 +78,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 @contextmanager
-def memory_faults(device: Device) -> Iterator[None]:
+def explain_out_of_memory(device: Device) -> Iterator[None]:
     """What does not fit into the memory of a GPU while training becomes a ConfigError."""
     try:
         yield

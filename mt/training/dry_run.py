@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from mt.errors import DataError, MtError
 from mt.model import checkpoint
-from mt.training.runlog import CONFIG, LOCK, MANIFEST, check_is_run
+from mt.training.manifest import MANIFEST
+from mt.training.run_dir import CONFIG, LOCK, check_is_run
 
 if TYPE_CHECKING:
     from mt.runtime.distributed import World

@@ -15,23 +15,21 @@ from mt.errors import ConfigError, DataError
 from mt.model import checkpoint
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_id
 from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.runtime.memory import memory_faults
+from mt.runtime.memory import explain_out_of_memory
 from mt.training.dry_run import dry_run_dir
 from mt.training.finetune import resolve_init_from
+from mt.training.manifest import is_of_this_job, write_manifest
 from mt.training.preflight import forecast, run_preflight
-from mt.training.runlog import (
+from mt.training.run_dir import (
     CONFIG,
-    RunLog,
     check_is_run,
     check_same_run,
     claim,
-    is_of_this_job,
+    explain_write_errors,
     set_aside,
-    summary_writer,
     write_config,
-    write_faults,
-    write_manifest,
 )
+from mt.training.runlog import RunLog, summary_writer
 from mt.training.trainer import Outcome, Trainer
 
 
@@ -96,7 +94,12 @@ def _train(
     lock, changed = world.main_first(lambda: _claim(config, run, fresh), lambda: _see(run))
     try:
         shown = RunLog(run, config.train.max_steps, world.is_main, config.train.tensorboard)
-        with memory_faults(device), write_faults(run), shown as log, write_faults(run):
+        with (
+            explain_out_of_memory(device),
+            explain_write_errors(run),
+            shown as log,
+            explain_write_errors(run),
+        ):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             others = f", {world.size} processes" if world.size > 1 else ""
@@ -133,7 +136,7 @@ def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
     lock = claim(run)
     try:
         changed = check_same_run(run, config)
-        with write_faults(run):
+        with explain_write_errors(run):
             write_config(run, config)
     except BaseException:
         lock.close()

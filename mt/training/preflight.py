@@ -20,7 +20,7 @@ from mt.errors import CheckpointError, ConfigError, NonFiniteError
 from mt.model import checkpoint
 from mt.runtime.memory import (
     available_memory_mb,
-    memory_faults,
+    explain_out_of_memory,
     peak_memory_mb,
     release_freed_memory,
     reset_peak_memory,
@@ -66,7 +66,7 @@ def run_preflight(trainer: Trainer) -> PreflightResult:
     """
 
     def alone() -> PreflightResult:
-        with memory_faults(trainer.device):
+        with explain_out_of_memory(trainer.device):
             return _run_preflight(trainer)
 
     mine = trainer.world.all_or_raise(alone)
@@ -143,6 +143,13 @@ def measured_batch(run: Path) -> int | None:
         with suppress(CheckpointError):  # one that is damaged is told later
             return checkpoint.read_meta(folder, []).get(MEASURED)
     return None
+
+
+def with_batch(config: Config, tokens: int) -> Config:
+    """The config with another `batch.tokens_per_batch`."""
+    return config.model_copy(
+        update={"batch": config.batch.model_copy(update={"tokens_per_batch": tokens})}
+    )
 
 
 def _moments(updater: Updater) -> int:

@@ -28,9 +28,10 @@ from mt.runtime.distributed import World
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.divergence import explain_divergence
 from mt.training.finetune import load_initial_weights
+from mt.training.meter import Meter
 from mt.training.optim import learning_rate
-from mt.training.preflight import MEASURED, fitting_batch, measured_batch
-from mt.training.runlog import RunLog, Window, format_duration, with_batch
+from mt.training.preflight import MEASURED, fitting_batch, measured_batch, with_batch
+from mt.training.runlog import RunLog, format_duration
 from mt.training.signals import Signals, StopRequestedError
 from mt.training.update import Updater
 from mt.training.validation import Validation, names_of, score_tests
@@ -161,7 +162,7 @@ class Trainer:
         """Go on from the newest undamaged checkpoint, if there is one."""
         found = self.world.on_main(self._latest)
         if found is None:
-            self.log.forget_after(0)
+            self.log.drop_after(0)
             if self.base is not None:
                 self.origin = load_initial_weights(
                     self.updater.model, self.tokenizer, self.base, self.log.say
@@ -181,7 +182,7 @@ class Trainer:
         settings = OptimConfig.model_validate(then["optim"]), then["train"]["precision"]
         if settings != (self.config.optim, self.config.train.precision):
             self.state.rollbacks = 0  # somebody has done something about it
-        self.log.forget_after(self.state.step)
+        self.log.drop_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != self._plan_id():
             self.log.say(
@@ -327,13 +328,15 @@ class Trainer:
                 and checkpoint.step_name(state.step) not in state.scores
             ):
                 self._validate_and_save()  # a signal came before its validation
-            window, updates, saved = Window(feed, self.world), iter(feed), state.step
+            meter = Meter(feed, self.world)
+            updates = iter(feed)
+            saved = state.step
             stopped = self._stopped_by()
             while not stopped and self.world.all_reduce_max(int(not feed.ready(0.5))):
                 stopped = self._stopped_by()
             while not stopped and state.step < config.max_steps and not self._impatient():
                 update = next(updates)
-                window.add(update, *self.updater.update(update, state.step))
+                meter.add(update, *self.updater.update(update, state.step))
                 state.step += 1
                 state.epoch, state.update = (
                     (update.epoch + 1, 0) if update.last else (update.epoch, update.number + 1)
@@ -341,7 +344,7 @@ class Trainer:
                 state.tokens += update.n_tgt
                 self.log.progress(state.step)
                 if state.step % config.log_every == 0:
-                    self._report(window, update)
+                    self._report(meter, update)
                 stopped = self._stopped_by()
                 due = self._due()
                 trouble = self._trouble() if due or state.step % config.log_every == 0 else ""
@@ -349,12 +352,12 @@ class Trainer:
                     self._roll_back(update, trouble)
                     state = self.state
                     saved = state.step
-                    window.restart()
+                    meter.reset()
                 elif due and not stopped:
                     start = time.perf_counter()
                     self._validate_and_save()
                     saved, stopped = state.step, self._stopped_by()
-                    window.leave_out(time.perf_counter() - start)
+                    meter.exclude(time.perf_counter() - start)
             if state.step > saved:  # a signal came
                 if self._non_finite_weights():
                     self.log.say("nothing is saved, since there are weights that are no numbers")
@@ -382,9 +385,9 @@ class Trainer:
         patience = self.config.train.patience
         return patience is not None and self.state.bad_validations >= patience
 
-    def _report(self, window: Window, update: Update) -> None:
+    def _report(self, meter: Meter, update: Update) -> None:
         state, config = self.state, self.config
-        figures = window.figures()
+        figures = meter.figures()
         self._tick()
         rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
         position = update.epoch + (update.number + 1) / update.of
@@ -414,7 +417,7 @@ class Trainer:
             f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {format_duration(left)} left"
             + (f" | {figures['skipped']} updates skipped" if figures["skipped"] else "")
         )
-        window.restart()
+        meter.reset()
 
     def _stopped(self, number: int) -> Outcome:
         name = signal.Signals(number).name
@@ -439,7 +442,7 @@ class Trainer:
 
     def _score_tests(self, best: Path | None) -> None:
         """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        done = self.world.on_main(lambda: self.log.names("test", self.state.step))
+        done = self.world.on_main(lambda: self.log.recorded_names("test", self.state.step))
         if best is None or done.issuperset(names_of(self.config.data.test)):
             return
         model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
@@ -516,7 +519,7 @@ class Trainer:
             rollbacks=state.rollbacks + 1,
         )
         self._drop_other_scores()
-        self.log.forget_after(before.step)
+        self.log.drop_after(before.step)
         self.log.record(
             "rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1
         )

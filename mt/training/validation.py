@@ -24,6 +24,7 @@ from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.runtime.memory import peak_memory_mb
 from mt.training.loss import batch_loss
+from mt.training.meter import perplexity
 from mt.training.signals import StopRequestedError
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ValidationResult:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(min(self.nll, 700.0))
+        return perplexity(self.nll)
 
 
 def read_text(config: Config, source: Source, where: str) -> tuple[list[str], list[str]]:
