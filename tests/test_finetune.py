@@ -564,7 +564,7 @@ def test_a_folder_without_a_model(
         ),
         (
             empty,
-            f"train.init_from {empty}: {start} neither meta.json nor checkpoints/best is in it",
+            f"train.init_from {empty}: {start} it contains neither meta.json nor checkpoints/best",
         ),
         (
             new,

@@ -590,7 +590,7 @@ def test_orthogonal_steps_are_resumed_too(settings: Mapped, tmp_path: Path) -> N
 def test_another_optimiser_is_refused(copied: Path, settings: Mapped) -> None:
     with pytest.raises(
         CheckpointError,
-        match=r"and its optimiser cannot change \(optim\.optimizer: was adamw, now muon\)",
+        match=r"and optimiser of a run cannot change \(optim\.optimizer: was adamw, now muon\)",
     ):
         train(config_of(settings, optim={"optimizer": "muon"}), copied, "cpu")
 

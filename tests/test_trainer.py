@@ -741,7 +741,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     assert error.value.exit_code == 2
     message = str(error.value)
     assert "No space left on device" in message
-    assert "Checkpoints saved before are complete: free some space" in message
+    assert "Everything saved earlier is intact: free some space" in message
     assert message.endswith("run the same command again")
     assert message in log_of(tmp_path)
     assert (
@@ -767,7 +767,7 @@ def test_a_disk_that_is_really_full(
     assert ended.returncode == 2
     assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("mt: ")
-    assert "Checkpoints saved before are complete: free some space" in ended.stderr
+    assert "Everything saved earlier is intact: free some space" in ended.stderr
     newest = checkpoint.checkpoints(run)[-1]
     found = next(checkpoint.whole_checkpoints(run, lambda line: pytest.fail(line)), None)
     assert found is not None

@@ -65,8 +65,8 @@ def explain_write_errors(run_dir: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"run directory {run_dir}: cannot be written ({error}). Checkpoints saved before are "
-            "complete: free some space or fix the cause, then run the same command again"
+            f"run directory {run_dir}: cannot be written ({error}). Everything saved earlier is "
+            "intact: free some space or fix the cause, then run the same command again"
         ) from error
 
 
