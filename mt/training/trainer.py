@@ -17,8 +17,8 @@ from mt.config.schema import Config, OptimConfig
 from mt.data.batches import Plan
 from mt.data.corpus import data_root, read_pairs
 from mt.data.loader import Prefetcher, Update
-from mt.data.sampling import Sampling
 from mt.data.store import open_built, open_or_build
+from mt.data.subword_regularisation import SubwordRegularisation
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import CheckpointError, OtherRankFailedError, TrainingDivergedError
 from mt.model import checkpoint
@@ -101,7 +101,7 @@ class Trainer:
         self.validation = self._validation()
         weights = [source.weight for source in config.data.train]
         sampling = (
-            Sampling(self.store, self.tokenizer, config)
+            SubwordRegularisation(self.store, self.tokenizer, config)
             if config.tokenizer.sampling_alpha
             else None
         )
