@@ -133,9 +133,9 @@ def test_models_that_do_not_go_together(
     source = tiny_corpus / "test.src"
     said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
     assert said == (
-        f"--model {other}: has another vocabulary than {tiny_run}; an ensemble takes models that were trained with the "
-        "same tokenizer"
+        f"--model {other}: has another vocabulary than {tiny_run}; the models of an ensemble must be "
+        "trained with the same tokenizer"
     )
     assert refused(mt("translate", source, "-m", tiny_run, "-m", tiny_run, "--alignments")) == (
-        "--alignments: are those of one model; leave them out, or give one --model"
+        "--alignments: need the attention of a single model; leave them out, or give only one --model"
     )

@@ -11,6 +11,7 @@ import torch
 from conftest import merged
 
 from mt.config.load import config_from_mapping
+from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.model.checkpoint import load_model
@@ -63,8 +64,8 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
         texts = []
         for name in ("cpu", "cuda"):
             device = choose_device(name, "fp32")
-            engine = Inference(load_model(tiny_run).model, device)
-            translator = Translator(engine, loaded.tokenizer, decode, max_source=32)
+            engine = TorchEngine(Inference(load_model(tiny_run).model, device), decode)
+            translator = Translator(engine, loaded.tokenizer, max_source=32)
             texts.append([one.texts for one in translator.translate(lines)])
         assert texts[0] == texts[1]
 

@@ -1,4 +1,4 @@
-"""The choice of least risk, by hand."""
+"""Minimum Bayes risk, worked out by hand."""
 
 from __future__ import annotations
 

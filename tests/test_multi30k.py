@@ -11,6 +11,7 @@ import torch
 from conftest import metrics_of
 
 from mt.config.load import load_config
+from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.model.checkpoint import load_model
@@ -61,8 +62,8 @@ def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_10_minutes(
 
     loaded = load_model(tmp_path / "run")
     greedy = config.decode.model_copy(update={"beam_size": 1})
-    engine = Inference(loaded.model, choose_device("cpu", "fp32"))
-    translator = Translator(engine, loaded.tokenizer, greedy, max_source=128)
+    engine = TorchEngine(Inference(loaded.model, choose_device("cpu", "fp32")), greedy)
+    translator = Translator(engine, loaded.tokenizer, max_source=128)
     source = "Zwei junge weiße Männer sind im Freien in der Nähe vieler Büsche."
     (one,) = translator.translate([source])
     print(one.texts[0])

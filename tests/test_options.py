@@ -1,4 +1,4 @@
-"""What `mt translate` can be asked for besides its config: constraints, beginnings, samples."""
+"""Options of `mt translate` besides its config: constraints, prefixes, samples, MBR."""
 
 from __future__ import annotations
 
@@ -36,29 +36,26 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
     return translate
 
 
-def test_what_is_forbidden_does_not_come_out(tiny_run: Path, text: Path, mt: Mt) -> None:
-    def pieces(*forbidden: str) -> list[str]:
+def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> None:
+    def tokens(*forbidden: str) -> list[str]:
         translator = load_translator(
             [tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden)
         )
-        sources = translator.tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
-        found = translator._search([ids for ids in sources if ids], [[] for _ in range(39)])
-        return [
-            piece
-            for (one, *_) in found
-            for piece in translator.tokenizer.tgt_pieces_of(list(one.tokens))
-        ]
+        tokenizer = translator.tokenizer
+        sources = tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
+        found = translator.engine.search([ids for ids in sources if ids])
+        return [token for best, *_ in found for token in tokenizer.tgt_pieces_of(best.tokens)]
 
-    free = pieces()
+    free = tokens()
     first, second = sorted(set(free), key=free.count)[-2:]
     assert free.count(first) > 5
-    assert not {first, second} & set(pieces(first, second))
+    assert not {first, second} & set(tokens(first, second))
     options = ["-m", tiny_run, text, "--forbid", first, "--forbid", second]
     assert mt("translate", *options).out != mt("translate", "-m", tiny_run, text).out
 
 
-def test_a_row_of_pieces_comes_once(translated: Callable[..., list[str]]) -> None:
-    """A model that has learned next to nothing says the same again and again, if it may."""
+def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
+    """The tiny model repeats itself unless it is forbidden to."""
     free = [line.split() for line in translated("--beam-size", 1)]
     assert any(len(words) != len(set(words)) for words in free)
     for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
@@ -68,7 +65,7 @@ def test_a_row_of_pieces_comes_once(translated: Callable[..., list[str]]) -> Non
     ]
 
 
-def test_outputs_are_as_long_as_is_asked_for(translated: Callable[..., list[str]]) -> None:
+def test_outputs_have_the_minimum_length(translated: Callable[..., list[str]]) -> None:
     ended = translated("--beam-size", 2, "--min-length", 9, "--scores")
     assert [line.split("\t")[1] == "" for line in ended] == [number == 7 for number in range(LINES)]
     short, long = (
@@ -77,7 +74,7 @@ def test_outputs_are_as_long_as_is_asked_for(translated: Callable[..., list[str]
     assert long >= short
 
 
-def test_outputs_begin_as_is_asked_for(
+def test_outputs_begin_with_their_prefix(
     translated: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     begins = ["two", "", "nine zero"] * (LINES // 3) + ["one"] * (LINES % 3)
@@ -111,7 +108,7 @@ def test_samples_repeat_with_the_seed_in_any_batch(translated: Callable[..., lis
 
 
 def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None:
-    """n of them, of which the first is the one that comes alone."""
+    """The first of n samples is the one that is drawn without --n-best."""
     single = translated("--sample", "--precision", "fp32")
     lines = translated("--sample", "--precision", "fp32", "--n-best", 3, lines=3 * (LINES - 1) + 1)
     listed: dict[int, list[str]] = {}
@@ -125,7 +122,7 @@ def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None
     assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
 
 
-def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> None:
+def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) -> None:
     drawn = ["--sample", "--n-best", 6, "--precision", "fp32", "--temperature", 0.8]
     samples: list[list[str]] = [[] for _ in range(LINES)]
     for line in translated(*drawn, lines=1 + 6 * (LINES - 1)):
@@ -143,46 +140,46 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--min-length", -1], "--min-length: must be at least 0, found -1; 0 asks for nothing"),
+        (["--min-length", -1], "--min-length: must be at least 0, found -1; 0 switches it off"),
         (
             ["--no-repeat-ngram", -2],
-            "--no-repeat-ngram: must be at least 0, found -2; 0 asks for nothing",
+            "--no-repeat-ngram: must be at least 0, found -2; 0 switches it off",
         ),
         (
             ["--repetition-penalty", 0],
-            "--repetition-penalty: must be above 0, found 0; 1 asks for nothing",
+            "--repetition-penalty: must be above 0, found 0; 1 switches it off",
         ),
         (
             ["--repetition-penalty", "nan"],
-            "--repetition-penalty: must be above 0, found nan; 1 asks for nothing",
+            "--repetition-penalty: must be above 0, found nan; 1 switches it off",
         ),
         (
             ["--sample", "--temperature", 0],
-            "--temperature: must be above 0, found 0; 1 is the model's own",
+            "--temperature: must be above 0, found 0; 1 leaves the model's distribution as it is",
         ),
         (
             ["--sample", "--top-k", -1],
-            "--top-k: must be at least 0, found -1; 0 leaves all pieces in",
+            "--top-k: must be at least 0, found -1; 0 allows all tokens",
         ),
         (
             ["--sample", "--top-p", 0],
-            "--top-p: must be above 0 and at most 1, found 0; 1 leaves all pieces in",
+            "--top-p: must be above 0 and at most 1, found 0; 1 allows all tokens",
         ),
         (
             ["--sample", "--top-p", 1.5],
-            "--top-p: must be above 0 and at most 1, found 1.5; 1 leaves all pieces in",
+            "--top-p: must be above 0 and at most 1, found 1.5; 1 allows all tokens",
         ),
         (
             ["--top-k", 5, "--seed", 3],
-            "--top-k, --seed: only with --sample, which draws outputs instead of searching for the best; add it",
+            "--top-k, --seed: only with --sample, which draws outputs instead of searching for the best; add --sample",
         ),
         (
             ["--sample", "--beam-size", 2],
-            "--sample: draws one output at a time, without a beam; leave out the one or --beam-size",
+            "--sample: draws one output at a time, without a beam; leave out --sample or --beam-size",
         ),
         (
             ["--sample", "--exact"],
-            "--exact: is about beam search, which --sample does not make; leave out the one or the other",
+            "--exact: concerns beam search, and --sample does none; leave out one of the two",
         ),
         (
             ["--column", 2],
@@ -203,19 +200,19 @@ def test_one_of_the_samples_is_chosen(translated: Callable[..., list[str]]) -> N
         (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
         (
             ["--forbid", "</s>"],
-            "--forbid: must name a piece of the target vocabulary, found '</s>'; this text is made of ",
+            "--forbid: must name a token of the target vocabulary, found '</s>'; the tokenizer splits this text into ",
         ),
         (
             ["--forbid", ""],
-            "--forbid: must name a piece of the target vocabulary, found ''; this text is made of ",
+            "--forbid: must name a token of the target vocabulary, found ''; the tokenizer splits this text into ",
         ),
         (
             ["--forbid", "Donaudampfschiff"],
-            "--forbid: must name a piece of the target vocabulary, found 'Donaudampfschiff'; this text is made of ▁",
+            "--forbid: must name a token of the target vocabulary, found 'Donaudampfschiff'; the tokenizer splits this text into ▁",
         ),
     ],
 )
-def test_what_cannot_be_asked_for(
+def test_options_that_are_refused(
     mt: Mt,
     tiny_run: Path,
     text: Path,
@@ -225,7 +222,7 @@ def test_what_cannot_be_asked_for(
     assert refused(mt("translate", "-m", tiny_run, text, *options)).startswith(message)
 
 
-def test_beginnings_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
     file, output = tmp_path / "prefix", tmp_path / "out"
     must = "--prefix: must have one line for each line to translate, but line"
     for content, message in (

@@ -1,4 +1,4 @@
-"""What makes a translation suspect, each by an example and a counterexample."""
+"""Quality flags, each by an example and a counterexample."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mt.decoding.quality_flags import flags, longest_row
+from mt.decoding.quality_flags import flags, longest_repeat
 
 
 def found(source: str, output: str, **more: Any) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ def test_flags(source: str, output: str, expected: tuple[str, ...]) -> None:
     assert found(source, output) == expected
 
 
-def test_what_the_caller_knows() -> None:
+def test_flags_from_the_length_limit_and_ratio() -> None:
     assert found("ein Mann", "a man", truncated=True) == ("truncated",)
     assert found("ein Mann", "a b c d e f g h i j k l", max_ratio=6.0) == ()
     assert found("ein Mann geht fort", "ein Mann geht fort", truncated=True) == (
@@ -44,9 +44,9 @@ def test_what_the_caller_knows() -> None:
     )
 
 
-def test_rows() -> None:
+def test_longest_repeat() -> None:
     words = ["x", "a", "b", "a", "b", "a", "b", "a", "y"]
-    assert [longest_row(words, n) for n in (1, 2, 3, 4)] == [1, 3, 1, 1]
-    assert longest_row(["a", "a", "a", "b", "b"], 1) == 3
-    assert longest_row([], 1) == 0
-    assert longest_row(["a"], 2) == 0
+    assert [longest_repeat(words, n) for n in (1, 2, 3, 4)] == [1, 3, 1, 1]
+    assert longest_repeat(["a", "a", "a", "b", "b"], 1) == 3
+    assert longest_repeat([], 1) == 0
+    assert longest_repeat(["a"], 2) == 0

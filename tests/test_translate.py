@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import gzip
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from conftest import Mt
 from torch import Tensor
 
-from mt.config.schema import DecodeConfig, ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import translate as module
+from mt.decoding.engine import IncrementalModel, TorchEngine
 from mt.decoding.formats import LineFormat
 from mt.decoding.inference import Inference
-from mt.decoding.quality_flags import Numbers
+from mt.decoding.segments import split_source
 from mt.decoding.streaming import open_output, write_lines
-from mt.decoding.translate import CUTS, Tally, Translation, Translator
+from mt.decoding.tally import LineNumbers, Tally
+from mt.decoding.translate import Translation, Translator
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
-from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -53,23 +49,36 @@ def sources(tiny_corpus: Path) -> list[str]:
 def translator(
     loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any
 ) -> Translator:
+    return of_model(Inference(loaded.model, CPU), loaded, n_best, batch_tokens, **decode)
+
+
+def of_model(
+    model: IncrementalModel,
+    loaded: LoadedModel,
+    n_best: int = 1,
+    batch_tokens: int | None = None,
+    **decode: Any,
+) -> Translator:
+    """A translator of any model, with the tokenizer and settings of the tiny one."""
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     return Translator(
-        Inference(loaded.model, CPU), loaded.tokenizer, settings,
-        max_source=loaded.config.data.max_tokens, n_best=n_best, batch_tokens=batch_tokens,
-    )  # fmt: skip
+        TorchEngine(model, settings, n_best),
+        loaded.tokenizer,
+        max_source=loaded.config.data.max_tokens,
+        batch_tokens=batch_tokens,
+    )
 
 
 def started(translator: Translator) -> list[tuple[int, ...]]:
     """From now on, the shape (B, S) of every batch that enters the model."""
     shapes: list[tuple[int, ...]] = []
-    start = translator.searcher.engine.start
+    start = translator.engine.model.start
 
     def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
         shapes.append(tuple(src.shape))
         return start(src, src_mask, n_hypotheses)
 
-    translator.searcher.engine.start = spy  # type: ignore[method-assign]
+    translator.engine.model.start = spy  # type: ignore[method-assign]
     return shapes
 
 
@@ -127,7 +136,7 @@ def test_windows_do_not_show(
     monkeypatch.setattr(module, "WINDOW", 4)
     windowed = translator(loaded)
     assert texts(windowed.translate(lines)) == expected
-    assert windowed.tally.split == whole.tally.split == Numbers(1, [22])
+    assert windowed.tally.split == whole.tally.split == LineNumbers(1, [22])
     assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
     assert windowed.tally.tokens == whole.tally.tokens
 
@@ -185,7 +194,7 @@ def test_a_score_is_the_forced_log_probability_over_the_length(
     ids = loaded.tokenizer.encode_src(lines)
     lengths = set()
     for line, source, hypotheses in zip(
-        one.translate(lines), ids, one._search(ids, [[] for _ in ids]), strict=True
+        one.translate(lines), ids, one.engine.search(ids), strict=True
     ):
         for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
             assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
@@ -263,13 +272,6 @@ class Scripted:
         return SimpleNamespace(step=step, keep=lambda rows: None)
 
 
-def scripted(loaded: LoadedModel, inference: Scripted, **options: Any) -> Translator:
-    one = translator(loaded, **options)
-    one.searcher = dataclasses.replace(one.searcher, engine=inference)
-    one.max_source = min(one.max_source, inference.max_tokens - 1)
-    return one
-
-
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize(
     ("factor", "extra", "positions", "limit"),
@@ -290,11 +292,11 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     limit: Callable[[int], int],
 ) -> None:
     inference = Scripted([300], positions)
-    one = scripted(
-        loaded, inference, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra
+    one = of_model(
+        inference, loaded, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra
     )
     sources = [[301] * length for length in (1, 2, 7, 20)]
-    assert [len(found[0].tokens) for found in one._search(sources, [[] for _ in sources])] == [
+    assert [len(best.tokens) for best, *_ in one.engine.search(sources)] == [
         limit(len(ids)) for ids in sources
     ]
     assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
@@ -392,7 +394,7 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
         b"\xff\xfe",
     ):
         ids = [names[f"<0x{byte:02X}>"] for byte in raw]
-        one = scripted(loaded, Scripted(ids, once=True), beam_size=2, n_best=2)
+        one = of_model(Scripted(ids, once=True), loaded, beam_size=2, n_best=2)
         lines = ["eins", "", "zwei drei"]
         with open_output(str(path)) as file:
             for line, found in zip(lines, one.translate(lines), strict=True):
@@ -405,11 +407,11 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
 
 def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
     inference = Scripted([300], once=True)
-    one = scripted(loaded, inference)
+    one = of_model(inference, loaded)
     blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u2028", "\x85\x1c", "\u3000"]
     found = list(one.translate(["eins", *blank, "zwei"]))
     assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
-    assert [line.pieces for line in found] == [1] + [0] * len(blank) + [1]
+    assert [line.segments for line in found] == [1] + [0] * len(blank) + [1]
     assert len(inference.sources) == 2
     assert (one.tally.lines, one.tally.blank) == (10, 8)
     assert one.tally.tokens == 4  # a word and eos, twice
@@ -422,100 +424,6 @@ def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -
 # --- lines that are too long -------------------------------------------------------------------
 
 
-class Letters:
-    """A stand-in tokenizer: each character but white space is a token; a text may begin with one more."""
-
-    def __init__(self, first: str = "") -> None:
-        self.first = first
-
-    def encode_src(self, lines: list[str]) -> list[list[int]]:
-        return [
-            [ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines
-        ]
-
-    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
-        return ["".join(map(chr, row)) for row in ids]
-
-
-@functools.cache
-def cutter(max_source: int) -> Translator:
-    model = Transformer(
-        ModelConfig(d_model=4, n_heads=1, d_ff=4, n_encoder_layers=1, n_decoder_layers=1),
-        9,
-        9,
-        True,
-    )
-    return Translator(Inference(model, CPU), Letters(), DecodeConfig(), max_source=max_source)  # type: ignore[arg-type]
-
-
-def pieces(text: str, max_source: int) -> list[str]:
-    return ["".join(map(chr, ids)) for ids in cutter(max_source)._split(text)]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "Aaa bb. Ccc dd! Eee ff?",
-            ["Aaabb.Cccdd!", "Eeeff?"],
-        ),  # as few pieces as fit, at sentence ends
-        (
-            "Aaa, bb. Ccc, dd. Eee, ff.",
-            ["Aaa,bb.", "Ccc,dd.", "Eee,ff."],
-        ),  # never at a clause where a sentence will do
-        (
-            "»Aaa bb.« „Ccc!“ (Ddd eee.) Ff",
-            ["»Aaabb.«", "„Ccc!“", "(Dddeee.)Ff"],
-        ),  # quotes stay with their sentence
-        ("Aaa bbbb, ccc dd, ee fff", ["Aaabbbb,", "cccdd,eefff"]),  # no sentence end: clauses
-        (
-            "Aa. Bbb bbbb, ccc dd; ee ff. Gg.",
-            ["Aa.", "Bbbbbbb,", "cccdd;eeff.", "Gg."],
-        ),  # clauses of one sentence only
-        ("aaa bbbb ccc dd ee fff", ["aaabbbbcccdd", "eefff"]),  # words
-        ("aaa bbb Donaudampfschiff ccc", ["aaabbb", "Donaudampfsc", "hiff", "ccc"]),  # anywhere
-        (
-            "你好吗。我很好！你呢？谢谢你们。",
-            ["你好吗。我很好！你呢？", "谢谢你们。"],
-        ),  # no spaces between sentences
-        ("他说：“你好吗。”我很好，谢谢你，再见", ["他说：“你好吗。”", "我很好，谢谢你，再见"]),
-        (
-            "3.14 ist 1,5 mal 2.0 und 9",
-            ["3.14ist1,5", "mal2.0und9"],
-        ),  # points and commas inside numbers end nothing
-        ("a...b...c...d...e", ["a...b...c...", "d...e"]),
-    ],
-)
-def test_a_long_line_is_cut_at_the_best_place(text: str, expected: list[str]) -> None:
-    assert pieces(text, 12) == expected
-
-
-def test_a_text_that_fits_is_not_cut() -> None:
-    one = cutter(12)
-    for separator in CUTS:
-        assert one._pack(separator, "Aaa. Bb, cc. D") == ["Aaa. Bb, cc. D"]
-    assert one._pack(CUTS[0], "Aaaaaaa bbbbbbb ccc") == ["Aaaaaaa bbbbbbb ccc"]  # nowhere to cut
-    # Where the parts alone have more tokens than the whole, the whole counts: 8 and 4 + 5.
-    one = cutter(8)
-    with mock.patch.object(one, "tokenizer", Letters("▁")):
-        assert one._pack(CUTS[0], "你好。我很好。") == ["你好。我很好。"]
-
-
-def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
-    draw = random.Random(11)
-    alphabet = "aaaabbbccc      ..,,;:!?…\"'”’»)]–—。！？，；：、」』）\u00a0\u3000\t\u2028"
-    for _ in range(400):
-        text = "".join(draw.choices(alphabet, k=draw.randint(1, 150)))
-        limit = draw.randint(3, 25)
-        found = pieces(text, limit)
-        assert "".join(found) == "".join(text.split())
-        assert all(0 < len(piece) <= limit for piece in found)
-        # A word that fits is whole; a run with East Asian punctuation is several.
-        for word in text.split():
-            if len(word) <= limit and not re.search("[。！？，；：、]", word):
-                assert any(word in piece for piece in found)
-
-
 def test_a_line_of_3000_words_is_one_line_and_is_counted(
     loaded: LoadedModel, sources: list[str]
 ) -> None:
@@ -525,7 +433,7 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     shapes = started(one)
     found = list(one.translate(["eins", long, "", "zwei"]))
     assert len(found) == 4
-    assert found[1].pieces > 3000 / loaded.config.data.max_tokens
+    assert found[1].segments > 3000 / loaded.config.data.max_tokens
     assert max(width for _, width in shapes) <= loaded.config.data.max_tokens + 1  # eos
     assert len(found[1].texts[0].split()) > 1000
     assert "\n" not in found[1].texts[0]
@@ -536,9 +444,9 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
         translator(loaded, beam_size=2).translate(["eins", "zwei"])
     )
     # Each piece is translated as if it stood alone; text and score are put together from them.
-    ids = one._split(long)
+    ids = split_source(long, loaded.tokenizer, one.max_source)
     assert loaded.tokenizer._src.decode(list(itertools.chain(*ids))).split() == long.split()
-    parts = one._search(ids, [[] for _ in ids])
+    parts = one.engine.search(ids)
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
         assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.decode_tgt(tokens)))
@@ -550,15 +458,17 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
 
 def test_the_closing_line() -> None:
     assert Tally(1, tokens=8, seconds=0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
-    assert Tally(12000, blank=2, split=Numbers(1, [7]), tokens=90000, seconds=10.0).summary() == (
+    assert Tally(
+        12000, blank=2, split=LineNumbers(1, [7]), tokens=90000, seconds=10.0
+    ).summary() == (
         "12,000 lines (2 blank; 1 too long for the model, translated in pieces: line 7) in 10.0 s: "
         "1,200 lines/s, 9,000 tokens/s"
     )
     assert "6 too long for the model, translated in pieces: line 1, 2, 3, 4, 1,005, ...)" in (
-        Tally(9000, split=Numbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0).summary()
+        Tally(9000, split=LineNumbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0).summary()
     )
     assert Tally().summary() == "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"
-    flagged = {"copied": Numbers(1, [3]), "truncated": Numbers()}
+    flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
     for number in range(1, 7):
         flagged["truncated"].add(number)
     assert Tally(9, flagged=flagged, seconds=1.0).summary().split("\n")[1:] == [

@@ -1,4 +1,4 @@
-"""Processes that share the work: the same results, and what becomes of one that fails or dies."""
+"""Worker processes: the same results, and one message if a worker fails or dies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ import torch
 from conftest import Mt, mt_command, refused
 
 from mt.decoding.options import Sampling, SearchOptions
-from mt.decoding.translate import Translator, load_translator
+from mt.decoding.translate import batch_cuts, load_translator
 from mt.decoding.workers import Pool
 from mt.errors import DataError, MtError
 
@@ -27,16 +26,18 @@ def square(number: int, seconds: float = 0.0) -> tuple[int, int, int]:
     return number * number, os.getpid(), torch.get_num_threads()
 
 
-def test_jobs_are_dealt_to_whoever_is_free() -> None:
-    """The first job takes as long as all the others: one process does it, the other does the rest."""
+def test_a_free_worker_gets_the_next_job() -> None:
+    """The first job takes longer than all others together: the other worker does those."""
     with Pool(square, 2) as pool:
-        answers = dict(pool.run([(0, 2.0), *((number,) for number in range(1, 20))]))
+        answers = dict(pool.imap_unordered([(0, 2.0), *((number,) for number in range(1, 20))]))
         assert [answers[number][0] for number in range(20)] == [number**2 for number in range(20)]
         assert {answers[number][1] for number in range(1, 20)} == {answers[1][1]}
         assert answers[0][1] not in (answers[1][1], os.getpid())
         assert {answer[2] for answer in answers.values()} == {1}
-        assert dict(pool.run([(3,)]))[0][0] == 9  # again, and with fewer jobs than workers
-        assert list(pool.run([])) == []
+        assert (
+            dict(pool.imap_unordered([(3,)]))[0][0] == 9
+        )  # again, and with fewer jobs than workers
+        assert list(pool.imap_unordered([])) == []
         children = [worker.process for worker in pool.workers]
     assert not any(child.is_alive() for child in children)
 
@@ -53,9 +54,9 @@ def fail(how: str) -> None:
 
 def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
     with Pool(fail, 2) as pool, pytest.raises(DataError, match="line 3 is wrong"):
-        list(pool.run([("refuse",)]))
+        list(pool.imap_unordered([("refuse",)]))
     with Pool(fail, 2) as pool, pytest.raises(ZeroDivisionError, match="a defect") as error:
-        list(pool.run([("break",)]))
+        list(pool.imap_unordered([("break",)]))
     assert "in fail" in str(error.value.__cause__)
 
 
@@ -63,50 +64,50 @@ def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
     ("how", "said"),
     [
         ("kill", "was killed by SIGKILL; the system does that when memory runs out"),
-        ("exit", "ended with code 7"),
+        ("exit", "exited with code 7"),
     ],
 )
 def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
     with Pool(fail, 2) as pool:
         number = pool.workers[0].process.pid
         with pytest.raises(MtError) as error:
-            list(pool.run([(how,)]))
+            list(pool.imap_unordered([(how,)]))
     assert str(error.value) == (
         f"worker 1 of 2 (process {number}) {said}. Run again with fewer --workers or a smaller --batch-tokens"
     )
 
 
-def test_a_pool_that_was_left_in_the_middle_is_closed() -> None:
-    """An answer that nobody waited for must not be taken for the next one."""
+def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
+    """A result left over must not be taken for one of the next call."""
     with Pool(square, 2) as pool:
-        answers = pool.run([(number,) for number in range(9)])
+        answers = pool.imap_unordered([(number,) for number in range(9)])
         next(answers)
         answers.close()  # type: ignore[attr-defined]
         with pytest.raises(RuntimeError, match="the pool is closed"):
-            next(pool.run([(1,)]))
+            next(pool.imap_unordered([(1,)]))
 
 
-class UnportableError(Exception):
+class UnpicklableError(Exception):
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
 
-def unportable() -> None:
-    raise UnportableError(1, 2)
+def unpicklable() -> None:
+    raise UnpicklableError(1, 2)
 
 
-def test_an_error_that_cannot_travel_is_told_all_the_same() -> None:
-    with Pool(unportable, 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
-        list(pool.run([()]))
+def test_an_error_that_cannot_be_pickled_is_reported_as_text() -> None:
+    with Pool(unpicklable, 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
+        list(pool.imap_unordered([()]))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_what_is_handed_to_a_worker_can_travel(tiny_run: Path, precision: str) -> None:
-    """Where processes are not forked, the search goes to them as bytes."""
+def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
+    """Workers that are not forked receive it as bytes."""
     options = SearchOptions(2, 3, 1.5, ("▁t",), Sampling(top_k=5))
     translator = load_translator([tiny_run], {}, precision=precision, options=options, n_best=2)
-    copy = pickle.loads(pickle.dumps(translator.searcher))
-    assert copy([[9, 10, 11]], [[]]) == translator.searcher([[9, 10, 11]], [[]])
+    engine = pickle.loads(pickle.dumps(translator.engine))
+    assert engine.search([[9, 10, 11]]) == translator.engine.search([[9, 10, 11]])
 
 
 @pytest.mark.parametrize(
@@ -153,7 +154,7 @@ def test_a_killed_worker_ends_the_command_and_leaves_no_output(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
-    """Also where it has no time to say goodbye. With two threads before the fork, as outside of tests."""
+    """Even if it is killed. With two threads before the fork, as outside of tests."""
     command, environment = mt_command("translate", "-m", tiny_run, "--workers", 2)
     environment["OMP_NUM_THREADS"] = "2"
     with subprocess.Popen(
@@ -195,13 +196,11 @@ def test_workers_are_for_a_cpu(mt: Mt, tiny_run: Path, monkeypatch: pytest.Monke
     )
 
 
-def test_the_last_work_is_dealt_in_small_batches() -> None:
+def test_the_last_batches_are_small() -> None:
     sizes = np.sort(np.random.default_rng(1).integers(8, 40, 3000))[::-1]
 
     def areas(workers: int) -> list[int]:
-        pool = SimpleNamespace(workers=[None] * workers) if workers > 1 else None
-        cuts = Translator._cuts(SimpleNamespace(pool=pool), sizes, 2000)  # type: ignore[arg-type]
-        batches = np.split(sizes, cuts)
+        batches = np.split(sizes, batch_cuts(sizes, 2000, workers))
         assert sum(map(len, batches)) == len(sizes)
         return [len(batch) * int(batch[0]) for batch in batches]
 
@@ -213,6 +212,12 @@ def test_the_last_work_is_dealt_in_small_batches() -> None:
     assert two[: len(alone) - 4] == alone[:-4]
     assert len(two) >= len(alone) + 6
     assert min(alone[:-1]) > 1500
-    # Too little for four batches each: none is made smaller still.
-    few = Translator._cuts(SimpleNamespace(pool=SimpleNamespace(workers=[1, 2])), sizes[:300], 2000)  # type: ignore[arg-type]
-    assert few == Translator._cuts(SimpleNamespace(pool=None), sizes[:300], 2000)  # type: ignore[arg-type]
+
+
+def test_little_work_is_shared_evenly() -> None:
+    """Too little for four batches each: one batch each, and none in quarters."""
+    sizes = np.full(40, 10)
+    assert batch_cuts(sizes, 2000, 1) == []
+    assert batch_cuts(sizes, 2000, 2) == [20]
+    assert batch_cuts(sizes, 2000, 4) == [10, 20, 30]
+    assert batch_cuts(sizes[:1], 2000, 4) == []

@@ -1,4 +1,8 @@
-"""A batch of source ids → the hypotheses found for each, in the way that was asked for."""
+"""The engine: a batch of source ids in, hypotheses out.
+
+`TorchEngine` decodes with PyTorch on every device and supports every option. Code above it (lines,
+windows, order, formats) only relies on `search`, `limit` and its few properties.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,25 @@ from torch import Tensor
 from mt.config.schema import DecodeConfig
 from mt.data.batches import pad_rows
 from mt.data.tokenizer import EOS, PAD
-from mt.decoding.constraints import Constraint
-from mt.decoding.options import Sampling, with_prefixes
+from mt.decoding.constraints import Constraint, force_prefixes
+from mt.decoding.options import Sampling
 from mt.decoding.search import Hypothesis, Stepper, beam_search, greedy_search, sampling_search
+from mt.errors import ConfigError
 
 Ids = Sequence[int]
 
 
-class Engine(Protocol):
-    """A model made ready to decode, or several (`Inference`, `Ensemble`)."""
+class IncrementalModel(Protocol):
+    """A model, or several, that can decode token by token (`Inference`, `Ensemble`)."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
 
     @property
     def max_tokens(self) -> int:
-        """The longest source or target, eos or bos counted."""
+        """Length of the longest source or target, eos or bos counted."""
         ...
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
@@ -37,69 +44,117 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Searcher:
-    """Everything that the search of a batch depends on; it can be handed to another process."""
+class TorchEngine:
+    """A model with everything else that the search of a batch depends on.
 
-    engine: Engine
+    It can be pickled and sent to another process. Raises ConfigError for an n-best list longer than
+    the beam.
+    """
+
+    model: IncrementalModel
     decode: DecodeConfig
-    n_best: int
-    sampling: Sampling | None
-    constraints: list[Constraint]
-    exact: bool = False
+    n_best: int = 1
+    sampling: Sampling | None = None
+    constraints: Sequence[Constraint] = ()
+    exact: bool = False  # see `beam_search`
+
+    def __post_init__(self) -> None:
+        """Check that the options fit together."""
+        beam_size = self.decode.beam_size
+        if self.n_best > beam_size and self.sampling is None:
+            raise ConfigError(
+                f"--n-best: must be at most the beam size, {beam_size}, found {self.n_best}; "
+                f"lower it, or give --beam-size {self.n_best}"
+            )
 
     @property
-    def width(self) -> int:
-        """Hypotheses of a source that are in the works at one time."""
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.device
+
+    @property
+    def max_target(self) -> int:
+        """Number of tokens of the longest target, eos not counted."""
+        return self.model.max_tokens - 1  # bos takes the first position
+
+    @property
+    def max_source(self) -> int:
+        """Number of tokens of the longest source, eos not counted."""
+        return self.model.max_tokens - 1
+
+    @property
+    def hypotheses_per_source(self) -> int:
+        """Hypotheses of a source that are in memory at a time."""
         return self.decode.beam_size if self.sampling is None else self.n_best
 
     def limit(self, source: Ids, prefix: Ids) -> int:
-        """Most tokens of a source's output, eos not counted."""
-        decode, longest = self.decode, self.engine.max_tokens - 1  # bos takes the first position
-        return min(
-            longest,
-            len(prefix) + max(1, int(decode.max_len_factor * len(source) + decode.max_len_extra)),
-        )
+        """Return the maximum number of output tokens for a source, eos not counted."""
+        extra = int(self.decode.max_len_factor * len(source) + self.decode.max_len_extra)
+        return min(self.max_target, len(prefix) + max(1, extra))
 
-    def __call__(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
-        """The `n_best` hypotheses of each source, best first; those of source i begin with `prefixes[i]`."""
-        decode, sampling, penalty = self.decode, self.sampling, self.decode.length_penalty
-        if sampling is not None:  # samples of a source are drawn side by side, each as if alone
-            seeds = [
-                sampling.seed_of(ids, number) for ids in sources for number in range(self.n_best)
-            ]
-            sources, prefixes = (
-                [ids for ids in rows for _ in range(self.n_best)] for rows in (sources, prefixes)
-            )
-        src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
-        limits = torch.tensor(
-            [self.limit(ids, prefix) for ids, prefix in zip(sources, prefixes, strict=True)],
-            device=self.engine.device,
-        )
-        rules = with_prefixes(prefixes, self.constraints)
-        stepper = self.engine.start(src, src != PAD, 1 if sampling else decode.beam_size)
-        if sampling is not None:
-            drawn = sampling_search(
+    def search(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of each source, best first.
+
+        Those of source i begin with the tokens `prefixes[i]`.
+        """
+        if prefixes is None:
+            prefixes = [()] * len(sources)
+        if self.sampling is not None:
+            return self._sample(self.sampling, sources, prefixes)
+        beam_size = self.decode.beam_size
+        stepper, limits, constraints = self._start(sources, prefixes, beam_size)
+        if beam_size == 1:
+            found = greedy_search(
                 stepper,
                 limits,
-                seeds,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                length_penalty=penalty,
-                constraints=rules,
+                length_penalty=self.decode.length_penalty,
+                constraints=constraints,
             )
-            return [drawn[i : i + self.n_best] for i in range(0, len(drawn), self.n_best)]
-        if decode.beam_size == 1:
-            return [
-                [one]
-                for one in greedy_search(stepper, limits, length_penalty=penalty, constraints=rules)
-            ]
+            return [[hypothesis] for hypothesis in found]
         return beam_search(
             stepper,
             limits,
-            beam_size=decode.beam_size,
-            length_penalty=penalty,
+            beam_size=beam_size,
+            length_penalty=self.decode.length_penalty,
             n_best=self.n_best,
             exact=self.exact,
-            constraints=rules,
+            constraints=constraints,
         )
+
+    def _sample(
+        self, sampling: Sampling, sources: Sequence[Ids], prefixes: Sequence[Ids]
+    ) -> list[list[Hypothesis]]:
+        """Draw `n_best` samples of each source, each as if it were alone."""
+        count = self.n_best
+        seeds = [sampling.seed_of(source, number) for source in sources for number in range(count)]
+        stepper, limits, constraints = self._start(
+            [source for source in sources for _ in range(count)],
+            [prefix for prefix in prefixes for _ in range(count)],
+            1,
+        )
+        found = sampling_search(
+            stepper,
+            limits,
+            seeds,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            length_penalty=self.decode.length_penalty,
+            constraints=constraints,
+        )
+        return [found[start : start + count] for start in range(0, len(found), count)]
+
+    def _start(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int
+    ) -> tuple[Stepper, Tensor, Sequence[Constraint]]:
+        """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
+        src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
+        limits = torch.tensor(
+            [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)], device=self.device
+        )
+        constraints = self.constraints
+        if any(prefixes):
+            constraints = [force_prefixes(prefixes, constraints)]
+        return self.model.start(src, src != PAD, n_hypotheses), limits, constraints

@@ -1,8 +1,8 @@
-"""Minimum Bayes risk: of several outputs for a line, the one most like all the others.
+"""Minimum Bayes risk: of several outputs for a line, choose the one most like all the others.
 
-Kumar and Byrne, 2004; on samples of a neural model, Eikema and Aziz, 2020. The outputs stand both for what could be
-chosen and for what could be right, so the choice is the one with the highest mean utility against the rest. The
-utility is sentence BLEU or chrF as sacreBLEU counts them.
+Kumar and Byrne, 2004; on samples of a neural model, Eikema and Aziz, 2020. The outputs serve both as
+candidates and as references: the choice has the highest mean utility against the rest. The utility
+is sentence BLEU or chrF as computed by sacreBLEU.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ UTILITIES = ("chrf", "bleu")
 class Choice(NamedTuple):
     """The output chosen."""
 
-    place: int  # among the outputs given; the first of equals
+    place: int  # its index among the outputs; of ties the first
     utility: float  # its mean over the other outputs, 0 to 100
 
 
 def metric(name: str) -> BLEU | CHRF:
-    """The utility of that name. Raises ConfigError for one that is not in `UTILITIES`."""
+    """Return the utility of that name. Raises ConfigError for one that is not in `UTILITIES`."""
     if name not in UTILITIES:
         raise ConfigError(f"--mbr: must be {' or '.join(UTILITIES)}, found {name!r}")
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    # Short lines have no 4-grams: BLEU then means the orders that there are.
+    # Short lines have no 4-grams: effective order means that BLEU averages the orders they have.
     return CHRF() if name == "chrf" else BLEU(effective_order=True)
 
 
 def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> Choice:
-    """The output with the highest mean utility where each of the others is right in turn.
+    """Return the output with the highest mean utility, each of the others being the reference.
 
-    A text that is there several times counts as often: samples come as often as the model finds them likely.
+    A text that occurs several times counts as often: samples repeat what the model finds likely.
     """
     if len(outputs) == 1:
         return Choice(0, 100.0)

@@ -1,24 +1,23 @@
-"""What makes a translation suspect, without knowing the right one, and the numbers of lines to be told."""
+"""Quality flags: signs that a translation is bad, without a reference."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 
-# A row of so many equal n-grams, n = 1, 2, 3, 4, is a loop, unless the source has it too.
+# An n-gram repeated this often in a row, for n = 1, 2, 3, 4, is a loop, unless the source has one.
 REPEATS = (4, 3, 3, 3)
-# A text with a loop says so many words again; few do, and only they need a closer look.
+# A loop repeats at least so many words; only texts that do need a closer look.
 LEAST_REPEATED = min((most - 1) * n for n, most in enumerate(REPEATS, 1))
-# Names, numbers and single words are often right as they stand; a copy counts from so many words on.
+# Names, numbers and single words are often rightly copied; longer texts are not.
 LEAST_COPIED = 4
-# Pieces of the longer side below which lengths say nothing.
+# Tokens of the longer side below which the ratio of lengths means nothing.
 LEAST_COMPARED = 12
 
 FLAGS = {
     "copied": "equal to the source",
-    "empty": "nothing came out",
-    "looping": "says the same again and again",
+    "empty": "the translation is blank",
+    "looping": "repeats itself again and again",
     "ratio": "much longer or shorter than the source",
     "truncated": "stopped at the length limit",
 }
@@ -27,51 +26,41 @@ FLAGS = {
 def flags(
     source: str, output: str, n_src: int, n_tgt: int, *, truncated: bool, max_ratio: float
 ) -> tuple[str, ...]:
-    """Those of `FLAGS` that hold for an output of `n_tgt` pieces of a source of `n_src`, blank lines apart."""
-    source_words, words = source.split(), output.split()
+    """Return the names in `FLAGS` that hold for an output; none for a blank source.
+
+    `n_src` and `n_tgt` are the tokens of both sides.
+    """
+    source_words = source.split()
+    words = output.split()
     if not source_words:
         return ()
     shorter, longer = sorted((n_src, n_tgt))
-    repeated = len(words) - len(set(words))
     found = {
         "copied": len(words) >= LEAST_COPIED and words == source_words,
         "empty": not words,
-        "looping": repeated >= LEAST_REPEATED
-        and any(
-            longest_row(words, n) >= most > longest_row(source_words, n)
-            for n, most in enumerate(REPEATS, 1)
-        ),
+        "looping": _loops(words, source_words),
         "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         "truncated": truncated,
     }
     return tuple(name for name in FLAGS if found[name])
 
 
-def longest_row(words: Sequence[str], n: int) -> int:
-    """How often an n-gram follows itself, at most: 3 for `a b a b a b` and n = 2."""
+def _loops(words: Sequence[str], source_words: Sequence[str]) -> bool:
+    if len(words) - len(set(words)) < LEAST_REPEATED:
+        return False
+    return any(
+        longest_repeat(words, n) >= most > longest_repeat(source_words, n)
+        for n, most in enumerate(REPEATS, 1)
+    )
+
+
+def longest_repeat(words: Sequence[str], n: int) -> int:
+    """Return how often an n-gram follows itself, at most: 3 for `a b a b a b` and n = 2."""
     best = 1 if len(words) >= n else 0
     for start in range(n):
-        row = 1
-        grams = [tuple(words[i : i + n]) for i in range(start, len(words) - n + 1, n)]
-        for one, other in pairwise(grams):
-            row = row + 1 if one == other else 1
-            best = max(best, row)
+        count = 1
+        ngrams = [tuple(words[i : i + n]) for i in range(start, len(words) - n + 1, n)]
+        for previous, ngram in pairwise(ngrams):
+            count = count + 1 if ngram == previous else 1
+            best = max(best, count)
     return best
-
-
-@dataclass
-class Numbers:
-    """Line numbers to be told: how many, and the first ones."""
-
-    count: int = 0
-    first: list[int] = field(default_factory=list)
-
-    def add(self, number: int) -> None:
-        self.count += 1
-        if len(self.first) < 5:  # of millions of lines, all may be suspect
-            self.first.append(number)
-
-    def __str__(self) -> str:
-        """`line 3, 1,204`"""
-        shown = ", ".join(f"{number:,}" for number in self.first)
-        return f"line {shown}{', ...' * (self.count > len(self.first))}"

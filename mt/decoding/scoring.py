@@ -22,7 +22,7 @@ from torch import Tensor
 from mt.data.batches import Batch, batch_ends, collate
 from mt.data.tokenizer import Tokenizer
 from mt.decoding.inference import Inference
-from mt.decoding.quality_flags import Numbers
+from mt.decoding.tally import LineNumbers
 from mt.errors import ConfigError, DataError
 from mt.model.transformer import (
     DecoderLayer,
@@ -221,7 +221,7 @@ class ScoreTally:
     pairs: int = 0
     tokens: int = 0  # of the target, eos counted
     log_prob: float = 0.0
-    too_long: Numbers = field(default_factory=Numbers)
+    too_long: LineNumbers = field(default_factory=LineNumbers)
     seconds: float = 0.0
 
     def summary(self) -> str:

@@ -167,7 +167,7 @@ def translate_lines(
 
     `prefixes`: what each output must begin with, line for line. `max_wait`: as for `windows`.
     """
-    lines = output.remaining(lines, {**translator.settings(), "--format": repr(line_format)})
+    lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
     if prefixes is not None:
         prefixes = itertools.islice(prefixes, output.lines, None)
     tally = translator.tally

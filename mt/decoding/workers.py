@@ -1,7 +1,13 @@
-"""Batches dealt to one process per core, each with one thread.
+"""A pool of processes, one per core and each with one thread, that decode batches side by side.
 
-Products of a decoder's step are small, and two threads that share them wait for each other most of the time; two
-processes do not. Where the system can fork, the weights are shared: they are pages that nobody writes to.
+Matrix products of a decoding step are small: two threads that share one wait for each other most of
+the time, two processes do not. Where the system can fork, the processes share the weights, as
+nobody writes to their pages.
+
+Why not `multiprocessing.Pool` or `concurrent.futures.ProcessPoolExecutor`: the first waits for ever
+for the result of a worker that was killed. The second reports that one died, but not which one or
+by what signal, and waits at exit for batches that nobody needs any more after Ctrl-C. Workers of
+both outlive a parent that was killed; here they see the end of their pipe and exit.
 """
 
 from __future__ import annotations
@@ -22,8 +28,8 @@ import torch
 from mt.errors import MtError
 from mt.runtime.devices import prepare_worker
 
-Answer = Any
-Work = Callable[..., Answer]
+Result = Any
+Function = Callable[..., Result]
 
 
 @dataclass
@@ -31,7 +37,7 @@ class _Worker:
     number: int  # from 1
     process: BaseProcess
     connection: Connection
-    job: int | None = None  # what it is working on
+    job: int | None = None  # index of the job it works on
 
 
 class _RemoteError(Exception):
@@ -39,30 +45,31 @@ class _RemoteError(Exception):
 
 
 class Pool:
-    """Processes that all do the same work, given to them one job after the other.
+    """Processes that all call the same function, on one job after the other.
 
     A context manager: leaving it ends them. Ctrl-C and the end of this process end them too.
     """
 
-    def __init__(self, work: Work, size: int) -> None:
+    def __init__(self, function: Function, size: int) -> None:
+        """Start the processes. Raises MtError if the system refuses one."""
         forks = sys.platform == "linux"
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self.workers: list[_Worker] = []
         try:
-            self._start(context, work, size, forks)
+            self._start(context, function, size, forks)
         except OSError as error:
             self.close()
             raise MtError(
                 f"--workers: {size} processes cannot be started ({error.strerror}); ask for fewer"
             ) from error
 
-    def _start(self, context: Any, work: Work, size: int, forks: bool) -> None:
+    def _start(self, context: Any, function: Function, size: int, forks: bool) -> None:
         for number in range(1, size + 1):
             ours, theirs = context.Pipe()
-            # What a forked process inherits of the other pipes would keep them open after our end.
+            # A forked process inherits our ends of all pipes, and would keep them open after us.
             inherited = [*(worker.connection for worker in self.workers), ours] if forks else []
             process = context.Process(
-                target=_serve, args=(work, theirs, inherited, forks), daemon=True
+                target=_serve, args=(function, theirs, inherited, forks), daemon=True
             )
             process.start()
             theirs.close()
@@ -82,24 +89,24 @@ class Pool:
             worker.connection.close()
         self.workers = []
 
-    def run(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Answer]]:
-        """(number of the job, what `work(*job)` gave), as they come in; the first jobs are begun first.
+    def imap_unordered(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
+        """Yield (index of the job, `function(*job)`) as results arrive; jobs start in order.
 
-        Raises what a worker raised, and MtError if one has died. The pool is closed then, and also where the caller
-        stops before the end: answers that nobody waits for would be taken for those of the next jobs.
+        Raises what a worker raised, and MtError if one died. Then the pool is closed, and also if
+        the caller stops early: results left over would be taken for those of the next call.
         """
         if not self.workers:
             raise RuntimeError("the pool is closed")
         try:
-            yield from self._run(jobs)
+            yield from self._results(jobs)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Answer]]:
+    def _results(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
         waiting = iter(range(len(jobs)))
 
-        def next_job(worker: _Worker) -> None:
+        def send_next_job(worker: _Worker) -> None:
             worker.job = next(waiting, None)
             if worker.job is not None:
                 try:
@@ -108,45 +115,44 @@ class Pool:
                     self._raise_worker_died(worker)
 
         for worker in self.workers:
-            next_job(worker)
+            send_next_job(worker)
         while busy := {
             worker.connection: worker for worker in self.workers if worker.job is not None
         }:
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
-                    answer, error = worker.connection.recv()
+                    result, error = worker.connection.recv()
                 except (EOFError, OSError):
                     self._raise_worker_died(worker)
                 if error is not None:
                     raise error[0] from _RemoteError(error[1])
                 assert worker.job is not None
                 done = worker.job
-                next_job(worker)
-                yield done, answer
+                send_next_job(worker)
+                yield done, result
 
     def _raise_worker_died(self, worker: _Worker) -> NoReturn:
         worker.process.join(5)
         code = worker.process.exitcode or 0
-        how = (
-            f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        )
+        how = f"exited with code {code}"
+        if code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
         hint = "; the system does that when memory runs out" if code == -signal.SIGKILL else ""
         raise MtError(
-            f"worker {worker.number} of {len(self.workers)} (process {worker.process.pid}) {how}{hint}. Run again "
-            "with fewer --workers or a smaller --batch-tokens"
+            f"worker {worker.number} of {len(self.workers)} (process {worker.process.pid}) "
+            f"{how}{hint}. Run again with fewer --workers or a smaller --batch-tokens"
         )
 
 
 def _serve(
-    work: Work, connection: Connection, inherited: Sequence[Connection], forked: bool
+    function: Function, connection: Connection, inherited: Sequence[Connection], forked: bool
 ) -> None:
-    """The life of a worker."""
+    """Run a worker: receive jobs and send results until the pipe ends."""
     for other in inherited:
         other.close()
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C goes to all; the first process decides what it means
+    # Ctrl-C reaches all processes; the parent decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not forked:
         prepare_worker()
@@ -156,19 +162,19 @@ def _serve(
             job = connection.recv()
         except (EOFError, OSError):
             return
-        answer: tuple[Answer, tuple[Exception, str] | None]
+        answer: tuple[Result, tuple[Exception, str] | None]
         try:
-            answer = work(*job), None
-        except Exception as error:  # it is raised again where the answer is waited for
-            answer = None, (_portable(error), traceback.format_exc())
+            answer = function(*job), None
+        except Exception as error:  # raised again by the parent
+            answer = None, (_picklable(error), traceback.format_exc())
         try:
             connection.send(answer)
         except OSError:
             return
 
 
-def _portable(error: Exception) -> Exception:
-    """The error if it survives the way to another process, else its text."""
+def _picklable(error: Exception) -> Exception:
+    """Return the error if it can be pickled and unpickled, else its text as a RuntimeError."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

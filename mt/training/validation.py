@@ -17,6 +17,7 @@ import torch
 from mt.data.batches import bucket, collate
 from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_built, open_or_build
+from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.errors import ConfigError, NonFiniteError
@@ -65,9 +66,8 @@ def translate(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
 ) -> list[str]:
     """The lines translated with the config's decode settings; ConfigError where the memory is too small for it."""
-    translator = Translator(
-        Inference(model, device), tokenizer, config.decode, max_source=config.data.max_tokens
-    )
+    engine = TorchEngine(Inference(model, device), config.decode)
+    translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
     try:
         return [one.texts[0] for one in translator.translate(lines)]
     except torch.OutOfMemoryError as error:
