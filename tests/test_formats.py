@@ -51,7 +51,8 @@ def test_tsv() -> None:
     with pytest.raises(DataError) as error:
         form.extract("eins", 1204)
     assert str(error.value) == (
-        "line 1,204: --column 2 is asked for, but the line has 1; columns are separated by tabs and counted from 1"
+        "line 1,204: --column 2 is asked for, but the line has 1; "
+        "columns are separated by tabs and counted from 1"
     )
 
 
@@ -84,7 +85,7 @@ def test_jsonl() -> None:
         ('{"text": null}', "line 3: --field text must hold a text, found None"),
         (
             '{"text": "a", "score": 1}',
-            "line 3: already has the field 'score', which the translation would overwrite; rename it",
+            "line 3: already has the field 'score', which the translation would overwrite",
         ),
     ],
 )

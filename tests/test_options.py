@@ -171,11 +171,13 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
         ),
         (
             ["--top-k", 5, "--seed", 3],
-            "--top-k, --seed: only with --sample, which draws outputs instead of searching for the best; add --sample",
+            "--top-k, --seed: only with --sample, which draws outputs instead of searching for the "
+            "best; add --sample",
         ),
         (
             ["--sample", "--beam-size", 2],
-            "--sample: draws one output at a time, without a beam; leave out --sample or --beam-size",
+            "--sample: draws one output at a time, without a beam; leave out --sample or "
+            "--beam-size",
         ),
         (
             ["--sample", "--exact"],
@@ -200,15 +202,18 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
         (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
         (
             ["--forbid", "</s>"],
-            "--forbid: must name a token of the target vocabulary, found '</s>'; the tokenizer splits this text into ",
+            "--forbid: must name a token of the target vocabulary, found '</s>'; the "
+            "tokenizer splits this text into ",
         ),
         (
             ["--forbid", ""],
-            "--forbid: must name a token of the target vocabulary, found ''; the tokenizer splits this text into ",
+            "--forbid: must name a token of the target vocabulary, found ''; the "
+            "tokenizer splits this text into ",
         ),
         (
             ["--forbid", "Donaudampfschiff"],
-            "--forbid: must name a token of the target vocabulary, found 'Donaudampfschiff'; the tokenizer splits this text into ▁",
+            "--forbid: must name a token of the target vocabulary, found 'Donaudampfschiff'; "
+            "the tokenizer splits this text into ▁",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A translation that is interrupted and goes on: what is kept, what is refused, and the same output in the end."""
+"""Interrupted translations that resume: what is kept, what is refused, and the same output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_job_that_ends_leaves_its_output_alone(tmp_path: Path) -> None:
+def test_a_finished_job_leaves_nothing_but_its_output(tmp_path: Path) -> None:
     for resume in (False, True):  # --resume from the beginning is a job like any other
         (tmp_path / "out").write_text("what was there before")
         assert work(tmp_path / "out", resume=resume) == LINES
@@ -67,7 +67,7 @@ def test_a_job_that_ends_leaves_its_output_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop_after", [3, 6, 9])
 @pytest.mark.parametrize("how", [KeyboardInterrupt, DataError])
-def test_it_goes_on_after_the_last_finished_block(
+def test_it_resumes_after_the_last_finished_block(
     tmp_path: Path, stop_after: int, how: type[BaseException], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "out"
@@ -77,7 +77,8 @@ def test_it_goes_on_after_the_last_finished_block(
     assert path.read_text() == "what was there before"
     assert files(tmp_path) == ["out", "out.partial", "out.partial.json"]
     assert capsys.readouterr().err == (
-        f"mt: {stop_after} lines are finished in {path}.partial; the same command with --resume goes on after them\n"
+        f"mt: {stop_after} lines are finished in {path}.partial; "
+        "the same command with --resume continues after them\n"
     )
     assert work(path, resume=True) == LINES[stop_after:]
     assert path.read_text() == WANTED
@@ -107,7 +108,7 @@ def test_nothing_is_left_where_nothing_was_finished(
     assert files(tmp_path) == []
 
 
-def test_what_is_in_the_way_is_not_thrown_away(tmp_path: Path) -> None:
+def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         work(path, stop_after=3)
@@ -121,16 +122,18 @@ def test_what_is_in_the_way_is_not_thrown_away(tmp_path: Path) -> None:
         assert (tmp_path / "out.partial.json").read_bytes() == state
         return str(error.value)
 
-    again = f"or remove it and {path.name}.partial.json to begin again"
+    again = f"or remove it and {path.name}.partial.json to start over"
     assert (
-        fault()
-        == f"{path}.partial: is what an interrupted job has finished; add --resume to go on with it, {again}"
+        fault() == f"{path}.partial: is the unfinished output of an interrupted job; "
+        f"add --resume to continue it, {again}"
     )
     assert fault(resume=True, made={"--beam-size": "1", "--model": "xyz"}) == (
-        f"--resume: {path}.partial was begun with another --beam-size, --model; give the same again, {again}"
+        f"--resume: {path}.partial was made with another --beam-size, --model; "
+        f"give the same again, {again}"
     )
     assert fault(resume=True, text=["another", *LINES[1:]]) == (
-        f"--resume: the first 3 lines are not those that {path}.partial was made of; give the same input, {again}"
+        f"--resume: the first 3 lines are not those that {path}.partial was made from; "
+        f"give the same input, {again}"
     )
     assert fault(resume=True, text=LINES[:2]).startswith(
         "--resume: the first 3 lines are not those"
@@ -139,7 +142,7 @@ def test_what_is_in_the_way_is_not_thrown_away(tmp_path: Path) -> None:
     assert work(path, resume=True, text=[*LINES[:9], "mended"]) == [*LINES[3:9], "mended"]
 
 
-def test_a_damaged_record_is_told(tmp_path: Path) -> None:
+def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
     path, state = tmp_path / "out", tmp_path / "out.partial.json"
     with pytest.raises(KeyboardInterrupt):
         work(path, stop_after=3)
@@ -149,7 +152,7 @@ def test_a_damaged_record_is_told(tmp_path: Path) -> None:
         with pytest.raises(DataError) as error:
             work(path, resume=True)
         assert str(error.value).startswith(
-            f"{state}: says how far an interrupted job has come, and is damaged ("
+            f"{state}: records the progress of an interrupted job, and is damaged ("
         )
     state.write_text(whole)
     os.truncate(tmp_path / "out.partial", 5)
@@ -210,8 +213,8 @@ def test_output_that_cannot_take_its_place_is_not_lost(
     assert (tmp_path / "out").read_text() == WANTED
 
 
-def test_a_record_without_its_part_is_forgotten(tmp_path: Path) -> None:
-    """The power went between two renames, or the user removed the part alone."""
+def test_a_record_without_its_partial_output_is_ignored(tmp_path: Path) -> None:
+    """The power failed between two renames, or the user removed only the partial output."""
     with pytest.raises(KeyboardInterrupt):
         work(tmp_path / "out", stop_after=3)
     (tmp_path / "out.partial").unlink()
@@ -228,7 +231,7 @@ def text(tiny_corpus: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [[], ["--n-best", 2], ["--format", "tsv", "--scores"]])
-def test_a_translation_that_goes_on_is_the_same_as_one_in_one_go(
+def test_a_resumed_translation_equals_an_uninterrupted_one(
     mt: Mt,
     tiny_run: Path,
     text: Path,
@@ -255,22 +258,22 @@ def test_a_translation_that_goes_on_is_the_same_as_one_in_one_go(
     ended = mt(*arguments, "-o", out)
     assert ended.code == 130
     assert (
-        f"mt: 10 lines are finished in {out}.partial; the same command with --resume goes on"
+        f"mt: 10 lines are finished in {out}.partial; the same command with --resume continues"
         in ended.err
     )
     assert not out.exists()
     monkeypatch.setattr(ResumableOutput, "finished", finished)
     assert refused(mt(*arguments, "-o", out)).startswith(
-        f"{out}.partial: is what an interrupted job has finished;"
+        f"{out}.partial: is the unfinished output of an interrupted job;"
     )
     said = refused(mt(*arguments, "--beam-size", 3, "--resume", "-o", out))
-    assert "was begun with another --beam-size;" in said
-    assert "are finished" not in said  # what it is told to do is not what would help
+    assert "was made with another --beam-size;" in said
+    assert "are finished" not in said  # resuming is not the remedy here
     swapped = tmp_path / "swapped"
     swapped.write_text("two\n" * 23)
     said = refused(mt(*arguments, "--prefix", swapped, "--resume", "-o", out))
     swapped.unlink()
-    assert "was begun with another --prefix;" in said
+    assert "was made with another --prefix;" in said
     ended = mt(*arguments, "--resume", "-o", out)
     assert ended.code == 0
     assert "mt: 13 lines" in ended.err
@@ -278,7 +281,7 @@ def test_a_translation_that_goes_on_is_the_same_as_one_in_one_go(
     assert files(tmp_path) == ["out", "prefix", "text", "whole"]
 
 
-def test_only_a_file_can_be_gone_on_with(mt: Mt, tiny_run: Path, text: Path) -> None:
+def test_only_a_file_can_be_resumed(mt: Mt, tiny_run: Path, text: Path) -> None:
     assert refused(mt("translate", "-m", tiny_run, text, "--resume")) == (
         "--resume: continues an output file; name it with -o"
     )

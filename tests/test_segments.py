@@ -12,7 +12,10 @@ from mt.decoding.segments import SEPARATORS, pack, split_source
 
 
 class Letters:
-    """A stand-in tokenizer: each character but white space is a token; a text may begin with one more."""
+    """A stand-in tokenizer: each character but white space is a token.
+
+    Every text begins with the tokens of `first`.
+    """
 
     def __init__(self, first: str = "") -> None:
         self.first = first

@@ -183,8 +183,8 @@ def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> 
         with pytest.raises(DataError) as caught, open_output(str(path)):
             raise AssertionError("nothing must be translated")
         assert str(caught.value) == (
-            f"--output {path}: cannot be written in the folder {folder}: {reason}; an existing file there is "
-            "unchanged. Give a writable place with enough room"
+            f"--output {path}: cannot be written in the folder {folder}: {reason}; "
+            "an existing file there is unchanged. Give a writable place with enough room"
         )
     with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
         raise AssertionError("nothing must be translated")

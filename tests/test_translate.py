@@ -1,4 +1,4 @@
-"""Lines in, lines out: order, batches, scores, limits, pieces of long lines, and where output goes."""
+"""Lines in, lines out: order, batches, scores, length limits, long lines and blank ones."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_n_best_lists_are_sorted_and_begin_with_the_best(
 
 @torch.no_grad()
 def forced(loaded: LoadedModel, source: list[int], target: tuple[int, ...]) -> float:
-    """log p(target, eos | source) by one pass of the whole model, nothing cached, nothing searched."""
+    """log p(target, eos | source) by one pass of the whole model, without cache or search."""
     src = torch.tensor([[*source, EOS]])
     hidden = loaded.model(
         src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
@@ -303,7 +303,7 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
 
 
 def unicode_lines(count: int) -> list[str]:
-    """Random lines of all that Unicode holds but line feeds: controls, U+2028, NUL, right-to-left, emoji, blanks."""
+    """Random lines of all of Unicode but line feeds: controls, emoji, right-to-left, blanks."""
     draw = random.Random(11)
     kinds = [
         lambda: chr(draw.choice([n for n in range(0x20) if n not in (10, 13)])),
@@ -334,7 +334,7 @@ def lines_out(path: Path, tiny_run: Path, mt: Mt, *options: object) -> list[str]
 def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     count: int, tiny_run: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """From a file, packed, from stdin, at any batch size; what is blank stays blank, and nothing else is moved."""
+    """From a file, gzipped, from stdin, at any batch size; blank lines stay blank and in place."""
     lines = unicode_lines(count)
     content = "".join(line + "\n" for line in lines).encode()
     (tmp_path / "in").write_bytes(content)

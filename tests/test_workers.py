@@ -73,7 +73,8 @@ def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
         with pytest.raises(MtError) as error:
             list(pool.imap_unordered([(how,)]))
     assert str(error.value) == (
-        f"worker 1 of 2 (process {number}) {said}. Run again with fewer --workers or a smaller --batch-tokens"
+        f"worker 1 of 2 (process {number}) {said}. "
+        "Run again with fewer --workers or a smaller --batch-tokens"
     )
 
 

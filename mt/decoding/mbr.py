@@ -1,8 +1,8 @@
 """Minimum Bayes risk: of several outputs for a line, choose the one most like all the others.
 
-Kumar and Byrne, 2004; on samples of a neural model, Eikema and Aziz, 2020. The outputs serve both as
-candidates and as references: the choice has the highest mean utility against the rest. The utility
-is sentence BLEU or chrF as computed by sacreBLEU.
+Kumar and Byrne, 2004; on samples of a neural model, Eikema and Aziz, 2020. The outputs serve both
+as candidates and as references: the choice has the highest mean utility against the rest. The
+utility is sentence BLEU or chrF as computed by sacreBLEU.
 """
 
 from __future__ import annotations

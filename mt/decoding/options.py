@@ -142,6 +142,7 @@ def sampling_of(sample: bool, beam_size: int | None, given: Mapping[str, Any]) -
         )
     if sample and beam_size is not None:
         raise ConfigError(
-            "--sample: draws one output at a time, without a beam; leave out --sample or --beam-size"
+            "--sample: draws one output at a time, without a beam; "
+            "leave out --sample or --beam-size"
         )
     return Sampling(**given) if sample else None

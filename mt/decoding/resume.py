@@ -1,4 +1,4 @@
-"""A long translation that can be interrupted: what is finished stays, and the next start goes on after it."""
+"""The output file of a long translation, which an interrupted job can continue."""
 
 from __future__ import annotations
 
@@ -18,158 +18,174 @@ from mt.errors import DataError
 from mt.files import sync_folder, write_whole
 
 FORMAT = 1
-# Less work than this is not worth going on with.
+# Interrupted work of less than this is not worth keeping.
 SECONDS_BETWEEN_RECORDS = 10.0
 
 
 class ResumableOutput:
-    """Blocks of lines, each written as a whole into `OUT.partial`, which becomes `OUT` at the end.
+    """An output file that is written block by block as `OUT.partial` and becomes `OUT` at the end.
 
-    `OUT.partial.json` says how far it has come and with what it was made.
+    `OUT.partial.json` records how many lines of the input are finished, a hash of them, and the
+    settings they were translated with.
     """
 
     def __init__(self, resume: bool) -> None:
+        """`resume`: continue the partial output of an earlier start, if there is one."""
         self.resume = resume
-        self.lines = 0  # of the source, finished
-        self.kept = 0  # of those, the ones that an interruption leaves
-        self.digest = hashlib.sha256()  # of those lines
-        self.made_with: dict[str, str] = {}
-        self._stored: dict[str, str] = {}  # what the earlier start was made with
-        self._hash = ""
+        self.lines = 0  # of the input, finished
+        self.made_with: dict[str, str] = {}  # settings that the output depends on
+        self._recorded_lines = 0  # of those, the ones that an interruption leaves
+        self._digest = hashlib.sha256()  # of the finished lines
+        self._stored: dict[str, str] = {}  # settings of the earlier start
+        self._stored_hash = ""  # of the lines that the earlier start finished
         self._partial: Path | None = None
-        self._recorded = 0.0  # when the state was written last
-        self._refused = False  # to go on, as something is not as it was
+        self._recorded_at = 0.0
+        self._refused = False  # to resume, as the input or a setting has changed
 
     @property
-    def _state(self) -> Path:
+    def _record(self) -> Path:
         assert self._partial is not None
         return self._partial.with_name(f"{self._partial.name}.json")
 
     @contextmanager
     def open(self, path: Path) -> Iterator[BinaryIO]:
-        """The file to write to, after what is finished. Raises OSError, and DataError for a part that is in the way."""
+        """Open the file to append to, after its finished lines.
+
+        Raises OSError, and DataError if an earlier partial output is in the way or damaged.
+        """
         path = Path(os.path.realpath(path))
-        if path.exists() and not path.is_file():  # a pipe: what is in it cannot be taken back
+        if path.exists() and not path.is_file():  # a pipe: what was written to it is gone
             if self.resume:
                 raise DataError(
-                    f"--resume: {path} is no file that could be gone on with; leave out --resume"
+                    f"--resume: {path} is not a regular file, so it cannot be continued; "
+                    "leave out --resume"
                 )
             with path.open("wb") as file:
                 yield file
             return
-        self._partial = partial = path.with_name(f"{path.name}.partial")
-        if (
-            not partial.exists()
-        ):  # it was renamed or removed, and then a power cut came, or the user stopped there
-            self._state.unlink(missing_ok=True)
-        with _locked(partial) as file:
-            size = self._load()
+        self._partial = path.with_name(f"{path.name}.partial")
+        if not self._partial.exists():
+            # Renamed or removed, and then the power failed or the user stopped there.
+            self._record.unlink(missing_ok=True)
+        with _locked(self._partial) as file:
+            size = self._load_record()
             file.truncate(size)
             file.seek(size)
-            self._recorded = time.monotonic()
+            self._recorded_at = time.monotonic()
             try:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                partial.replace(path)
-                self._state.unlink(
-                    missing_ok=True
-                )  # after it: what cannot be renamed can still be gone on with
+                self._partial.replace(path)
+                # Only now: an output that cannot be renamed can still be resumed.
+                self._record.unlink(missing_ok=True)
                 sync_folder(path.parent)
             except BaseException:
-                if not self._state.exists():
-                    partial.unlink(missing_ok=True)
-                elif not self._refused:
-                    said = f"{self.kept:,} line{'s' * (self.kept != 1)} are finished in {partial}"
-                    print(
-                        f"mt: {said}; the same command with --resume goes on after them",
-                        file=sys.stderr,
-                    )
+                self._keep_or_remove()
                 raise
 
-    def _load(self) -> int:
-        """Bytes that are finished."""
-        if not self._state.exists():
+    def _keep_or_remove(self) -> None:
+        """After an interruption: say how to resume, or remove a part without finished lines."""
+        assert self._partial is not None
+        if not self._record.exists():
+            self._partial.unlink(missing_ok=True)
+        elif not self._refused:
+            count = self._recorded_lines
+            lines = "1 line is" if count == 1 else f"{count:,} lines are"
+            print(
+                f"mt: {lines} finished in {self._partial}; "
+                "the same command with --resume continues after them",
+                file=sys.stderr,
+            )
+
+    def _load_record(self) -> int:
+        """Return the bytes of the partial output that are finished."""
+        if not self._record.exists():
             return 0
+        assert self._partial is not None
         if not self.resume:
             raise DataError(
-                f"{self._partial}: is what an interrupted job has finished; add --resume to go on with it, or remove "
-                f"it and {self._state.name} to begin again"
+                f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
+                f"continue it, or remove it and {self._record.name} to start over"
             )
         try:
-            state = json.loads(self._state.read_text(encoding="utf-8"))
-            if state["format"] != FORMAT:
-                raise ValueError(f"format {state['format']}")
-            self.kept, size, self._hash = (
-                int(state["lines"]),
-                int(state["bytes"]),
-                str(state["sha256"]),
-            )
-            self.lines = self.kept
-            self._stored = dict(state["made_with"])
-            if self._partial is not None and self._partial.stat().st_size < size:
+            record = json.loads(self._record.read_text(encoding="utf-8"))
+            if record["format"] != FORMAT:
+                raise ValueError(f"format {record['format']}")
+            self._recorded_lines = int(record["lines"])
+            self._stored_hash = str(record["sha256"])
+            self._stored = dict(record["made_with"])
+            size = int(record["bytes"])
+            if self._partial.stat().st_size < size:
                 raise ValueError(f"{self._partial.name} is shorter than it says")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{self._state}: says how far an interrupted job has come, and is damaged ({error}); remove it and "
-                f"{self._partial} to begin again"
+                f"{self._record}: records the progress of an interrupted job, and is damaged "
+                f"({error}); remove it and {self._partial} to start over"
             ) from error
+        self.lines = self._recorded_lines
         return size
 
     def remaining(self, lines: Iterator[str], made_with: Mapping[str, str]) -> Iterator[str]:
-        """The lines that are left to do. Raises DataError where an earlier start had other lines or settings."""
+        """Return the lines that are left to do.
+
+        Raises DataError if an earlier start had other lines or other settings.
+        """
         self.made_with |= made_with
         if not self.lines:
             return lines
-        names = self._stored.keys() | self.made_with.keys()
         self._refused = True
-        if other := sorted(
+        start_over = f"or remove it and {self._record.name} to start over"
+        names = self._stored.keys() | self.made_with.keys()
+        changed = sorted(
             name for name in names if self._stored.get(name) != self.made_with.get(name)
-        ):
+        )
+        if changed:
             raise DataError(
-                f"--resume: {self._partial} was begun with another {', '.join(other)}; give the same again, or remove "
-                f"it and {self._state.name} to begin again"
+                f"--resume: {self._partial} was made with another {', '.join(changed)}; "
+                f"give the same again, {start_over}"
             )
-        self._count(itertools.islice(lines, self.lines))
-        if self.digest.hexdigest() != self._hash:
+        self._hash(itertools.islice(lines, self.lines))
+        if self._digest.hexdigest() != self._stored_hash:
             raise DataError(
-                f"--resume: the first {self.lines:,} lines are not those that {self._partial} was made of; give the "
-                f"same input, or remove it and {self._state.name} to begin again"
+                f"--resume: the first {self.lines:,} lines are not those that {self._partial} "
+                f"was made from; give the same input, {start_over}"
             )
         self._refused = False
         return lines
 
-    def _count(self, lines: Iterable[str]) -> None:
+    def _hash(self, lines: Iterable[str]) -> None:
         for line in lines:
-            self.digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+            self._digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
 
     def finished(self, file: BinaryIO, lines: list[str]) -> None:
-        """The output of these lines, too, is in `file`."""
+        """Note that `file` now holds the output of these input lines, too."""
         file.flush()
-        self._count(lines)
+        self._hash(lines)
         self.lines += len(lines)
-        if self._partial is None or time.monotonic() - self._recorded < SECONDS_BETWEEN_RECORDS:
+        since = time.monotonic() - self._recorded_at
+        if self._partial is None or since < SECONDS_BETWEEN_RECORDS:
             return
         os.fsync(file.fileno())
-        state = {
+        record = {
             "format": FORMAT,
             "lines": self.lines,
             "bytes": file.tell(),
-            "sha256": self.digest.hexdigest(),
+            "sha256": self._digest.hexdigest(),
             "made_with": self.made_with,
         }
-        write_whole(self._state, json.dumps(state, indent=1))
-        self.kept = self.lines
-        self._recorded = time.monotonic()
+        write_whole(self._record, json.dumps(record, indent=1))
+        self._recorded_lines = self.lines
+        self._recorded_at = time.monotonic()
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[BinaryIO]:
-    """A file to read and write, made if need be, that no other process has opened in this way."""
+    """Open a file to read and write, made if need be, that no other process has locked."""
     while True:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as file:
             try:
-                # Unlike flock's, this lock does not pass on to worker processes, which may live a little longer.
+                # Unlike flock's, this lock is not inherited by workers, which may live longer.
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise DataError(
@@ -179,6 +195,6 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
                 same = os.path.samestat(os.fstat(file.fileno()), path.stat())
             except FileNotFoundError:
                 same = False
-            if same:  # else the other one has ended meanwhile, and renamed or removed what was opened here
+            if same:  # else the other process has just renamed or removed the file opened here
                 yield file
                 return

@@ -36,12 +36,12 @@ from mt.model.checkpoint import LoadedModel, load_model
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.memory import keep_freed_memory
 
-# Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU needs more to be
-# busy. Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as fast
-# within 5 %.
+# Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU needs more to
+# be busy. Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
+# fast within 5 %.
 BATCH_TOKENS = {"cpu": 8192, "worker": 4096, "cuda": 131072}
-# A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs as
-# much as a longer one.
+# A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
+# as much as a longer one.
 LEAST_SIZE = 8
 # Lines that are read, sorted by length and translated at a time; they are in memory together.
 WINDOW = 20_000
@@ -194,7 +194,7 @@ class Translator:
         return translations
 
     def _encode(self, texts: list[str], prefixes: list[str]) -> list[Line]:
-        """Encode the lines and split those that are too long. A prefix goes to the first segment."""
+        """Encode the lines; split those that are too long. A prefix goes to the first segment."""
         first = self._next_line
         begins = encode_prefixes(prefixes, first, self.engine.max_target, self.tokenizer)
         sources = self.tokenizer.encode_src(texts)
@@ -424,8 +424,8 @@ def _load_models(paths: Sequence[Path]) -> list[LoadedModel]:
     for path, other in zip(paths[1:], loaded[1:], strict=True):
         if other.tokenizer.fingerprint != loaded[0].tokenizer.fingerprint:
             raise ConfigError(
-                f"--model {path}: has another vocabulary than {paths[0]}; the models of an ensemble "
-                "must be trained with the same tokenizer"
+                f"--model {path}: has another vocabulary than {paths[0]}; the models of an "
+                "ensemble must be trained with the same tokenizer"
             )
     return loaded
 
