@@ -343,7 +343,7 @@ def test_a_killed_process_ends_the_job_and_is_named(long: Mapped, tmp_path: Path
     assert time.monotonic() - killed < 60
     assert done.code != 0
     assert re.search(r"rank +: 1 \(local_rank: 1\)\s+exitcode +: -9", done.err)
-    assert "rank 0 has lost contact with the others" in done.err
+    assert "rank 0: lost the connection to another rank" in done.err
 
 
 @pytest.mark.slow
@@ -412,8 +412,7 @@ def test_fresh_is_meant_once_for_all_starts_of_a_job(long: Mapped, tmp_path: Pat
 POISON = """
 import itertools, math, os, sys
 from pathlib import Path
-from mt.config import load_config
-from mt.console import Commands
+from mt.config.load import load_config
 from mt.errors import MtError
 from mt.training.launch import train
 from mt.training.trainer import Trainer
@@ -469,7 +468,7 @@ def test_both_give_up_and_one_says_so(long: Mapped, tmp_path: Path) -> None:
     done = poisoned(mapping, run, 10**9)
     assert done.code != 0
     assert done.err.count("\ntraining gave up at update 72: ") == 1
-    assert "lost contact" not in done.err
+    assert "lost the connection" not in done.err
     pairs = (run / "diverged.txt").read_text(encoding="utf-8").splitlines()
     state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
@@ -579,7 +578,7 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     """One message, by the first process; nothing of the other's run is touched."""
     mapping = merged(settings, {"data": {"valid": None}})
     other = tmp_path / "1" / "run"
-    message = "mt: rank 1: run directory run: holds no config.yaml. All processes must see what the first one writes: "
+    message = "mt: rank 1: run directory run: holds no config.yaml. All processes must see what rank 0 writes: "
     if there == "another run":
         shortened(tiny_corpus, tmp_path / "corpus")
         trained(
@@ -589,7 +588,7 @@ def test_a_run_directory_that_is_not_shared_is_refused(
             other,
             1,
         )
-        message = "mt: rank 1: run directory run: has another tokenizer and another token store there. All processes "
+        message = "mt: rank 1: run directory run: holds another tokenizer and another token store than rank 0 sees. All processes "
     before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     command = command_of(mapping, tmp_path / "run")
     command[command.index("--run-dir") + 1] = "run"
@@ -666,7 +665,7 @@ def test_processes_that_do_not_find_each_other(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
             pass
     said = str(error.value)
-    assert said.startswith(f"rank 0: the 2 processes do not find each other at 127.0.0.1:{port} (")
+    assert said.startswith(f"rank 0: the rendezvous of 2 processes at 127.0.0.1:{port} failed (")
     assert "MASTER_PORT a free port there" in said
 
 
@@ -744,7 +743,7 @@ def test_who_has_lost_another_says_so_by_its_exit_code(long: Mapped, tmp_path: P
     done = [ended(process) for process in processes]
     assert [one.code for one in done] == [75, 75, -signal.SIGKILL]
     for rank in range(2):
-        assert f"mt: rank {rank} has lost contact with the others" in done[rank].err
+        assert f"mt: rank {rank}: lost the connection to another rank" in done[rank].err
 
 
 # --- the share of a rank ----------------------------------------------------------------------

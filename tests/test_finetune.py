@@ -568,7 +568,7 @@ def test_a_folder_without_a_model(
         ),
         (
             new,
-            f"train.init_from {new}: {start} this run has saved no checkpoint yet; wait for its first validation",
+            f"train.init_from {new}: {start} this run has not saved a checkpoint yet; wait for its first validation",
         ),
         (
             damaged,

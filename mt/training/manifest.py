@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mt.files import write_whole
-from mt.runtime.distributed import current_jobs, restarted_jobs
 
 MANIFEST = "manifest.json"
 PACKAGES = (
@@ -25,7 +25,7 @@ def write_manifest(run_dir: Path, facts: Mapping[str, Any]) -> None:
     """Write the manifest: command, job, versions and machine, plus `facts` about data and model."""
     manifest = {
         "command": sys.argv,
-        "jobs": current_jobs(),
+        "jobs": _jobs(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -43,7 +43,29 @@ def is_of_this_job(run_dir: Path) -> bool:
         manifest = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return not set(manifest.get("jobs", [])).isdisjoint(restarted_jobs())
+    return not set(manifest.get("jobs", [])).isdisjoint(_restarted_jobs())
+
+
+def _jobs() -> list[str]:
+    """Names of the torchrun and Slurm jobs that this process belongs to."""
+    slurm = os.environ.get("SLURM_JOB_ID")
+    return [*_torchrun_job(), *([f"slurm {slurm}"] if slurm else [])]
+
+
+def _restarted_jobs() -> list[str]:
+    """Those of `_jobs` that may have started this training before.
+
+    All commands of a Slurm allocation share its id, so a Slurm job counts only once requeued.
+    """
+    requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    return _jobs() if requeued else _torchrun_job()
+
+
+def _torchrun_job() -> list[str]:
+    """torchrun's agent is the parent of its processes, and starts them again only on a restart."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return []
+    return [f"torchrun {socket.gethostname()} {os.getppid()}"]
 
 
 def _processor() -> str:
