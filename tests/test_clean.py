@@ -1,4 +1,8 @@
-"""Filters drop what they say they drop, and count it."""
+"""Filters drop the pairs they should, and count each of them once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,38 +11,40 @@ from mt.config.schema import DataConfig
 from mt.data.clean import Counts, clean_text, keeps_length
 
 
-def cleaned(pairs: list[tuple[str, str]], dedupe: bool = True) -> tuple[list, Counts]:
+def cleaned(
+    pairs: list[tuple[str, str]], dedupe: bool = True
+) -> tuple[list[tuple[str, str]], Counts]:
     counts = Counts()
     return list(clean_text(pairs, dedupe, counts)), counts
 
 
-def test_pairs_with_a_blank_side_are_dropped_and_counted():
+def test_pairs_with_a_blank_side_are_dropped_and_counted() -> None:
     pairs = [("a", "b"), ("", "b"), ("a", " \t\r"), ("\u2028\u00a0", "b"), ("a", "▁ ▁"), ("c", "d")]
     kept, counts = cleaned(pairs)
     assert kept == [("a", "b"), ("c", "d")]
     assert counts == Counts(read=6, empty=4)
 
 
-def test_only_pairs_equal_on_both_sides_are_duplicates_and_the_first_stays_in_place():
+def test_only_pairs_equal_on_both_sides_are_duplicates_and_the_first_stays_in_place() -> None:
     pairs = [("a", "b"), ("a", "c"), ("d", "b"), ("a", "b"), ("A", "b"), ("a", "b "), ("a", "c")]
     kept, counts = cleaned(pairs)
     assert kept == [("a", "b"), ("a", "c"), ("d", "b"), ("A", "b"), ("a", "b ")]
     assert counts == Counts(read=7, duplicate=2)
 
 
-def test_moving_a_word_across_the_sides_makes_no_duplicate():
+def test_moving_a_word_across_the_sides_makes_no_duplicate() -> None:
     pairs = [("a b", "c"), ("a", "b c"), ("ab", "c"), ("a", "bc")]
     assert cleaned(pairs)[0] == pairs
 
 
-def test_without_dedupe_duplicates_stay():
+def test_without_dedupe_duplicates_stay() -> None:
     kept, counts = cleaned([("a", "b")] * 3, dedupe=False)
     assert kept == [("a", "b")] * 3
     assert counts == Counts(read=3)
 
 
-def test_pairs_pass_one_at_a_time():
-    def endless():
+def test_pairs_pass_one_at_a_time() -> None:
+    def endless() -> Iterator[tuple[str, str]]:
         n = 0
         while True:
             n += 1
@@ -50,7 +56,7 @@ def test_pairs_pass_one_at_a_time():
     assert (counts.read, counts.duplicate) == (6, 2)  # 0, 1, 1, 2, 2, 3
 
 
-def test_length_limits_are_inclusive():
+def test_length_limits_are_inclusive() -> None:
     data, counts = DataConfig(max_tokens=6, max_length_ratio=2.5), Counts(read=8)
     kept = [(6, 6), (6, 3), (5, 2), (1, 1)]
     assert all(keeps_length(src, tgt, data, counts) for src, tgt in kept)
@@ -67,7 +73,7 @@ def test_length_limits_are_inclusive():
 
 
 @given(st.lists(st.tuples(st.sampled_from(["", " ", "a", "b", "a a a"]), st.text(max_size=2))))
-def test_every_pair_is_kept_or_counted_once(pairs):
+def test_every_pair_is_kept_or_counted_once(pairs: list[tuple[str, str]]) -> None:
     data, counts = DataConfig(max_tokens=2, max_length_ratio=1.0), Counts()
     kept = [
         pair
@@ -78,7 +84,7 @@ def test_every_pair_is_kept_or_counted_once(pairs):
     assert counts.kept == len(kept) == len(set(kept))
 
 
-def test_summary_reads_well():
+def test_summary_reads_well() -> None:
     data = DataConfig(max_tokens=256, max_length_ratio=3.0)
     counts = Counts(read=29_000, duplicate=60, too_long=40)
     assert counts.summary(data) == (
@@ -86,5 +92,6 @@ def test_summary_reads_well():
     )
     assert Counts(read=5).summary(data) == "5 of 5 pairs kept"
     assert Counts(read=9, empty=1, duplicate=1, ratio=2).summary(data) == (
-        "5 of 9 pairs kept; dropped: 1 with an empty side, 1 duplicate, 2 with one side over 3 times the other"
+        "5 of 9 pairs kept; dropped: 1 with an empty side, 1 duplicate, 2 with one side over 3 "
+        "times the other"
     )

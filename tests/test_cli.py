@@ -509,7 +509,7 @@ def d_model(tree: Any) -> Any:
     [
         (without("meta.json"), ["must be a run directory, a checkpoint or an exported folder", "meta.json"]),
         (without("model.safetensors"), ["not a complete model folder", "model.safetensors", "No such file"]),
-        (without("tokenizer.model"), ["holds no tokenizer", "tokenizer.model"]),
+        (without("tokenizer.model"), ["contains no tokenizer", "tokenizer.model"]),
         (damage("model.safetensors"), ["model.safetensors: damaged, its checksum differs"]),
         (damage("tokenizer.model"), ["tokenizer"]),
         (damage("meta.json"), ["not a complete model folder", "meta.json"]),

@@ -140,8 +140,8 @@ def test_missing_columns_are_all_named(tmp_path: Path) -> None:
     assert message_of(tmp_path, "deu", "zzz", path=path).split("\n") == [
         "data.train[0].src: rows.csv has no column 'deu'; did you mean 'de'? Set src to one of its "
         "columns: 'n', 'de', 'en'.",
-        "data.train[0].tgt: rows.csv has no column 'zzz'. Set tgt to one of its columns: 'n', 'de', "
-        "'en'.",
+        "data.train[0].tgt: rows.csv has no column 'zzz'. Set tgt to one of its columns: 'n', "
+        "'de', 'en'.",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The token store: what goes in comes out, and it is built anew exactly when something has changed."""
+"""The token store: what goes in comes out; it is rebuilt exactly when something has changed."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ KEPT = [0, 1, 6]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return learnt(300)
+    return trained(300)
 
 
-def learnt(size: int) -> Tokenizer:
+def trained(size: int) -> Tokenizer:
     words = [("eins zwei drei vier fünf", "one two three four five")] * 50
     return train_tokenizer(TokenizerConfig(vocab_size=size), words, 1, lambda _: None)
 
@@ -109,7 +109,7 @@ def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
 def test_more_lines_than_are_encoded_at_a_time(
     root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_module, "CHUNK", 2)
+    monkeypatch.setattr(store_module, "LINES_PER_CHUNK", 2)
     store = build(root, tokenizer, dedupe=False)
     kept = [0, 1, 2, 6]
     assert [store.pair(i)[0].tolist() for i in range(len(store))] == [
@@ -151,7 +151,7 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
     )
 
 
-# --- built anew, or not -----------------------------------------------------------------------
+# --- rebuilt, or not --------------------------------------------------------------------------
 
 
 def test_a_store_is_built_once_and_opened_again(
@@ -183,7 +183,7 @@ def test_files_that_did_not_change_are_not_read_again(
 def test_a_corpus_that_moved_is_the_same_corpus(
     root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
-    """A run goes on exactly where it was although data.root is another; the manifest tells the new place."""
+    """A run resumes exactly although data.root has changed; the facts name the new place."""
     first = build(root, tokenizer)
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
@@ -196,7 +196,7 @@ def test_a_corpus_that_moved_is_the_same_corpus(
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
 
 
-def test_who_only_opens_a_store_needs_no_corpus(
+def test_opening_a_store_needs_no_corpus(
     root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     built = build(root, tokenizer)
@@ -210,14 +210,14 @@ def test_who_only_opens_a_store_needs_no_corpus(
     (root / "store" / "lengths.npy").unlink()
     with pytest.raises(DataError) as error:
         open_built(root / "store")
-    assert str(error.value) == f"{root / 'store'}: holds no whole token store."
+    assert str(error.value) == f"{root / 'store'}: contains no complete token store."
     assert len(builds) == 1
 
 
 @pytest.mark.parametrize(
     "change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"]
 )
-def test_a_store_is_built_anew_when_data_or_limits_change(
+def test_a_store_is_rebuilt_when_data_or_limits_change(
     change: str, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     write(root / "b", [("fünf", "five")])
@@ -264,11 +264,11 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: T
     assert made("nl") == tokenizer.encode_src(["vier"])[0]
 
 
-def test_another_tokenizer_builds_it_anew(
+def test_another_tokenizer_rebuilds_it(
     root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     build(root, tokenizer)
-    other = learnt(290)
+    other = trained(290)
     store = build(root, other)
     assert len(builds) == 2
     assert (
@@ -280,7 +280,7 @@ def test_another_tokenizer_builds_it_anew(
 
 @pytest.mark.parametrize("size", [0, 1, "half", "odd"])
 @pytest.mark.parametrize("name", ["src.tokens", "tgt.tokens", "lengths.npy", "meta.json"])
-def test_a_damaged_store_is_built_anew(
+def test_a_damaged_store_is_rebuilt(
     name: str, size: int | str, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     first = build(root, tokenizer).src.copy()  # what is mapped cannot be read once it is cut short
@@ -294,7 +294,7 @@ def test_a_damaged_store_is_built_anew(
     assert np.array_equal(again.src, first)
 
 
-def test_a_file_that_is_gone_from_the_store_is_made_again(
+def test_a_file_that_is_gone_from_the_store_is_rebuilt(
     root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     build(root, tokenizer)
@@ -303,7 +303,7 @@ def test_a_file_that_is_gone_from_the_store_is_made_again(
     assert len(builds) == 2
 
 
-def test_what_a_crash_left_is_cleared_away(root: Path, tokenizer: Tokenizer) -> None:
+def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
     partial = root / "store.partial"
     partial.mkdir()
     (partial / "src.tokens").write_bytes(b"half a store")
@@ -324,9 +324,9 @@ def test_nothing_left_after_cleaning_says_what_was_dropped(
     with pytest.raises(DataError) as error:
         build(root, tokenizer, max_tokens=1)
     assert str(error.value) == (
-        "data.train: no pair is left (0 of 7 pairs kept; dropped: 1 with an empty side, 1 duplicate, "
-        "5 longer than 1 tokens); check that the files are the right ones, or loosen data.max_tokens and "
-        "data.max_length_ratio"
+        "data.train: no pair is left (0 of 7 pairs kept; dropped: 1 with an empty side, 1 "
+        "duplicate, 5 longer than 1 tokens); check that the files are the right ones, or raise "
+        "data.max_tokens and data.max_length_ratio"
     )
     assert not (root / "store").exists()
     assert not (root / "store.partial").exists()
@@ -359,6 +359,7 @@ def test_a_full_disk_is_one_message_and_leaves_nothing(
     with pytest.raises(DataError) as raised:
         build(root, tokenizer)
     assert str(raised.value) == (
-        f"{root / 'store'}: the token store cannot be written: {reason}; make room there or choose another --run-dir"
+        f"{root / 'store'}: the token store cannot be written: {reason}; free some space or choose "
+        "another --run-dir"
     )
     assert not (root / "store.partial").exists()

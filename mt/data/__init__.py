@@ -1,5 +1,7 @@
-"""Text becomes batches: takes data files and a config, gives batches of token ids.
+"""Text becomes batches: takes the data section of a config, gives batches of token ids.
 
-`corpus` reads sentence pairs, `clean` drops the unfit ones, `tokenizer` turns lines into ids and
-back, `store` keeps the ids on disk, `batches` plans and pads what the model is fed.
+`corpus` reads sentence pairs from `text_files` or a `datasets_source`, `clean` drops pairs that are
+unfit for training, `tokenizer` turns lines into ids and back, `store` keeps the ids on disk,
+`subword_regularisation` samples other tokens for the same text in each epoch, `batches` plans
+updates and pads batches, `loader` loads them ahead of training.
 """

@@ -1,4 +1,4 @@
-"""Which pairs are worth training on: filters, each with its count."""
+"""Drop pairs that are unfit for training, and count them by reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Counts:
-    """Pairs read, and pairs dropped for each reason; a dropped pair has exactly one reason."""
+    """Pairs read, and pairs dropped by reason; a dropped pair has exactly one reason."""
 
     read: int = 0
     empty: int = 0
@@ -25,29 +25,30 @@ class Counts:
 
     @property
     def kept(self) -> int:
+        """Pairs that were not dropped."""
         return self.read - self.empty - self.duplicate - self.too_long - self.ratio
 
     def summary(self, data: DataConfig) -> str:
         """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
-        drops = [
+        reasons = [
             (self.empty, "with an empty side"),
             (self.duplicate, "duplicate" if self.duplicate == 1 else "duplicates"),
             (self.too_long, f"longer than {data.max_tokens:,} tokens"),
             (self.ratio, f"with one side over {data.max_length_ratio:g} times the other"),
         ]
-        said = ", ".join(f"{count:,} {reason}" for count, reason in drops if count)
+        dropped = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
         kept = f"{self.kept:,} of {self.read:,} pairs kept"
-        return f"{kept}; dropped: {said}" if said else kept
+        return f"{kept}; dropped: {dropped}" if dropped else kept
 
 
 def clean_text(
     pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts
 ) -> Iterator[tuple[str, str]]:
-    """Pass on the pairs that hold text on both sides and, with `dedupe`, did not come before.
+    """Yield the pairs that have text on both sides and, with `dedupe`, are not duplicates.
 
-    A duplicate equals an earlier pair on both sides, character for character. Each pair passed on
-    is remembered as a 64-bit hash: about 80 MB per million pairs, and one wrong match to be
-    expected in some thousand corpora of 100 million pairs.
+    A duplicate equals an earlier pair on both sides, character for character. Each pair is
+    remembered as a 64-bit hash: about 80 MB per million pairs, and one false match to be expected
+    in some thousand corpora of 100 million pairs.
     """
     seen: set[bytes] = set()
     for src, tgt in pairs:
@@ -56,7 +57,7 @@ def clean_text(
             counts.empty += 1
             continue
         if dedupe:
-            # No side holds a line feed, so the joined text belongs to one pair only.
+            # No side contains a line feed, so no other pair gives the same joined text.
             key = hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=8).digest()
             if key in seen:
                 counts.duplicate += 1
@@ -66,10 +67,10 @@ def clean_text(
 
 
 def keeps_length(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:
-    """Whether a pair of so many tokens (eos not counted) is kept; if not, `counts` says why.
+    """Whether a pair with these numbers of tokens (without eos) is kept; `counts` gets the reason.
 
-    Kept are 1 to `max_tokens` tokens a side, the longer side at most `max_length_ratio` times the
-    shorter one.
+    Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
+    times the tokens of the shorter one.
     """
     shorter, longer = sorted((n_src, n_tgt))
     if shorter == 0:

@@ -1,7 +1,7 @@
-"""Pairs become token ids on disk, once: memory-mapped, so that any process can share them.
+"""The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
-A store is a folder with `src.tokens` and `tgt.tokens` (ids end to end, no bos or eos), `lengths.npy` and
-`meta.json`. It is written beside its place and renamed when complete.
+A store is a folder with `src.tokens` and `tgt.tokens` (ids end to end, no bos or eos),
+`lengths.npy` and `meta.json`. It is written to a folder beside it and renamed when complete.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from mt.data.tokenizer import Tokenizer
 
 FORMAT = 1
-# Lines encoded at a time: enough to keep SentencePiece's threads busy, little enough to keep in memory.
-CHUNK = 20_000
+# Lines encoded at a time: enough to occupy SentencePiece's threads, few enough for the memory.
+LINES_PER_CHUNK = 20_000
 
 Ids = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
 class Store:
-    """Token ids of n pairs, and where each corpus of the config ends."""
+    """Token ids of n pairs, one corpus of the config after the other."""
 
     src: Ids  # all source ids end to end
     tgt: Ids
@@ -45,8 +45,8 @@ class Store:
     tgt_lengths: npt.NDArray[np.int64]  # (n,)
     src_starts: npt.NDArray[np.int64]  # (n,) where each source begins in `src`
     tgt_starts: npt.NDArray[np.int64]  # (n,)
-    kept: tuple[int, ...]  # pairs of each source of the config, one source after the other
-    counts: str  # what was kept and dropped, in words
+    kept: tuple[int, ...]  # pairs of each corpus
+    counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
 
     def __len__(self) -> int:
@@ -54,16 +54,19 @@ class Store:
 
     def pair(self, index: int) -> tuple[Ids, Ids]:
         """Ids of source and target of one pair, without bos and eos."""
-        s, t = self.src_starts[index], self.tgt_starts[index]
-        return self.src[s : s + self.src_lengths[index]], self.tgt[t : t + self.tgt_lengths[index]]
+        src_start = self.src_starts[index]
+        tgt_start = self.tgt_starts[index]
+        src = self.src[src_start : src_start + self.src_lengths[index]]
+        tgt = self.tgt[tgt_start : tgt_start + self.tgt_lengths[index]]
+        return src, tgt
 
 
 def fingerprint_of(
     sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]
 ) -> str:
-    """SHA-256 over all that decides what is in the store: texts, tokenizer and limits.
+    """SHA-256 of everything that decides the content of the store: texts, tokenizer and limits.
 
-    Not the names of the texts: a corpus that has moved is still the same.
+    The names of the files do not count: a corpus that has moved is still the same.
     """
     root = data_root(data)
 
@@ -82,11 +85,16 @@ def fingerprint_of(
 
 
 def corpus_facts(sources: list[Source], data: DataConfig, known: dict[str, Any]) -> dict[str, Any]:
-    """Size, SHA-256 and lines of every local file; `known` facts are reused while size and time agree."""
-    root, facts = data_root(data), {}
+    """Size, SHA-256 and lines of every local file.
+
+    Facts in `known` are reused while the size and modification time of the file are the same.
+    """
+    root = data_root(data)
+    facts = {}
     for source in sources:
         for path in local_files(source, root):
-            name, stat = str(path), path.stat()
+            name = str(path)
+            stat = path.stat()
             old = known.get(name)
             if old and old["size"] == stat.st_size and old["mtime_ns"] == stat.st_mtime_ns:
                 facts[name] = old
@@ -102,7 +110,7 @@ def corpus_facts(sources: list[Source], data: DataConfig, known: dict[str, Any])
 
 
 def known_facts(folder: Path) -> dict[str, Any]:
-    """The facts of the files that the store in `folder` was built from; empty where there is none."""
+    """Facts of the files that the store in `folder` was built from; empty without a store."""
     try:
         return dict(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["facts"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,10 +125,10 @@ def open_or_build(
     tokenizer: Tokenizer,
     log: Callable[[str], None],
 ) -> Store:
-    """The store of these texts in `folder`, built if it is not there or is another's.
+    """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
-    Of several processes one alone calls this, for it writes. Raises DataError where a text cannot be read, or no pair
-    is left.
+    Only one of several processes may call this, because it writes. Raises DataError where a text
+    cannot be read or no pair is left.
     """
     known = known_facts(folder)
     facts = corpus_facts(sources, data, known)
@@ -138,30 +146,30 @@ def open_or_build(
             )
             store = _open(folder, fingerprint)
             assert store is not None
-        elif facts != known:  # the same texts elsewhere
+        elif facts != known:  # the same texts in another place
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             write_whole(folder / "meta.json", json.dumps(meta | {"facts": facts}, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
-        raise DataError(f"{reason}; make room there or choose another --run-dir") from error
+        raise DataError(f"{reason}; free some space or choose another --run-dir") from error
     log(f"{where}: {store.counts}")
     return store
 
 
 def open_built(folder: Path) -> Store:
-    """The store that another process has built in `folder`, whatever of; the texts are not looked at.
+    """Open the store that another process has built in `folder`, without reading the texts.
 
-    Raises DataError where there is none.
+    Raises DataError if there is none.
     """
     store = _open(folder)
     if store is None:
-        raise DataError(f"{folder}: holds no whole token store.")
+        raise DataError(f"{folder}: contains no complete token store.")
     return store
 
 
 def _open(folder: Path, wanted: str | None = None) -> Store | None:
-    """The store in `folder`; None where it is not whole, or not of the fingerprint `wanted`."""
+    """The store in `folder`; None if it is incomplete or its fingerprint is not `wanted`."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         fingerprint = str(meta["fingerprint"])
@@ -172,22 +180,24 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         src, tgt = (
             np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt")
         )
-        kept, counts = tuple(meta["kept"]), meta["counts"]
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        EOFError,
-    ):  # EOFError: numpy's word for an empty file
+        kept = tuple(meta["kept"])
+        counts = meta["counts"]
+    except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
         return None
     starts = lengths.cumsum(axis=1) - lengths  # (2, n)
     return Store(
-        src, tgt, lengths[0], lengths[1], starts[0], starts[1],
-        kept, counts, fingerprint,
-    )  # fmt: skip
+        src=src,
+        tgt=tgt,
+        src_lengths=lengths[0],
+        tgt_lengths=lengths[1],
+        src_starts=starts[0],
+        tgt_starts=starts[1],
+        kept=kept,
+        counts=counts,
+        fingerprint=fingerprint,
+    )
 
 
 def _build(
@@ -198,12 +208,13 @@ def _build(
     tokenizer: Tokenizer,
     meta: dict[str, Any],
 ) -> None:
-    counts, kept = Counts(), [0] * len(sources)
-    lengths = array(
-        "I"
-    )  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
-    widest = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
-    dtype = np.dtype("<u2" if widest <= 2**16 else "<u4")
+    """Write the store to a folder beside `folder`, then put it there."""
+    counts = Counts()
+    kept = [0] * len(sources)
+    # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100.
+    lengths = array("I")
+    largest_vocabulary = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
+    dtype = np.dtype("<u2" if largest_vocabulary <= 2**16 else "<u4")
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -221,7 +232,7 @@ def _build(
         if not lengths:
             raise DataError(
                 f"{where}: no pair is left ({counts.summary(data)}); check that the files are the "
-                "right ones, or loosen data.max_tokens and data.max_length_ratio"
+                "right ones, or raise data.max_tokens and data.max_length_ratio"
             )
         np.save(partial / "lengths.npy", np.asarray(lengths, np.uint32).reshape(-1, 2).T)
         meta |= {"dtype": dtype.str, "kept": kept, "counts": counts.summary(data)}
@@ -237,8 +248,9 @@ def _build(
 def _encoded(
     sources: list[Source], where: str, data: DataConfig, tokenizer: Tokenizer, counts: Counts
 ) -> Iterator[tuple[int, list[int], list[int]]]:
-    """(number of the source, src ids, tgt ids) of every pair that holds text."""
-    root, current = data_root(data), 0
+    """(number of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
+    root = data_root(data)
+    current = 0
 
     def all_pairs() -> Iterator[tuple[str, str]]:
         nonlocal current
@@ -246,9 +258,9 @@ def _encoded(
             name = f"{where}[{current}]" if where == "data.train" else where
             yield from read_pairs(source, root, name)
 
-    # One filter for all corpora: a pair that stands in two of them is a duplicate too.
+    # One filter for all corpora: a pair that is in two of them is a duplicate too.
     tagged = ((current, pair) for pair in clean_text(all_pairs(), data.dedupe, counts))
-    while chunk := list(islice(tagged, CHUNK)):
+    while chunk := list(islice(tagged, LINES_PER_CHUNK)):
         src = tokenizer.encode_src([pair[0] for _, pair in chunk])
         tgt = tokenizer.encode_tgt([pair[1] for _, pair in chunk])
         for (number, _), src_ids, tgt_ids in zip(chunk, src, tgt, strict=True):

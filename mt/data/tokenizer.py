@@ -1,4 +1,4 @@
-"""Lines to token ids and back: SentencePiece, trained on the data it will split."""
+"""Split lines into token ids and join them again: SentencePiece, trained on the training data."""
 
 from __future__ import annotations
 
@@ -21,43 +21,45 @@ if TYPE_CHECKING:
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 
-# A line in characters beyond which it is no sentence; SentencePiece's BPE keeps positions inside a
-# word in 16 bits and would abort the whole process on a longer one.
-LONGEST_LINE = 10_000
+# Longer lines (in characters) are not used for training: SentencePiece's BPE keeps positions inside
+# a word in 16 bits and would abort the whole process.
+MAX_LINE_LENGTH = 10_000
 
-# SentencePiece leaves the text alone: its default, nmt_nfkc, would teach the model to write "..."
-# for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would cut Persian words in
-# two at the zero-width non-joiner. What must be unified is done by `normalize_line`.
+# SentencePiece does not change the text: its default, nmt_nfkc, would teach the model to write
+# "..." for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would split Persian words at
+# the zero-width non-joiner. `normalize_line` does what normalisation there is.
 NORMALIZATION = "identity"
 
-# With bytes to fall back on, a character that makes up less than one in 100,000 of the text is
-# spelled in bytes: too rare to learn an embedding for. Where so large an alphabet does not fit the
-# vocabulary, one in 2,000 as is usual for Chinese. Without bytes every character keeps its piece.
+# Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
+# make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
+# that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese. Without
+# byte fallback every character gets a token.
 COVERAGE_WITH_BYTES = (0.99999, 0.9995)
-COVERAGE_WITHOUT = (1.0,)
+COVERAGE_WITHOUT_BYTES = (1.0,)
 
-# Unigram training adds floats per thread: the count, not the machine, decides the last digits.
+# Fixed, because unigram training sums floats by thread: the result depends on their number.
 TRAINING_THREADS = 4
 
 
 def normalize_line(line: str) -> str:
-    """The form of a line that tokens stand for: `decode(encode(line)) == normalize_line(line)`.
+    """Normalise a line as tokens see it: `decode(encode(line)) == normalize_line(line)`.
 
-    Unicode NFC; every run of white space (`str.split`'s notion of it: also no-break spaces, tabs,
-    U+0085, U+2028; and U+2581, SentencePiece's own sign for a space) becomes one space, and none
-    is left at the ends. Nothing else changes.
+    Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
+    space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
+    and U+2581, SentencePiece's sign for a space. Nothing else changes.
     """
     return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
 
 
 class Tokenizer:
-    """A pair of SentencePiece models, one and the same where the vocabulary is joint.
+    """A SentencePiece model for each side, or one for both where the vocabulary is joint.
 
-    Ids are those of a side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
-    like a special token ("</s>") is text.
+    Ids are those of the side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
+    like a special token ("</s>") stays text.
     """
 
     def __init__(self, src_model: bytes, tgt_model: bytes | None = None) -> None:
+        """`tgt_model` None means a joint vocabulary; ValueError where special ids are others."""
         from sentencepiece import SentencePieceProcessor
 
         self.joint = tgt_model is None
@@ -67,14 +69,17 @@ class Tokenizer:
             found = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
             if found != [PAD, UNK, BOS, EOS]:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
-        self._src, self._tgt = processors[0], processors[-1]
+        self._src = processors[0]
+        self._tgt = processors[-1]
 
     @property
     def src_vocab_size(self) -> int:
+        """Tokens of the source vocabulary, special ones included."""
         return int(self._src.piece_size())
 
     @property
     def tgt_vocab_size(self) -> int:
+        """Tokens of the target vocabulary, special ones included."""
         return int(self._tgt.piece_size())
 
     @property
@@ -113,35 +118,37 @@ class Tokenizer:
         return pieces
 
     def tgt_piece_id(self, piece: str) -> int:
-        """The id of a target piece given as text, that of unk where there is none."""
+        """The id of a target piece given as text; the id of unk if there is no such piece."""
         return int(self._tgt.piece_to_id(piece))
 
     def src_vocabulary(self) -> list[tuple[str, float]]:
-        """Text and score (of unigram a log-probability) of each source id; text is "" for special ids and bytes."""
+        """Text and score (for unigram a log-probability) of each source id.
+
+        The text of special ids and bytes is "".
+        """
         return _vocabulary(self._src)
 
     def tgt_vocabulary(self) -> list[tuple[str, float]]:
-        """Text and score of each target id, as `src_vocabulary` gives them."""
+        """Text and score of each target id; see `src_vocabulary`."""
         return _vocabulary(self._tgt)
 
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
-        """One line of text per row of target ids, in the form of `normalize_line`.
+        """One line of normalised text per row of target ids.
 
-        Special ids are left out; bytes that are no UTF-8 become U+FFFD. Byte pieces can spell any
-        character, also a line feed: white space is made single spaces here too, so that no row can
-        ever fill two lines.
+        Special ids are left out; bytes that are not UTF-8 become U+FFFD. Byte pieces can spell any
+        character, also a line feed. The text is normalised again, so no row can give two lines.
         """
         top = self.tgt_vocab_size
         for row in ids:
             if row and not (min(row) >= 0 and max(row) < top):
-                raise AssertionError(f"target ids must lie in 0..{top - 1}, here is a row {row}")
+                raise AssertionError(f"target ids must be in 0..{top - 1}, found a row {row}")
         texts: list[str] = self._tgt.decode([[i for i in row if i > EOS] for row in ids])
         return _normalized(texts)
 
     def save(self, folder: Path) -> None:
         """Write the model files into `folder`, each whole or not at all.
 
-        Raises `CheckpointError` where that cannot be written.
+        Raises `CheckpointError` where they cannot be written.
         """
         names = _JOINT if self.joint else _SEPARATE
         try:
@@ -153,11 +160,11 @@ class Tokenizer:
         except OSError as error:
             raise CheckpointError(
                 f"the tokenizer cannot be saved in {folder}: {error.strerror}. "
-                "Give a folder that can be written and has room, then run again."
+                "Give a folder that is writable and has space, then run again."
             ) from error
 
     @staticmethod
-    def is_in(folder: Path) -> bool:
+    def exists_in(folder: Path) -> bool:
         """Whether all files of a tokenizer are in `folder`."""
         return any(all((folder / name).exists() for name in names) for names in (_JOINT, _SEPARATE))
 
@@ -169,7 +176,7 @@ class Tokenizer:
             models = [(folder / name).read_bytes() for name in names]
         except OSError as error:
             raise CheckpointError(
-                f"{folder} holds no tokenizer: needed is {_JOINT[0]}, or {_SEPARATE[0]} and "
+                f"{folder} contains no tokenizer: required is {_JOINT[0]}, or {_SEPARATE[0]} and "
                 f"{_SEPARATE[1]} ({error.filename}: {error.strerror}). Give the run directory of a "
                 "training that has started, or copy the file(s) there."
             ) from error
@@ -178,9 +185,9 @@ class Tokenizer:
                 raise ValueError("the file is empty")
             return cls(*models)
         except (RuntimeError, ValueError) as error:
-            said = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
+            reason = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
             raise CheckpointError(
-                f"{folder}: {' or '.join(names)} is damaged or no tokenizer of mt ({said}). "
+                f"{folder}: {' or '.join(names)} is damaged or not a tokenizer of mt ({reason}). "
                 "Copy it again from the run directory where it was trained."
             ) from error
 
@@ -193,13 +200,13 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
 
-    Holds at most `cfg.sample_lines` pairs in memory, drawn evenly from all. A vocabulary larger
-    than the text supports comes out smaller, and `log` is told. Raises `DataError` where there is
-    no text or `cfg.vocab_size` cannot hold the alphabet.
+    Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
+    than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
+    is no text, or where `cfg.vocab_size` is smaller than the alphabet.
     """
     src, tgt, seen = _sample(pairs, cfg.sample_lines, seed)
     if seen > len(src):
-        log(f"tokenizer: learns from {len(src):,} of {seen:,} pairs, drawn at random")
+        log(f"tokenizer: trained on {len(src):,} of {seen:,} pairs, drawn at random")
     if cfg.joint:
         return Tokenizer(_train(cfg, src + tgt, "", log))
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
@@ -224,9 +231,9 @@ def _normalized(lines: list[str]) -> list[str]:
 def _sample(
     pairs: Iterable[tuple[str, str]], size: int, seed: int
 ) -> tuple[list[str], list[str], int]:
-    """`size` pairs drawn evenly from all, normalized, as two lists; and how many there were.
+    """`size` pairs drawn uniformly, normalised, as two lists; and the number of all pairs.
 
-    Reservoir sampling (Vitter 1985, algorithm R).
+    Reservoir sampling (Vitter, 1985, algorithm R).
     """
     draw = random.Random(seed).random
     src: list[str] = []
@@ -237,22 +244,23 @@ def _sample(
             src.append(normalize_line(src_line))
             tgt.append(normalize_line(tgt_line))
         elif (place := int(draw() * seen)) < size:
-            src[place], tgt[place] = normalize_line(src_line), normalize_line(tgt_line)
+            src[place] = normalize_line(src_line)
+            tgt[place] = normalize_line(tgt_line)
     return src, tgt, seen
 
 
 def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
-    """The bytes of a model trained on normalized lines; `side` ("source " or so) for messages."""
-    text = [line for line in lines if 0 < len(line) <= LONGEST_LINE]
+    """The bytes of a model trained on normalised lines; `side` ("source ") is for messages."""
+    text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
     if not text:
         raise DataError(
-            f"tokenizer: the {side}training data holds no line of text of 1 to {LONGEST_LINE:,} "
-            "characters, so no vocabulary can be learned. Look at the files that data.train names."
+            f"tokenizer: the {side}training data has no line of text of 1 to {MAX_LINE_LENGTH:,} "
+            "characters, so no vocabulary can be learned. Check the files that data.train names."
         )
-    if too_long := sum(len(line) > LONGEST_LINE for line in lines):
-        log(f"tokenizer: {too_long:,} {side}lines of over {LONGEST_LINE:,} characters left out")
+    if too_long := sum(len(line) > MAX_LINE_LENGTH for line in lines):
+        log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
     needed = ""
-    for coverage in COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT:
+    for coverage in COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES:
         try:
             model = _run_trainer(cfg, text, coverage)
         except RuntimeError as error:
@@ -281,7 +289,7 @@ def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
     return (
         f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens ({parts}, "
         f"{characters:,} characters of the training data), found {cfg.vocab_size:,}. "
-        f"Set it to several times {needed:,}, so that it can hold words too{remedy}."
+        f"Set it to several times {needed:,}, so that there is room for words{remedy}."
     )
 
 
@@ -294,15 +302,15 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         model_writer=model,
         model_type=cfg.type,
         vocab_size=cfg.vocab_size,
-        # Not hard: the trainer stops at what the text supports instead of failing.
+        # With a hard limit training fails where the text does not support the size.
         hard_vocab_limit=False,
         character_coverage=coverage,
         byte_fallback=cfg.byte_fallback,
-        # Numbers are copied digit by digit, so that one never seen before can be.
+        # Numbers are copied digit by digit, so that unseen numbers can be copied.
         split_digits=True,
         normalization_rule_name=NORMALIZATION,
-        # In bytes; a longer line would be skipped without a word.
-        max_sentence_length=4 * LONGEST_LINE,
+        # In bytes; SentencePiece silently skips longer lines.
+        max_sentence_length=4 * MAX_LINE_LENGTH,
         num_threads=TRAINING_THREADS,
         pad_id=PAD,
         unk_id=UNK,

@@ -357,7 +357,7 @@ def load_model(path: Path) -> LoadedModel:
         ) from error
     config = config_from_mapping(meta["config"], str(folder / META))
     # The checkpoints of a run share the tokenizer of the run.
-    of_run = not Tokenizer.is_in(folder) and folder.parent.name == CHECKPOINTS
+    of_run = not Tokenizer.exists_in(folder) and folder.parent.name == CHECKPOINTS
     tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(

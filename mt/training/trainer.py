@@ -113,7 +113,7 @@ class Trainer:
     # --- getting ready ----------------------------------------------------------------------
 
     def _tokenizer(self) -> Tokenizer:
-        if Tokenizer.is_in(self.run):
+        if Tokenizer.exists_in(self.run):
             return Tokenizer.load(self.run)
         if self.base is not None and not self.config.train.new_vocabulary:
             self.log.say(
