@@ -1,0 +1,162 @@
+"""Where a model looks: all attention weights of a sentence pair, by word or by piece.
+
+Shapes: B sentences, L layers, H heads, T rows (tokens that look), S columns (tokens looked at).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mt.data.batches import Batch, collate
+from mt.decoding.engine import TorchEngine
+from mt.decoding.inference import Inference
+from mt.decoding.scoring import cross_attention, words_of
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel
+from mt.model.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    Transformer,
+    attention_bias,
+    attention_weights,
+    causal_mask,
+)
+from mt.runtime.devices import Device
+
+KINDS = ("cross", "encoder", "decoder")
+BOS, EOS = "<s>", "</s>"
+
+
+@dataclass(frozen=True)
+class AttentionOfSentence:
+    """The weights of one kind of attention, all layers and heads, with labels for both axes."""
+
+    weights: npt.NDArray[np.float32]  # (L, H, T, S), each row sums to 1
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def read_attention(
+    loaded: LoadedModel,
+    device: Device,
+    source: str,
+    target: str | None = None,
+    kind: str = "cross",
+    pieces: bool = False,
+) -> AttentionOfSentence:
+    """Return the attention weights for one sentence, translated by the model if `target` is None.
+
+    `kind`: `cross` (a row for each target word, a column for each source word), `encoder` (source
+    to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
+    word belongs to the step that writes it. A word of several pieces has the mean of their rows and
+    the sum of their columns; with `pieces` they stand apart.
+
+    Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {kind!r}")
+    tokenizer = loaded.tokenizer
+    inference = Inference(loaded.model, device)
+    src = _encoded(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
+    if target is None:
+        engine = TorchEngine(inference, loaded.config.decode)
+        tgt = list(engine.search([src], [[]])[0][0].tokens)
+    else:
+        tgt = _encoded(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
+    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))])
+    weights = attention_maps(loaded.model.eval(), batch.to(device.device), kind)[0].cpu().numpy()
+    src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
+    tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
+    rows, columns = {
+        "cross": (_then_eos(tgt_side), _then_eos(src_side)),
+        "encoder": (_then_eos(src_side), _then_eos(src_side)),
+        "decoder": (_then_eos(tgt_side), _after_bos(tgt_side)),
+    }[kind]
+    return AttentionOfSentence(merged(weights, rows[1], columns[1]), rows[0], columns[0])
+
+
+@torch.inference_mode()
+def attention_maps(model: Transformer, batch: Batch, kind: str) -> Tensor:
+    """Return the weights of every layer and head: (B, L, H, T, S) fp32, each row sums to 1."""
+    if kind == "cross":
+        return cross_attention(model, batch)
+    maps = []
+    src_bias = attention_bias(batch.src_mask, model.dtype)[:, None, None, :]  # (B, 1, 1, S)
+    if kind == "encoder":
+        x = model.src_embedding(batch.src, model.dtype)
+        for encoder_layer in cast("list[EncoderLayer]", list(model.encoder)):
+            before = encoder_layer.around_attention.before(x)
+            maps.append(self_attention_weights(encoder_layer.attention, before, src_bias))
+            x = encoder_layer(x, src_bias)
+        return torch.stack(maps, dim=1)
+    memory = model.encode(batch.src, batch.src_mask)
+    x = model.tgt_embedding(batch.tgt_in, model.dtype)
+    tgt_bias = attention_bias(causal_mask(batch.tgt_in.shape[1], x.device), model.dtype)  # (T, T)
+    for layer in cast("list[DecoderLayer]", list(model.decoder)):
+        before = layer.around_self_attention.before(x)
+        maps.append(self_attention_weights(layer.self_attention, before, tgt_bias))
+        x = layer(x, memory, src_bias, tgt_bias)
+    return torch.stack(maps, dim=1)
+
+
+def self_attention_weights(attention: MultiHeadAttention, x: Tensor, bias: Tensor) -> Tensor:
+    """Return the weights of x (B, T, D), as the attention gets it, to itself: (B, H, T, T) fp32."""
+    q, k, _ = attention.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
+    return attention_weights(attention.heads(q).float(), attention.heads(k).float(), bias.float())
+
+
+def merged(
+    weights: npt.NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
+) -> npt.NDArray[np.float32]:
+    """Return weights (L, H, T, S) by word: the mean of a word's rows, the sum of its columns.
+
+    `rows` and `columns` number the words, from 0, that each token belongs to.
+    """
+    to_row = np.equal.outer(np.arange(rows[-1] + 1), rows).astype(np.float32)
+    to_row /= to_row.sum(1, keepdims=True)
+    to_column = np.equal.outer(columns, np.arange(columns[-1] + 1)).astype(np.float32)
+    return (to_row @ weights @ to_column).astype(np.float32)
+
+
+def _encoded(ids: list[int], what: str, max_tokens: int) -> list[int]:
+    if not ids:
+        raise ConfigError(f"{what}: is blank; give a sentence, in quotes")
+    if len(ids) >= max_tokens:
+        raise ConfigError(
+            f"{what}: has {len(ids):,} tokens, the model takes {max_tokens - 1:,}; "
+            "give a shorter one"
+        )
+    return ids
+
+
+def _labels(pieces: list[str], text: str, apart: bool) -> tuple[tuple[str, ...], list[int]]:
+    """Return the words of a sentence, and which of them each piece belongs to."""
+    if apart:
+        return tuple(pieces), list(range(len(pieces)))
+    numbers = words_of(pieces)
+    words = text.split()
+    if len(words) != (numbers[-1] + 1 if numbers else 0):  # a character that the tokenizer rewrites
+        words = [
+            "".join(piece for piece, word in zip(pieces, numbers, strict=True) if word == number)
+            for number in range(numbers[-1] + 1)
+        ]
+        words = [word.replace("▁", "") for word in words]
+    return tuple(words), numbers
+
+
+def _then_eos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+    words, numbers = side
+    return (*words, EOS), [*numbers, len(words)]
+
+
+def _after_bos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+    words, numbers = side
+    return (BOS, *words), [0, *(number + 1 for number in numbers)]
