@@ -1,4 +1,4 @@
-"""Plans, padding and the feeding thread, on lengths made up here and on Multi30k."""
+"""Plans, padding and the prefetcher, on lengths made up here and on Multi30k."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def sentences(updates: list[list[np.ndarray]]) -> Counter[int]:
 
 
 def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
-    """Not on which epochs were asked for before: a resumed run starts in the middle."""
+    """Not on the epochs made before: a resumed run starts in the middle."""
     store = random_store(2000)
     first, second = plan_of(store), plan_of(store)
     epochs = [flat(first.updates(epoch)) for epoch in range(3)]
@@ -72,7 +72,7 @@ def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
 
 
 def test_batches_of_one_epoch_are_not_those_of_the_next() -> None:
-    """More than the order of batches differs: sentences of like lengths meet others."""
+    """Not only the order of the batches differs: sentences are batched with others."""
     plan = plan_of(random_store(20_000))
     before, after = (
         {frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1)
@@ -240,7 +240,7 @@ def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
         assert 1 - real / padded < 0.05
 
 
-# --- the feed ---------------------------------------------------------------------------------
+# --- the prefetcher ---------------------------------------------------------------------------
 
 
 def rows(batches: Sequence[object]) -> list[list[list[int]]]:
@@ -254,14 +254,14 @@ def planned(plan: Plan, epoch: int, number: int) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("start", [0, 2, "end"])
-def test_the_feed_keeps_the_order_of_the_plan_from_anywhere(start: int | str) -> None:
-    """At the end of an epoch the next one follows, also where a run resumes just there."""
+def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | str) -> None:
+    """The next epoch follows the end of one, also where a run resumes exactly there."""
     plan = plan_of(random_store(300), update=1000, batch=300)
     n = len(plan.updates(4))
     first = n if start == "end" else int(start)
     places = [(4, number) for number in range(first, n)] + [(5, 0), (5, 1)]
-    with Prefetcher(plan, 4, first) as feed:
-        for (epoch, number), update in zip(places, feed, strict=False):
+    with Prefetcher(plan, 4, first) as prefetcher:
+        for (epoch, number), update in zip(places, prefetcher, strict=False):
             assert (update.epoch, update.number, update.last) == (
                 epoch,
                 number,
@@ -271,37 +271,40 @@ def test_the_feed_keeps_the_order_of_the_plan_from_anywhere(start: int | str) ->
             assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
 
 
-def test_a_fault_of_the_thread_reaches_the_consumer_after_what_came_before() -> None:
+def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
     class Failing(Plan):
         def updates(self, epoch: int) -> list[list[np.ndarray]]:
             if epoch == 1:
-                raise MemoryError("no room for epoch 1")
+                raise MemoryError("out of memory in epoch 1")
             return super().updates(epoch)
 
     plan = Failing(
         random_store(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
     )
     seen: list[Update] = []
-    with Prefetcher(plan, 0, 0) as feed, pytest.raises(MemoryError, match="no room for epoch 1"):
-        seen.extend(feed)
+    with (
+        Prefetcher(plan, 0, 0) as prefetcher,
+        pytest.raises(MemoryError, match="out of memory in epoch 1"),
+    ):
+        seen.extend(prefetcher)
     assert [update.number for update in seen] == list(range(len(plan.updates(0))))
 
 
 @pytest.mark.parametrize("taken", [0, 1])
-def test_leaving_ends_the_thread_although_nobody_takes_what_it_made(taken: int) -> None:
+def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
     plan = plan_of(random_store(3000), update=300, batch=300)
-    with Prefetcher(plan, 0, 0) as feed:
-        for _, _ in zip(range(taken), feed, strict=False):
+    with Prefetcher(plan, 0, 0) as prefetcher:
+        for _, _ in zip(range(taken), prefetcher, strict=False):
             pass
-        while not feed._queue.full():
+        while not prefetcher._queue.full():
             time.sleep(0.001)
-        thread, start = feed._thread, time.perf_counter()
+        thread, start = prefetcher._thread, time.perf_counter()
         assert thread.is_alive()
     assert not thread.is_alive()
     assert time.perf_counter() - start < 2
 
 
-def test_waiting_for_data_is_counted_and_not_having_to_wait_is_not() -> None:
+def test_only_the_time_spent_waiting_for_data_is_counted() -> None:
     class Slow(Plan):
         def updates(self, epoch: int) -> list[list[np.ndarray]]:
             time.sleep(0.3)
@@ -310,12 +313,12 @@ def test_waiting_for_data_is_counted_and_not_having_to_wait_is_not() -> None:
     plan = Slow(
         random_store(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
     )
-    with Prefetcher(plan, 0, 0) as feed:
-        updates = iter(feed)
+    with Prefetcher(plan, 0, 0) as prefetcher:
+        updates = iter(prefetcher)
         next(updates)
-        waited = feed.waited
+        waited = prefetcher.waited
         assert 0.2 < waited < 30
-        while not feed._queue.full():
+        while not prefetcher._queue.full():
             time.sleep(0.001)
         next(updates)
-        assert feed.waited - waited < 0.2
+        assert prefetcher.waited - waited < 0.2

@@ -402,8 +402,8 @@ def test_a_missing_tokenizer_is_an_error_with_a_remedy(tmp_path: Path, separate:
         Tokenizer.load(tmp_path / "none")
     assert str(caught.value) == (
         f"{tmp_path}/none contains no tokenizer: required is tokenizer.model, or "
-        f"tokenizer.src.model and tokenizer.tgt.model ({tmp_path}/none/tokenizer.src.model: No such file or "
-        "directory). Give the run directory of a training that has started, or copy the file(s) "
+        "tokenizer.src.model and tokenizer.tgt.model "
+        f"({tmp_path}/none/tokenizer.src.model: No such file or directory). Give the run directory of a training that has started, or copy the file(s) "
         "there."
     )
     separate.save(tmp_path)

@@ -26,8 +26,8 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 MAX_LINE_LENGTH = 10_000
 
 # SentencePiece does not change the text: its default, nmt_nfkc, would teach the model to write
-# "..." for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would split Persian words at
-# the zero-width non-joiner. `normalize_line` does what normalisation there is.
+# "..." for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would split Persian
+# words at the zero-width non-joiner. `normalize_line` does what normalisation there is.
 NORMALIZATION = "identity"
 
 # Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
