@@ -403,8 +403,8 @@ def test_a_missing_tokenizer_is_an_error_with_a_remedy(tmp_path: Path, separate:
     assert str(caught.value) == (
         f"{tmp_path}/none contains no tokenizer: required is tokenizer.model, or "
         "tokenizer.src.model and tokenizer.tgt.model "
-        f"({tmp_path}/none/tokenizer.src.model: No such file or directory). Give the run directory of a training that has started, or copy the file(s) "
-        "there."
+        f"({tmp_path}/none/tokenizer.src.model: No such file or directory). Give the run directory "
+        "of a training that has started, or copy the file(s) there."
     )
     separate.save(tmp_path)
     (tmp_path / "tokenizer.tgt.model").unlink()
