@@ -11,23 +11,31 @@ from mt.cli.console import say
 
 
 def average(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="run directory")],
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="run directory")],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="model folder to write, a new one"),
+        typer.Option("--output", "-o", metavar="FOLDER", help="new model folder to write"),
     ],
     last: Annotated[
         int | None,
-        typer.Option("--last", min=1, metavar="N", help="the newest N checkpoints; default: 5"),
+        typer.Option(
+            "--last",
+            min=1,
+            metavar="N",
+            help="average the newest N checkpoints; 5 if not given",
+        ),
     ] = None,
     best: Annotated[
         int | None,
         typer.Option(
-            "--best", min=1, metavar="N", help="the N best checkpoints on the validation set"
+            "--best",
+            min=1,
+            metavar="N",
+            help="average the N checkpoints with the best validation score",
         ),
     ] = None,
 ) -> None:
-    """Average the weights of a run's last or best checkpoints. Vaswani et al., 2017, section 6.1.
+    """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 
     \b
     mt average runs/base --last 5 -o runs/base/averaged
@@ -38,8 +46,6 @@ def average(
     from mt.model.checkpoint import average_run
 
     if last and best:
-        raise ConfigError(
-            "--last, --best: one of the two says which checkpoints are averaged; leave the other out"
-        )
-    steps = average_run(run, best or last or 5, output, by_score=best is not None)
+        raise ConfigError("--last, --best: give one of them, not both")
+    steps = average_run(run_dir, best or last or 5, output, by_score=best is not None)
     say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")

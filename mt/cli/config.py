@@ -5,16 +5,17 @@ from __future__ import annotations
 import typer
 
 from mt.cli.console import print_result
-from mt.cli.options import ConfigName, Sets
+from mt.cli.help import PanelCommand
+from mt.cli.options import ConfigName, Settings
 
 app = typer.Typer(
-    no_args_is_help=True, help="Validate, show and describe configs.", rich_markup_mode=None
+    no_args_is_help=True, help="Check, show and describe configs.", rich_markup_mode=None
 )
 
 
-@app.command("check")
-def check(config: ConfigName, sets: Sets = None) -> None:
-    """Validate a config with its data opened, without training. A model that it starts from is opened too.
+@app.command("check", cls=PanelCommand)
+def check(config: ConfigName, settings: Settings = None) -> None:
+    """Check a config and its data, without training. A model to fine-tune is opened too.
 
     \b
     mt config check --config base.yaml
@@ -23,7 +24,7 @@ def check(config: ConfigName, sets: Sets = None) -> None:
     from mt.data.corpus import check_sources
     from mt.errors import DataError
 
-    loaded = load_config(config, sets or [])
+    loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
     if faults := check_sources(loaded.config.data):
         raise DataError("\n".join(faults))
@@ -34,21 +35,21 @@ def check(config: ConfigName, sets: Sets = None) -> None:
     print_result(f"{loaded.path}: good")
 
 
-@app.command("show")
-def show(config: ConfigName, sets: Sets = None) -> None:
-    """Print every value of a config with where it comes from.
+@app.command("show", cls=PanelCommand)
+def show(config: ConfigName, settings: Settings = None) -> None:
+    """Print every value of a config and its origin.
 
     \b
     mt config show --config tiny.yaml --set optim.peak_lr=1e-3
     """
     from mt.config.load import load_config, with_origins
 
-    print_result(with_origins(load_config(config, sets or [])))
+    print_result(with_origins(load_config(config, settings or [])))
 
 
-@app.command("schema")
+@app.command("schema", cls=PanelCommand)
 def schema() -> None:
-    """Print the JSON Schema of a config file, for editors.
+    """Print the JSON Schema of configs: what each key means and takes. Editors can use it.
 
     \b
     mt config schema > mt.schema.json

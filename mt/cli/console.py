@@ -1,4 +1,7 @@
-"""What a command says and how it ends: results to stdout, the rest to stderr, a fault as one message and exit code."""
+"""What a command prints and how it ends.
+
+Results go to stdout, everything else to stderr; an error is one message and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -15,33 +18,34 @@ from mt.errors import MtError
 
 
 class Commands(TyperGroup):
-    """All commands; here, before Typer sees it, what ends one early becomes a line and an exit code."""
+    """All commands of `mt`; errors of the user and signals become a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
+        """Run the command; exit with a code of `mt` for all that is no defect of `mt`."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
-            code = _told(error)
+            code = _report(error)
             if code is None:
                 raise
         drop_unwritable()
-        signal.signal(
-            signal.SIGTERM, signal.SIG_DFL
-        )  # nothing is left that would have to be cleared away
+        # From here on no file is half written, so SIGTERM may end the process at once.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            # Threads of gloo and NCCL still wait for the others; torn down under them, Python is aborted (134).
+            # Threads of gloo and NCCL still wait for other processes. A regular exit would tear
+            # the process group down under them, and Python would abort with code 134.
             with suppress(OSError):
                 sys.stderr.flush()
             os._exit(code)
         sys.exit(code)
 
 
-def _told(error: BaseException) -> int | None:
-    """The exit code of what is no defect of ours, once its line is printed; None of all else.
+def _report(error: BaseException) -> int | None:
+    """Print the message of an error and return its exit code; None for a defect of `mt`.
 
-    What a signal raises need not arrive as that: in the middle of an import of compiled code it becomes an ImportError,
-    from which somebody may make a message of their own. So its causes are asked too.
+    A signal may arrive as another error: while compiled code is imported, KeyboardInterrupt becomes
+    an ImportError, which a library may wrap once more. So the causes are searched too.
     """
     if isinstance(error, SystemExit):
         return None  # has its code
@@ -50,43 +54,45 @@ def _told(error: BaseException) -> int | None:
         if isinstance(cause, KeyboardInterrupt):
             print("mt: interrupted", file=sys.stderr)
             return 128 + signal.SIGINT
-        if isinstance(cause, SystemExit):  # of `terminate`
+        if isinstance(cause, SystemExit):  # raised by `terminate`
             return 128 + signal.SIGTERM
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, MtError):
-        if str(error):  # else another process has said it
+        if str(error):  # empty where another process has reported the error
             print(f"mt: {error}", file=sys.stderr)
         return error.exit_code
-    return (
-        0 if isinstance(error, BrokenPipeError) else None
-    )  # the reader has read enough, as `head` does
+    # A closed pipe is no error: the reader has read enough, as `head` does.
+    return 0 if isinstance(error, BrokenPipeError) else None
 
 
 def terminate(number: int, _: FrameType | None) -> NoReturn:
-    """End as an error does, so that half-written files are removed; `mt train` has its own way while it learns."""
+    """Handle SIGTERM as an exception, so that half-written files are removed.
+
+    `mt train` installs a handler of its own while it trains.
+    """
     sys.exit(128 + number)
 
 
 def print_result(text: str) -> None:
-    """A result, to stdout. Raises MtError where that cannot be written, such as on a full disk."""
+    """Print a result to stdout. Raises MtError where that cannot be written, as on a full disk."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise MtError(
-            f"stdout: cannot be written: {error.strerror}; send it to a place that has room"
+            f"stdout: cannot be written: {error.strerror}; redirect it to a disk with free space"
         ) from error
 
 
 def say(text: str) -> None:
-    """What is no result, to stderr, each line with our name before it."""
+    """Print a message to stderr, with `mt: ` before each line."""
     for line in text.split("\n"):
         print(f"mt: {line}", file=sys.stderr)
 
 
 def drop_unwritable() -> None:
-    """Python flushes stdout once more at exit, and would complain again about what cannot be written."""
+    """Discard output that cannot be written, or Python would complain again at exit."""
     try:
         if sys.stdout:
             sys.stdout.flush()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mt.cli.console import print_result, say
+from mt.cli.help import INPUT, OUTPUT
 from mt.cli.options import (
     AlignmentHeads,
     Alignments,
@@ -22,31 +24,53 @@ from mt.cli.options import (
     Precision,
 )
 
+if TYPE_CHECKING:
+    from mt.evaluation.metrics import Score
+
 
 def score(
     model: Model,
     src: Annotated[
-        str, typer.Option("--src", metavar="FILE", help="source text, plain or .gz; - is stdin")
+        str,
+        typer.Option(
+            "--src",
+            metavar="FILE",
+            help="source text, plain or .gz; - is stdin",
+            rich_help_panel=INPUT,
+        ),
     ],
     tgt: Annotated[
-        str, typer.Option("--tgt", metavar="FILE", help="its translation, line for line")
+        str,
+        typer.Option(
+            "--tgt",
+            metavar="FILE",
+            help="its translation, line by line; - is stdin",
+            rich_help_panel=INPUT,
+        ),
     ],
     output: Output = "-",
-    length_penalty: LengthPenalty = None,
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="a JSON object a line, with every token's score")
+        bool,
+        typer.Option(
+            "--json",
+            help="write a JSON object per line, with the score of every token",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
+    length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Score given translations by a model. A line is log-probability / length^penalty, eos counted.
+    """Score given translations with a model, line by line.
+
+    A score is log-probability / length^A; the end symbol counts in both.
 
     \b
     mt score --model runs/base --src test.de --tgt test.en
-    mt score --model runs/base --src test.de --tgt test.en --alignments --json -o scores.jsonl
+    mt score --model runs/base --src test.de --tgt test.en --json -o scores.jsonl
     """
     from mt.decoding.scoring import Scorer, format_scored
     from mt.decoding.streaming import open_output, read_input, write_lines
@@ -56,7 +80,8 @@ def score(
 
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
-    sources, targets = read_input(src), read_input(tgt)
+    sources = read_input(src)
+    targets = read_input(tgt)
     chosen = choose_device(device, precision, say)
     with open_output(output) as file:
         loaded = load_model(model)
@@ -75,125 +100,151 @@ def score(
 
 
 def evaluate(
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model", "-m", metavar="FOLDER", help="translate --src with this model first"
-        ),
-    ] = None,
-    src: Annotated[
-        str | None, typer.Option("--src", metavar="FILE", help="source text, with --model")
-    ] = None,
     hyp: Annotated[
         list[str] | None,
-        typer.Option("--hyp", metavar="FILE", help="translation to score; can be given again"),
+        typer.Option(
+            "--hyp",
+            metavar="FILE",
+            help="translation to score; repeatable",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     ref: Annotated[
         list[str] | None,
-        typer.Option("--ref", metavar="FILE", help="raw reference; again for more references"),
+        typer.Option(
+            "--ref",
+            metavar="FILE",
+            help="reference, detokenised; repeat for several references per line",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="FOLDER",
+            help="model that translates --src, instead of --hyp",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    src: Annotated[
+        str | None,
+        typer.Option(
+            "--src",
+            metavar="FILE",
+            help="source text for --model",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     metrics: Annotated[
-        str, typer.Option("--metrics", metavar="NAMES", help="some of bleu,chrf,ter")
+        str,
+        typer.Option(
+            "--metrics",
+            metavar="NAMES",
+            help="any of bleu, chrf and ter, separated by commas",
+            rich_help_panel=OUTPUT,
+        ),
     ] = "bleu,chrf,ter",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON", rich_help_panel=OUTPUT)
+    ] = False,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Score translations, given ones or a model's, with sacreBLEU. Each FILE may be - for stdin.
+    """Score translations with sacreBLEU. With --model, translate --src first. - is stdin.
 
     \b
     mt evaluate --hyp output.en --ref reference.en
-    mt evaluate --model runs/base --src test.de --ref test.en --metrics bleu,chrf --json
+    mt evaluate --model runs/base --src test.de --ref test.en --json
     """
-    from mt.evaluation.metrics import (
-        check_counts,
-        check_metrics,
-        format_scores,
-        score_corpus,
-        to_json,
-    )
+    from mt.evaluation.metrics import check_counts, check_metrics, score_corpus
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
     check_metrics(names)
     decoding = {
-        "--beam-size": beam_size is not None, "--length-penalty": length_penalty is not None,
-        "--batch-tokens": batch_tokens is not None, "--precision": precision != "auto", "--device": device != "auto",
-    }  # fmt: skip
-    _check_evaluate(model, src, hyp, ref, [option for option, given in decoding.items() if given])
-    refs = {f"--ref {path}": _read(path, "--ref") for path in ref or []}
-    systems = {path: _read(path, "--hyp") for path in hyp or []}
+        "--beam-size": beam_size is not None,
+        "--length-penalty": length_penalty is not None,
+        "--batch-tokens": batch_tokens is not None,
+        "--precision": precision != "auto",
+        "--device": device != "auto",
+    }
+    _check_options(model, src, hyp, ref, [option for option, given in decoding.items() if given])
+    references = {f"--ref {path}": _read(path, "--ref") for path in ref or []}
+    outputs = {path: _read(path, "--hyp") for path in hyp or []}
     if model is None or src is None:
-        check_counts({**{f"--hyp {path}": lines for path, lines in systems.items()}, **refs})
+        check_counts({**{f"--hyp {path}": lines for path, lines in outputs.items()}, **references})
     else:
         from mt.decoding.translate import load_translator
 
-        lines = _read(src, "--src")
-        check_counts({f"--src {src}": lines, **refs})
+        sources = _read(src, "--src")
+        check_counts({f"--src {src}": sources, **references})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
         with load_translator(
             [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=say
         ) as translator:
-            systems = {str(model): [one.texts[0] for one in translator.translate(lines)]}
+            outputs = {str(model): [one.texts[0] for one in translator.translate(sources)]}
         say(translator.tally.summary())
-    results = {
-        name: score_corpus(lines, list(refs.values()), names) for name, lines in systems.items()
-    }
-    if as_json:
-        import json
-
-        print_result(
-            json.dumps(
-                {name: json.loads(to_json(scores)) for name, scores in results.items()}, indent=2
-            )
-        )
-        return
-    for name, scores in results.items():
-        print_result(
-            f"{name}\n{format_scores(scores)}" if len(results) > 1 else format_scores(scores)
-        )
+    _print_scores(
+        {
+            name: score_corpus(lines, list(references.values()), names)
+            for name, lines in outputs.items()
+        },
+        as_json,
+    )
 
 
-def _check_evaluate(
+def _check_options(
     model: Path | None,
     src: str | None,
     hyp: Sequence[str] | None,
     ref: Sequence[str] | None,
     decoding: Sequence[str],
 ) -> None:
-    """Refuse what is missing and what does not go together."""
+    """Refuse missing and contradictory options. `decoding`: options that only --model takes."""
     from mt.errors import DataError
 
     if not hyp and model is None and src is None:
-        raise DataError(
-            "evaluate: nothing to score; give --hyp FILE, or --model FOLDER and --src FILE"
-        )
+        raise DataError("evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE")
     if hyp and (model is not None or src is not None):
         raise DataError(
-            "evaluate: --hyp is a translation that there is, --model and --src make one; give the one or the others"
+            "evaluate: --hyp names a finished translation, --model and --src make a new one; "
+            "give one or the other"
         )
     if not hyp and (model is None or src is None):
         missing = "--model FOLDER" if model is None else "--src FILE"
-        raise DataError(
-            f"evaluate: to translate before scoring takes --model and --src; give {missing} too"
-        )
+        raise DataError(f"evaluate: --model and --src go together; give {missing} too")
     if not ref:
-        raise DataError("evaluate: nothing to score against; give --ref FILE, the raw reference")
+        raise DataError("evaluate: no reference to score against; give --ref FILE, detokenised")
     if hyp and decoding:
         raise DataError(
-            f"evaluate: {', '.join(decoding)} only with --model: what --hyp names is scored as it is"
+            f"evaluate: {', '.join(decoding)} only with --model; --hyp is scored as it is"
         )
 
 
-def _read(path: str, where: str) -> list[str]:
-    """All lines of a file or of stdin (`-`)."""
+def _read(path: str, option: str) -> list[str]:
+    """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
     from mt.data.text_files import decode_lines, read_lines
     from mt.errors import DataError
 
     if path == "-":
         if not sys.stdin:
-            raise DataError(f"{where} -: stdin is closed; name a file, or send text to it")
-        return list(decode_lines(sys.stdin.buffer, f"{where} stdin"))
-    return list(read_lines(Path(path), where))
+            raise DataError(f"{option} -: stdin is closed; name a file, or send text to it")
+        return list(decode_lines(sys.stdin.buffer, f"{option} stdin"))
+    return list(read_lines(Path(path), option))
+
+
+def _print_scores(results: Mapping[str, Sequence[Score]], as_json: bool) -> None:
+    """Print the scores of each system, by its file or model."""
+    from mt.evaluation.metrics import format_scores, to_json
+
+    if as_json:
+        tree = {name: json.loads(to_json(scores)) for name, scores in results.items()}
+        print_result(json.dumps(tree, indent=2))
+        return
+    for name, scores in results.items():
+        heading = f"{name}\n" if len(results) > 1 else ""
+        print_result(heading + format_scores(scores))

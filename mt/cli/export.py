@@ -8,21 +8,29 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
+from mt.cli.help import OUTPUT, PanelCommand
 from mt.cli.options import Model
 
 app = typer.Typer(
-    no_args_is_help=True, help="Hand a model to another runtime.", rich_markup_mode=None
+    no_args_is_help=True, help="Convert a model for another program.", rich_markup_mode=None
 )
 
 
-@app.command("ctranslate2")
+@app.command("ctranslate2", cls=PanelCommand)
 def ctranslate2(
     model: Model,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="folder to write, a new one")
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="new folder to write",
+            rich_help_panel=OUTPUT,
+        ),
     ],
 ) -> None:
-    """Write a model for CTranslate2. Both must give the same probabilities before anything is written.
+    """Convert a model for CTranslate2. Writes it only if both give the same probabilities.
 
     \b
     mt export ctranslate2 --model runs/base -o base.ct2

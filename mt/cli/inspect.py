@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.options import ConfigName, Model, Sets
+from mt.cli.help import INPUT, OUTPUT, PanelCommand
+from mt.cli.options import ConfigName, Model, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
 
 
-@app.command("model")
-def model(config: ConfigName, sets: Sets = None) -> None:
-    """Print every parameter matrix with its shape. Below are totals per block and the closed forms.
+@app.command("model", cls=PanelCommand)
+def model(config: ConfigName, settings: Settings = None) -> None:
+    """Print the shape of every parameter matrix. Totals and formulas follow.
 
     \b
     mt inspect model --config base.yaml
@@ -24,44 +25,87 @@ def model(config: ConfigName, sets: Sets = None) -> None:
     from mt.config.load import load_config
     from mt.model.summary import format_summary, summarise
 
-    values = load_config(config, sets or []).config
+    values = load_config(config, settings or []).config
     size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
     print_result(format_summary(summarise(values.model, size, size, joint)))
 
 
-@app.command("attention")
+@app.command("attention", cls=PanelCommand)
 def attention(
     model: Model,
-    sentence: Annotated[str, typer.Argument(metavar="SENTENCE", help="a source sentence")],
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="picture to write: .svg or .png"),
-    ] = None,
+    sentence: Annotated[
+        str,
+        typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT),
+    ],
     target: Annotated[
         str | None,
-        typer.Option("--target", metavar="TEXT", help="its translation; default: the model's own"),
+        typer.Option(
+            "--target",
+            metavar="TEXT",
+            help="its translation",
+            show_default="the model's own",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     kind: Annotated[
-        str, typer.Option("--kind", metavar="NAME", help="cross, encoder or decoder attention")
+        str,
+        typer.Option(
+            "--kind",
+            metavar="NAME",
+            help="attention to show: cross, encoder or decoder",
+            rich_help_panel=OUTPUT,
+        ),
     ] = "cross",
     layer: Annotated[
-        int | None, typer.Option("--layer", metavar="L", help="from 1; default: the last but one")
+        int | None,
+        typer.Option(
+            "--layer",
+            metavar="L",
+            help="layer to show, counted from 1",
+            show_default="the last but one",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     head: Annotated[
-        int | None, typer.Option("--head", metavar="H", help="from 1; default: the mean of all")
+        int | None,
+        typer.Option(
+            "--head",
+            metavar="H",
+            help="head to show, counted from 1",
+            show_default="the mean of all",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
+    pieces: Annotated[
+        bool,
+        typer.Option("--pieces", help="show subword pieces, not words", rich_help_panel=OUTPUT),
+    ] = False,
     view: Annotated[
         str,
-        typer.Option("--view", metavar="NAME", help="map, lines, or grid of all layers and heads"),
+        typer.Option(
+            "--view",
+            metavar="NAME",
+            help="picture to draw: map, lines, or grid of all layers and heads",
+            rich_help_panel=OUTPUT,
+        ),
     ] = "map",
-    pieces: Annotated[bool, typer.Option("--pieces", help="subword pieces, not words")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="picture to write, .svg or .png; text if not given",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
-    """Show which words each word looks at. Without -o, the three strongest of each, in percent.
+    """Show which words each word attends to. As text, the three strongest, in percent.
 
     \b
-    mt inspect attention --model runs/base "Am Montag kauft die Frau einen alten Tisch."
+    mt inspect attention --model runs/base "Das Haus ist alt."
     mt inspect attention --model runs/base "Guten Morgen!" -o map.svg
-    mt inspect attention --model runs/base "Guten Morgen!" --kind encoder --view grid -o heads.png
+    mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
     """
     from mt.decoding.attention import read_attention
     from mt.errors import ConfigError

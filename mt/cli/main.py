@@ -1,4 +1,8 @@
-"""The command line: parse, load the config, call one function. Heavy imports stand inside the commands."""
+"""The program `mt`: its commands and its entry point.
+
+Commands parse their options, load the config and call one function. They import torch and other
+heavy packages in their bodies, so that `mt --help` is quick.
+"""
 
 from __future__ import annotations
 
@@ -6,39 +10,61 @@ import io
 import os
 import signal
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
 from mt.cli import config, export, inspect
 from mt.cli.average import average
-from mt.cli.console import Commands, terminate
+from mt.cli.console import Commands, print_result, terminate
 from mt.cli.evaluate import evaluate, score
+from mt.cli.help import PanelCommand
 from mt.cli.train import train
 from mt.cli.translate import translate
 
 app = typer.Typer(
     cls=Commands,
-    help="Train encoder-decoder Transformers for translation, translate with them, and score the result.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
 )
-app.command()(train)
-app.command()(translate)
-app.command()(score)
-app.command()(evaluate)
-app.command()(average)
+app.command(cls=PanelCommand)(train)
+app.command(cls=PanelCommand)(translate)
+app.command(cls=PanelCommand)(score)
+app.command(cls=PanelCommand)(evaluate)
+app.command(cls=PanelCommand)(average)
 app.add_typer(config.app, name="config")
 app.add_typer(export.app, name="export")
 app.add_typer(inspect.app, name="inspect")
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from mt.cli.version import version_text
+
+        print_result(version_text())
+        raise typer.Exit
+
+
+@app.callback()
+def main_options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the versions of mt, torch and Python, and the device, then exit.",
+            callback=_print_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """Train Transformers for machine translation, translate with them, and score the result."""
+
+
 def main() -> NoReturn:
-    """The console script `mt`."""
-    if sys.stderr is None:  # closed; what is printed there must not end up in the output
+    """Run `mt` with the arguments of this process, then exit."""
+    if sys.stderr is None:  # closed; messages must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     signal.signal(signal.SIGTERM, terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -7,20 +7,44 @@ from typing import Annotated
 
 import typer
 
+from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SEARCH
+
+
+def _config_names() -> list[str]:
+    """Complete `--config` with the shipped configs; a shell adds the files of the folder itself."""
+    from mt.config.shipped import shipped_configs
+
+    return shipped_configs()
+
+
 ConfigName = Annotated[
     str,
     typer.Option(
-        "--config", "-c", metavar="NAME", help="config file, or the name of a shipped one"
+        "--config",
+        "-c",
+        metavar="NAME",
+        help="config file, or the name of a shipped config",
+        autocompletion=_config_names,
+        rich_help_panel=CONFIG,
     ),
 ]
-Sets = Annotated[
+Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="A.B=VALUE", help="override one value; can be given again"),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="override one value, such as model.d_ff=1024; repeatable",
+        rich_help_panel=CONFIG,
+    ),
 ]
 Model = Annotated[
     Path,
     typer.Option(
-        "--model", "-m", metavar="FOLDER", help="run directory, checkpoint or exported folder"
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="run directory, checkpoint or exported model folder",
+        rich_help_panel=INPUT,
     ),
 ]
 Models = Annotated[
@@ -29,15 +53,37 @@ Models = Annotated[
         "--model",
         "-m",
         metavar="FOLDER",
-        help="run directory, checkpoint or folder; again for an ensemble",
+        help="run directory, checkpoint or exported model folder; several make an ensemble",
+        rich_help_panel=INPUT,
     ),
 ]
-DeviceName = Annotated[
-    str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or cuda:N")
-]
-Precision = Annotated[
+Output = Annotated[
     str,
-    typer.Option("--precision", metavar="NAME", help="auto, fp32, bf16, fp16 or, on a CPU, int8"),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="output file, written completely or not at all; - is stdout",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Alignments = Annotated[
+    bool,
+    typer.Option(
+        "--alignments",
+        help="add a word alignment to each output: i-j pairs, counted from 0",
+        rich_help_panel=OUTPUT,
+    ),
+]
+AlignmentHeads = Annotated[
+    str | None,
+    typer.Option(
+        "--alignment-heads",
+        metavar="L:H,...",
+        help="align by the mean of these cross-attention layers (L) or heads (L:H)",
+        show_default="the last layer but one",
+        rich_help_panel=OUTPUT,
+    ),
 ]
 BeamSize = Annotated[
     int | None,
@@ -45,7 +91,9 @@ BeamSize = Annotated[
         "--beam-size",
         min=1,
         metavar="N",
-        help="hypotheses per sentence, 1 is greedy search; default: the model's own",
+        help="hypotheses kept per sentence; 1 is greedy search",
+        show_default="the model's config",
+        rich_help_panel=SEARCH,
     ),
 ]
 LengthPenalty = Annotated[
@@ -53,23 +101,9 @@ LengthPenalty = Annotated[
     typer.Option(
         "--length-penalty",
         metavar="A",
-        help="scores are log-probability / length^A; default: the model's own",
-    ),
-]
-Output = Annotated[
-    str,
-    typer.Option("--output", "-o", metavar="FILE", help="appears whole or not at all; - is stdout"),
-]
-Alignments = Annotated[
-    bool,
-    typer.Option("--alignments", help="with each output its word alignment, i-j counted from 0"),
-]
-AlignmentHeads = Annotated[
-    str | None,
-    typer.Option(
-        "--alignment-heads",
-        metavar="L:H,...",
-        help="layers, or layers:heads, whose mean aligns; default: the last layer but one",
+        help="divide log-probabilities by length^A; higher favours longer outputs",
+        show_default="the model's config",
+        rich_help_panel=SEARCH,
     ),
 ]
 BatchTokens = Annotated[
@@ -78,6 +112,26 @@ BatchTokens = Annotated[
         "--batch-tokens",
         min=1,
         metavar="N",
-        help="padded source tokens x beam of a batch; default: what suits the device",
+        help="batch size: source tokens, padding included, times beam size",
+        show_default="chosen for the device",
+        rich_help_panel=EXECUTION,
+    ),
+]
+Precision = Annotated[
+    str,
+    typer.Option(
+        "--precision",
+        metavar="NAME",
+        help="auto, fp32, bf16, fp16 (GPU only) or int8 (CPU only)",
+        rich_help_panel=EXECUTION,
+    ),
+]
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        metavar="NAME",
+        help="auto, cpu, cuda or cuda:N",
+        rich_help_panel=EXECUTION,
     ),
 ]

@@ -5,46 +5,76 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mt.cli.console import print_result
-from mt.cli.options import ConfigName, DeviceName, Sets
+from mt.cli.help import EXECUTION, OUTPUT
+from mt.cli.options import ConfigName, DeviceName, Settings
+
+if TYPE_CHECKING:
+    from mt.config.load import Loaded
 
 
 def train(
     config: ConfigName,
-    sets: Sets = None,
+    settings: Settings = None,
     run_dir: Annotated[
         Path | None,
-        typer.Option("--run-dir", metavar="FOLDER", help="default: runs/NAME of the config"),
+        typer.Option(
+            "--run-dir",
+            metavar="FOLDER",
+            help="run directory",
+            show_default="runs/NAME, by the config's name",
+            rich_help_panel=OUTPUT,
+        ),
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="set a used run directory aside and start over")
+        bool,
+        typer.Option(
+            "--fresh",
+            help="start over: rename an existing run directory to NAME.old-N first",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="try preparation, largest batch and a translation, print what it will be; keep nothing",
+            help="prepare the data, run the largest batch and one translation, estimate time and "
+            "memory; keep nothing",
+            rich_help_panel=EXECUTION,
         ),
     ] = False,
     device: DeviceName = "auto",
 ) -> None:
-    """Train a model, or go on with a run that was stopped. The same command does both.
+    """Train a model. Run the same command again to resume a run that was interrupted.
 
     \b
     mt train --config base.yaml
-    mt train --config multi30k.yaml --set data.root=corpora/multi30k --set train.max_steps=2000
+    mt train --config multi30k.yaml --set data.root=corpora/multi30k
     mt train --config base.yaml --dry-run
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
+    loaded = _load(config, settings or [])
+    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
+
+    from mt.training import launch
+
+    outcome = launch.train(loaded.config, folder, device, fresh, dry_run)
+    if dry_run and os.environ.get("RANK", "0") == "0":
+        print_result(outcome.reason)
+    sys.exit(outcome.exit_code)
+
+
+def _load(config: str, settings: list[str]) -> Loaded:
+    """Load the config; of several processes, only one reports what is wrong with it."""
     from mt.config.load import load_config, require_training_data
     from mt.errors import ConfigError
 
     try:
-        loaded = load_config(config, sets or [])
+        loaded = load_config(config, settings)
         require_training_data(loaded.config)
     except ConfigError as error:
         if "LOCAL_RANK" not in os.environ:
@@ -52,10 +82,4 @@ def train(
         from mt.runtime.distributed import report_once
 
         report_once(error)
-    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
-    from mt.training import launch as training
-
-    outcome = training.train(loaded.config, folder, device, fresh, dry_run)
-    if dry_run and os.environ.get("RANK", "0") == "0":
-        print_result(outcome.reason)
-    sys.exit(outcome.exit_code)
+    return loaded

@@ -1,4 +1,4 @@
-"""`mt translate`: lines of text in, their translations out."""
+"""`mt translate`: translate a file or a stream, line by line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
+from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH
 from mt.cli.options import (
     AlignmentHeads,
     Alignments,
@@ -24,126 +25,229 @@ from mt.cli.options import (
 def translate(
     model: Models,
     source: Annotated[
-        str, typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin")
-    ] = "-",
-    output: Output = "-",
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    n_best: Annotated[
-        int,
-        typer.Option(
-            "--n-best", min=1, metavar="N", help="outputs per line, as `n ||| text ||| score`"
+        str,
+        typer.Argument(
+            metavar="IN",
+            help="text file, plain or .gz; - is stdin",
+            rich_help_panel=INPUT,
         ),
-    ] = 1,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="score and tab before each output")
-    ] = False,
+    ] = "-",
     form: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="of the lines: text, tsv or jsonl")
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="format of input and output lines: text, tsv or jsonl",
+            rich_help_panel=INPUT,
+        ),
     ] = "text",
     column: Annotated[
         int | None,
-        typer.Option("--column", min=1, metavar="N", help="of a TSV line, from 1; default: 1"),
+        typer.Option(
+            "--column",
+            min=1,
+            metavar="N",
+            help="column to translate in TSV lines; 1 is the first, and the default",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     field: Annotated[
-        str | None, typer.Option("--field", metavar="NAME", help="of a JSON line; default: text")
+        str | None,
+        typer.Option(
+            "--field",
+            metavar="NAME",
+            help="field to translate in JSON lines; text if not given",
+            rich_help_panel=INPUT,
+        ),
     ] = None,
     errors: Annotated[
         str,
-        typer.Option("--errors", metavar="HOW", help="bytes that are not UTF-8: strict or replace"),
+        typer.Option(
+            "--errors",
+            metavar="HOW",
+            help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
+            rich_help_panel=INPUT,
+        ),
     ] = "strict",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on after what an interrupted job has finished")
+    output: Output = "-",
+    n_best: Annotated[
+        int,
+        typer.Option(
+            "--n-best",
+            min=1,
+            metavar="N",
+            help="outputs per input line, as `index ||| text ||| score`",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 1,
+    scores: Annotated[
+        bool,
+        typer.Option(
+            "--scores",
+            help="put the score and a tab before each output",
+            rich_help_panel=OUTPUT,
+        ),
     ] = False,
+    alignments: Alignments = False,
+    alignment_heads: AlignmentHeads = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="continue the output file of an interrupted job",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="stop a sentence only when no open hypothesis can still win",
+            rich_help_panel=SEARCH,
+        ),
+    ] = False,
+    mbr: Annotated[
+        str | None,
+        typer.Option(
+            "--mbr",
+            metavar="METRIC",
+            help="minimum Bayes risk: choose among the --n-best by chrf or bleu",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    ensemble: Annotated[
+        str | None,
+        typer.Option(
+            "--ensemble",
+            metavar="MEAN",
+            help="average probabilities (probability, if not given) or log-probabilities (log)",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    prefix: Annotated[
+        Path | None,
+        typer.Option(
+            "--prefix",
+            metavar="FILE",
+            help="target prefixes, one per input line: outputs start with them",
+            rich_help_panel=CONSTRAINTS,
+        ),
+    ] = None,
+    min_length: Annotated[
+        int,
+        typer.Option(
+            "--min-length",
+            metavar="N",
+            help="shortest output, in tokens",
+            rich_help_panel=CONSTRAINTS,
+        ),
+    ] = 0,
+    no_repeat_ngram: Annotated[
+        int,
+        typer.Option(
+            "--no-repeat-ngram",
+            metavar="N",
+            help="never repeat N tokens in a row; 0 is off",
+            rich_help_panel=CONSTRAINTS,
+        ),
+    ] = 0,
+    repetition_penalty: Annotated[
+        float,
+        typer.Option(
+            "--repetition-penalty",
+            metavar="P",
+            help="multiply log-probabilities of tokens already in the output by P",
+            rich_help_panel=CONSTRAINTS,
+        ),
+    ] = 1.0,
+    forbid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forbid",
+            metavar="TOKEN",
+            help="a token of the vocabulary never to output; repeatable",
+            rich_help_panel=CONSTRAINTS,
+        ),
+    ] = None,
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample",
+            help="draw outputs at random instead of searching, --n-best per line",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            metavar="T",
+            help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k",
+            metavar="K",
+            help="draw from the K most probable tokens; 0 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            help="draw from the most probable tokens that together reach P; 1 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            help="seed of the random draws; 1 if not given",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            min=1,
+            metavar="N",
+            help="processes that translate on a CPU",
+            show_default="one per core",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = None,
     max_wait: Annotated[
         float | None,
         typer.Option(
             "--max-wait",
             min=0,
             metavar="SECONDS",
-            help="answer so soon if no more lines come; stdin: 0.2",
-        ),
-    ] = None,
-    alignments: Alignments = False,
-    alignment_heads: AlignmentHeads = None,
-    prefix: Annotated[
-        Path | None,
-        typer.Option(
-            "--prefix", metavar="FILE", help="what each output must begin with, line for line"
-        ),
-    ] = None,
-    min_length: Annotated[
-        int, typer.Option("--min-length", metavar="N", help="pieces of an output at least")
-    ] = 0,
-    no_repeat_ngram: Annotated[
-        int,
-        typer.Option(
-            "--no-repeat-ngram", metavar="N", help="no N pieces in a row twice; 0 allows it"
-        ),
-    ] = 0,
-    repetition_penalty: Annotated[
-        float,
-        typer.Option(
-            "--repetition-penalty", metavar="P", help="log-probability of used pieces, times P"
-        ),
-    ] = 1.0,
-    forbid: Annotated[
-        list[str] | None,
-        typer.Option("--forbid", metavar="PIECE", help="never this piece; can be given again"),
-    ] = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="end a search only when nothing in the beam can win")
-    ] = False,
-    sample: Annotated[
-        bool, typer.Option("--sample", help="draw outputs at random, --n-best of each line")
-    ] = False,
-    temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", metavar="T", help="with --sample: below 1 less random"),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", metavar="K", help="with --sample: from the K most probable pieces"),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p", metavar="P", help="with --sample: from the best that hold this share"
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", metavar="N", help="with --sample: another number, other samples"),
-    ] = None,
-    mbr: Annotated[
-        str | None,
-        typer.Option(
-            "--mbr", metavar="NAME", help="of --n-best the one most like the rest: chrf or bleu"
-        ),
-    ] = None,
-    ensemble: Annotated[
-        str | None,
-        typer.Option(
-            "--ensemble", metavar="MEAN", help="of several models: probability (default) or log"
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers", min=1, metavar="N", help="processes on a CPU; default: its cores"
+            help="wait at most SECONDS for a batch to fill, then translate it",
+            show_default="0.2 for stdin",
+            rich_help_panel=EXECUTION,
         ),
     ] = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Translate a text line by line. As many lines come out as go in, in the same order.
+    """Translate text, line by line. Each input line gives one output line, in the same order.
 
     \b
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
-    mt translate --model runs/base --format jsonl --field text --resume input.jsonl -o output.jsonl
-    mt translate --model runs/base --sample --top-p 0.9 --n-best 16 --mbr chrf input.de -o output.en
+    mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
+    mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.decoding.translate_file import TranslateOptions, translate_file
 

@@ -5,7 +5,6 @@ Precedence: defaults < file < `--set`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from mt.config.schema import (
     named_sources,
     sections,
 )
+from mt.config.shipped import find_config
 from mt.errors import ConfigError
 
 
@@ -41,7 +41,7 @@ class Loaded:
 
 def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
     """Read the file NAME, else the shipped config of that name, and apply `a.b=value` yaml_text."""
-    path = _find(name)
+    path = find_config(name)
     value, faults = yaml_text.read(path)
     if not isinstance(value, dict):
         found = "an empty file" if value is None else shown(value)
@@ -69,36 +69,6 @@ def require_training_data(config: Config) -> None:
     if not config.data.train:
         problem = "must name at least one text to train on, found none"
         raise ConfigError(f"data.train: {problem}; add - {{src: FILE, tgt: FILE}} below it")
-
-
-def shipped_configs() -> list[str]:
-    """Names of the configs that come with mt."""
-    return sorted(path.name for path in _shipped_folder().glob("*.yaml"))
-
-
-def _shipped_folder() -> Path:
-    """An installed wheel holds the configs beside this file, a checkout beside the package."""
-    inside = Path(__file__).parents[1] / "configs"
-    return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
-
-
-def _find(name: str) -> Path:
-    path, shipped = Path(name), shipped_configs()
-    if path.is_file():
-        return path
-    for candidate in (name, f"{name}.yaml"):
-        if candidate in shipped:
-            return _shipped_folder() / candidate
-    known = {Path(other).stem: other for other in shipped}
-    known |= {other.stem: str(other) for other in path.parent.glob("*.y*ml")}
-    near = [known[stem] for stem in difflib.get_close_matches(path.stem, known, 1)]
-    if (path / "config.yaml").is_file():
-        near = [str(path / "config.yaml")]
-    found = f"found {'a folder' if path.is_dir() else 'neither'}"
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise ConfigError(
-        f"--config {name}: must be a file or the name of a shipped config ({', '.join(shipped)}), {found}{hint}"
-    )
 
 
 def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,39 @@
+"""Help texts: options grouped in panels, in plain text for terminals and pipes alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typer.core import TyperCommand
+
+# The panels, by what an option is about. An option without a panel stands under OTHER.
+CONFIG = "Config"
+INPUT = "Input"
+OUTPUT = "Output"
+SEARCH = "Search"
+CONSTRAINTS = "Constraints on outputs"
+SAMPLING = "Sampling"
+EXECUTION = "Execution"
+OTHER = "Options"
+
+
+class PanelCommand(TyperCommand):
+    """A command that lists its options by `rich_help_panel`.
+
+    Typer does this itself only with Rich, whose boxes leave half of 80 columns to the text and
+    stand in redirected output, and which would also put error messages into boxes.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one section for each panel, in the order of their first options."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(parameter, "rich_help_panel", None) or OTHER
+                panels.setdefault(panel, []).append(record)
+        # --help and the like come last.
+        panels[OTHER] = panels.pop(OTHER, [])
+        for panel, records in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(records)

@@ -1,0 +1,24 @@
+"""`mt --version`: which mt, torch, Python and device a report is about."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+
+
+def version_text() -> str:
+    """One fact per line. Imports torch to find the device that `--device auto` would take."""
+    import torch
+
+    from mt.runtime.devices import choose_device
+
+    try:
+        own = version("mt")
+    except PackageNotFoundError:
+        own = "(not installed)"
+    return (
+        f"mt {own}\n"
+        f"torch {torch.__version__}\n"
+        f"Python {platform.python_version()}\n"
+        f"device: {choose_device()}"
+    )
