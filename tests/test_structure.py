@@ -145,33 +145,36 @@ def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
     assert found == []
 
 
-def files_section(readme: str) -> str:
-    """The text below `## Files`, up to the next heading of its level; comments in code blocks are none."""
-    match = re.search(r"^## Files\b[^\n]*\n(.*?)(?=^## |\Z)", readme, re.MULTILINE | re.DOTALL)
-    return match[1] if match else ""
+def listed_files(page: str, folder: str) -> set[str]:
+    """Every source file below `folder` that a page names by its path, as links or in code blocks."""
+    return set(re.findall(rf"(?<![\w./-]){folder}/[\w./-]+\.(?:py|yaml|sh|sbatch)\b", page))
 
 
-def listed_files(section: str) -> set[str]:
-    """Every path below mt/, configs/ and scripts/ that the section names."""
-    return set(
-        re.findall(r"(?<![\w./-])(?:mt|configs|scripts)/[\w./-]+\.(?:py|yaml|sh)\b", section)
-    )
+def section(page: str, heading: str) -> str:
+    """The text below a heading, up to the next one of its level."""
+    match = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert match, f"there is no heading ## {heading}"
+    return match[1]
 
 
 def test_paths_are_found_in_a_section() -> None:
-    readme = "# mt\nmt/no.py\n## Files\n```\nmt/data/corpus.py  as mt/cli.py\n```\n`tests/x.py`\n## Next\nmt/no.py"
-    assert listed_files(files_section(readme)) == {"mt/data/corpus.py", "mt/cli.py"}
+    page = "# mt\nmt/no.py\n## Files\n```\nmt/data/corpus.py  as mt/cli.py\n```\n`tests/x.py`\n"
+    page += "## Next\nmt/no.py"
+    assert listed_files(section(page, "Files"), "mt") == {"mt/data/corpus.py", "mt/cli.py"}
 
 
-def test_the_map_in_the_readme_lists_exactly_the_files_there_are() -> None:
-    section = files_section((ROOT / "README.md").read_text(encoding="utf-8"))
-    if not section:
-        pytest.skip("README.md has no section `## Files` yet")
-    there = {
-        str(name)
+def test_the_map_in_the_readme_of_mt_lists_exactly_its_files() -> None:
+    page = (ROOT / "mt" / "README.md").read_text(encoding="utf-8")
+    there = {str(path.relative_to(ROOT)) for path in SOURCES if path.name != "__init__.py"}
+    assert listed_files(section(page, "Files"), "mt") == there
+
+
+@pytest.mark.parametrize("folder", ["configs", "scripts", "scripts/slurm"])
+def test_the_map_in_the_readme_of_a_folder_names_its_files(folder: str) -> None:
+    page = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    names = [
+        path.name
         for path in in_repository()
-        if (name := path.relative_to(ROOT)).parts[0] in ("mt", "configs", "scripts")
-        and name.suffix in (".py", ".yaml", ".sh")
-        and name.name != "__init__.py"
-    }
-    assert listed_files(section) == there
+        if path.parent == ROOT / folder and path.suffix in (".py", ".yaml", ".sh", ".sbatch")
+    ]
+    assert [name for name in names if name not in page] == []
