@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.config.schema import DataConfig
-from mt.data.clean import Counts, clean_text, keeps_length
+from mt.data.clean import Counts, DuplicateFilter, clean_text, keeps_length
 
 
 def cleaned(
     pairs: list[tuple[str, str]], dedupe: bool = True
 ) -> tuple[list[tuple[str, str]], Counts]:
     counts = Counts()
-    return list(clean_text(pairs, dedupe, counts)), counts
+    return list(clean_text(pairs, counts, DuplicateFilter() if dedupe else None)), counts
 
 
 def test_pairs_with_a_blank_side_are_dropped_and_counted() -> None:
@@ -43,6 +43,25 @@ def test_without_dedupe_duplicates_stay() -> None:
     assert counts == Counts(read=3)
 
 
+def test_a_corpus_of_higher_weight_keeps_its_pairs_although_it_comes_later() -> None:
+    """Weights 2, 1, 5, 3: a pair stays where the weight is highest, else where it is first."""
+    corpora = [
+        (2.0, [("a", "x"), ("b", "x"), ("c", "x"), ("d", "x")]),
+        (1.0, [("a", "x"), ("e", "x"), ("f", "x")]),
+        (5.0, [("b", "x"), ("f", "x"), ("f", "x")]),
+        (3.0, [("b", "x"), ("c", "x"), ("e", "x")]),
+    ]
+    duplicates = DuplicateFilter()
+    for weight, pairs in corpora[2:]:
+        duplicates.reserve(pairs, weight)
+    kept = []
+    for weight, pairs in corpora:
+        counts = Counts()
+        kept.append("".join(src for src, _ in clean_text(pairs, counts, duplicates, weight)))
+        assert counts.kept == len(kept[-1])
+    assert kept == ["ad", "", "bf", "ce"]
+
+
 def test_pairs_pass_one_at_a_time() -> None:
     def endless() -> Iterator[tuple[str, str]]:
         n = 0
@@ -51,7 +70,7 @@ def test_pairs_pass_one_at_a_time() -> None:
             yield str(n // 2), "x"
 
     counts = Counts()
-    stream = clean_text(endless(), True, counts)
+    stream = clean_text(endless(), counts, DuplicateFilter())
     assert [next(stream)[0] for _ in range(4)] == ["0", "1", "2", "3"]
     assert (counts.read, counts.duplicate) == (6, 2)  # 0, 1, 1, 2, 2, 3
 
@@ -77,7 +96,7 @@ def test_every_pair_is_kept_or_counted_once(pairs: list[tuple[str, str]]) -> Non
     data, counts = DataConfig(max_tokens=2, max_length_ratio=1.0), Counts()
     kept = [
         pair
-        for pair in clean_text(pairs, True, counts)
+        for pair in clean_text(pairs, counts, DuplicateFilter())
         if keeps_length(len(pair[0].split()), len(pair[1].split()), data, counts)
     ]
     assert counts.read == len(pairs)

@@ -60,9 +60,13 @@ def build(
     tokenizer: Tokenizer,
     names: str = "a",
     log: Callable[[str], None] = lambda _: None,
+    weights: dict[str, float] | None = None,
     **limits: Any,
 ) -> Store:
-    sources = [Source(src=f"{name}.de", tgt=f"{name}.en") for name in names]
+    sources = [
+        Source(src=f"{name}.de", tgt=f"{name}.en", weight=(weights or {}).get(name, 1.0))
+        for name in names
+    ]
     data = {
         "root": str(root),
         "train": [source.model_dump() for source in sources],
@@ -102,7 +106,9 @@ def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
         assert (store.src_lengths[number], store.tgt_lengths[number]) == (len(src), len(tgt))
     assert said == [
         "data.train: 3 of 7 pairs kept; dropped: 1 with an empty side, 1 duplicate, "
-        "1 longer than 40 tokens, 1 with one side over 3 times the other"
+        "1 longer than 40 tokens, 1 with one side over 3 times the other",
+        "warning: data.train[0] (a.de): only 3 of 7 pairs kept. Check that source and "
+        "target belong together, and the limits in data",
     ]
 
 
@@ -126,6 +132,45 @@ def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(
     assert store.pair(3)[0].tolist() == tokenizer.encode_src(["fünf"])[0]
     assert build(root, tokenizer, "ba").kept == (3, 2)
     assert build(root, tokenizer, "ba").pair(0)[0].tolist() == tokenizer.encode_src(["drei"])[0]
+
+
+def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """The weight of an in-domain part would do nothing if the general corpus kept its pairs."""
+    write(root / "b", [PAIRS[0], PAIRS[1]])
+    said: list[str] = []
+    store = build(root, tokenizer, "ab", said.append, weights={"b": 5.0})
+    assert store.kept == (1, 2)
+    assert [store.pair(i)[0].tolist() for i in range(3)] == [
+        tokenizer.encode_src([PAIRS[i][0]])[0] for i in (6, 0, 1)
+    ]
+    assert said == [
+        "data.train: 3 of 9 pairs kept; dropped: 1 with an empty side, 3 duplicates, 1 longer than "
+        "40 tokens, 1 with one side over 3 times the other",
+        "data.train[0] (a.de): 1 of 7 pairs kept; dropped: 1 with an empty side, 3 duplicates, 1 "
+        "longer than 40 tokens, 1 with one side over 3 times the other",
+        "warning: data.train[0] (a.de): only 1 of 7 pairs kept. Check that source and "
+        "target belong together, and the limits in data",
+        "data.train[1] (b.de): 2 of 2 pairs kept",
+    ]
+    assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (1, 2)
+    assert len(builds) == 1
+    assert build(root, tokenizer, "ab").kept == (3, 0)
+    assert len(builds) == 2  # another weight has changed the order of the weights
+
+
+def test_a_corpus_that_loses_most_pairs_as_duplicates_is_a_warning(
+    root: Path, tokenizer: Tokenizer
+) -> None:
+    write(root / "b", [PAIRS[0], PAIRS[1], ("fünf", "five")])
+    said: list[str] = []
+    build(root, tokenizer, "ab", said.append)
+    assert said[-1] == (
+        "warning: data.train[1] (b.de): only 1 of 3 pairs kept, most others are "
+        "duplicates: a pair stays in the corpus of the highest weight, else in the first one. Set "
+        "data.dedupe to false to use them all"
+    )
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
@@ -162,7 +207,7 @@ def test_a_store_is_built_once_and_opened_again(
     assert len(builds) == 1
     assert again.fingerprint == first.fingerprint
     assert np.array_equal(again.tgt, first.tgt)
-    assert said == [f"data.train: {first.counts}"]
+    assert said[0] == f"data.train: {first.counts}"
     os.utime(root / "a.de")  # touched, but not changed
     assert build(root, tokenizer).fingerprint == first.fingerprint
     assert len(builds) == 1

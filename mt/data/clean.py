@@ -28,6 +28,15 @@ class Counts:
         """Pairs that were not dropped."""
         return self.read - self.empty - self.duplicate - self.too_long - self.ratio
 
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            read=self.read + other.read,
+            empty=self.empty + other.empty,
+            duplicate=self.duplicate + other.duplicate,
+            too_long=self.too_long + other.too_long,
+            ratio=self.ratio + other.ratio,
+        )
+
     def summary(self, data: DataConfig) -> str:
         """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
         reasons = [
@@ -41,29 +50,57 @@ class Counts:
         return f"{kept}; dropped: {dropped}" if dropped else kept
 
 
-def clean_text(
-    pairs: Iterable[tuple[str, str]], dedupe: bool, counts: Counts
-) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that have text on both sides and, with `dedupe`, are not duplicates.
+class DuplicateFilter:
+    """Recognises pairs that came before, or that a corpus of higher weight has too.
 
-    A duplicate equals an earlier pair on both sides, character for character. Each pair is
-    remembered as a 64-bit hash: about 80 MB per million pairs, and one false match to be expected
-    in some thousand corpora of 100 million pairs.
+    A duplicate equals another pair on both sides, character for character. Each pair is remembered
+    as a 64-bit hash: about 80 MB per million pairs, and one false match to be expected in some
+    thousand corpora of 100 million pairs.
     """
-    seen: set[bytes] = set()
+
+    def __init__(self) -> None:
+        """Start with no pairs."""
+        self._seen: set[bytes] = set()
+        self._reserved: dict[bytes, float] = {}
+
+    def reserve(self, pairs: Iterable[tuple[str, str]], weight: float) -> None:
+        """Remember pairs of a corpus that comes later: corpora of lower weight lose them."""
+        for src, tgt in pairs:
+            key = _pair_hash(src, tgt)
+            self._reserved[key] = max(weight, self._reserved.get(key, 0.0))
+
+    def is_duplicate(self, src: str, tgt: str, weight: float) -> bool:
+        """Whether to drop a pair of a corpus of this weight; if not, it is remembered."""
+        key = _pair_hash(src, tgt)
+        if key in self._seen or self._reserved.get(key, 0.0) > weight:
+            return True
+        self._seen.add(key)
+        return False
+
+
+def _pair_hash(src: str, tgt: str) -> bytes:
+    # No side contains a line feed, so no other pair gives the same joined text.
+    return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=8).digest()
+
+
+def clean_text(
+    pairs: Iterable[tuple[str, str]],
+    counts: Counts,
+    duplicates: DuplicateFilter | None = None,
+    weight: float = 1.0,
+) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that have text on both sides and are not duplicates; count the others.
+
+    Without `duplicates` no pair is one. `weight` is that of the corpus in the config.
+    """
     for src, tgt in pairs:
         counts.read += 1
         if not (normalize_line(src) and normalize_line(tgt)):
             counts.empty += 1
-            continue
-        if dedupe:
-            # No side contains a line feed, so no other pair gives the same joined text.
-            key = hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=8).digest()
-            if key in seen:
-                counts.duplicate += 1
-                continue
-            seen.add(key)
-        yield src, tgt
+        elif duplicates is not None and duplicates.is_duplicate(src, tgt, weight):
+            counts.duplicate += 1
+        else:
+            yield src, tgt
 
 
 def keeps_length(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:

@@ -10,8 +10,8 @@ import hashlib
 import json
 import shutil
 from array import array
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.clean import Counts, clean_text, keeps_length
+from mt.data.clean import Counts, DuplicateFilter, clean_text, keeps_length
 from mt.data.corpus import data_root, file_facts, local_files, read_pairs
 from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
@@ -48,6 +48,7 @@ class Store:
     kept: tuple[int, ...]  # pairs of each corpus
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
+    corpora: tuple[Counts, ...] = ()  # of each corpus; empty in stores of version 0.1.0
 
     def __len__(self) -> int:
         return len(self.src_lengths)
@@ -81,7 +82,19 @@ def fingerprint_of(
         "tokenizer": tokenizer.fingerprint,
         "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
     }
+    if data.dedupe and (heavier := _heavier_than_before(sources)):
+        content["duplicates stay in"] = heavier
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _heavier_than_before(sources: list[Source]) -> list[int]:
+    """Numbers of the corpora with a higher weight than some corpus before them, heaviest first."""
+    later = [
+        number
+        for number, source in enumerate(sources)
+        if any(before.weight < source.weight for before in sources[:number])
+    ]
+    return sorted(later, key=lambda number: -sources[number].weight)
 
 
 def corpus_facts(sources: list[Source], data: DataConfig, known: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +167,35 @@ def open_or_build(
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
         raise DataError(f"{reason}; free some space or choose another --run-dir") from error
     log(f"{where}: {store.counts}")
+    for line in _corpus_messages(store.corpora, sources, where, data):
+        log(line)
     return store
+
+
+def _corpus_messages(
+    corpora: Sequence[Counts], sources: list[Source], where: str, data: DataConfig
+) -> Iterator[str]:
+    """The counts of each of several corpora, and a warning where one loses more than half."""
+    for number, (counts, source) in enumerate(zip(corpora, sources, strict=False)):
+        name = f"{_name(where, number)} ({source.path or source.src})"
+        if len(corpora) > 1:
+            yield f"{name}: {counts.summary(data)}"
+        if 2 * counts.kept >= counts.read:
+            continue
+        reason = f"only {counts.kept:,} of {counts.read:,} pairs kept"
+        if 2 * counts.duplicate > counts.read - counts.kept:
+            reason += (
+                ", most others are duplicates: a pair stays in the corpus of the highest weight, "
+                "else in the first one. Set data.dedupe to false to use them all"
+            )
+        else:
+            reason += ". Check that source and target belong together, and the limits in data"
+        yield f"warning: {name}: {reason}"
+
+
+def _name(where: str, number: int) -> str:
+    """A corpus in messages: one of several for training, else the only one."""
+    return f"{where}[{number}]" if where == "data.train" else where
 
 
 def open_built(folder: Path) -> Store:
@@ -182,6 +223,7 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         )
         kept = tuple(meta["kept"])
         counts = meta["counts"]
+        corpora = tuple(Counts(**corpus) for corpus in meta.get("corpora", ()))
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
@@ -197,6 +239,7 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         kept=kept,
         counts=counts,
         fingerprint=fingerprint,
+        corpora=corpora,
     )
 
 
@@ -209,8 +252,7 @@ def _build(
     meta: dict[str, Any],
 ) -> None:
     """Write the store to a folder beside `folder`, then put it there."""
-    counts = Counts()
-    kept = [0] * len(sources)
+    corpora = [Counts() for _ in sources]
     # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100.
     lengths = array("I")
     largest_vocabulary = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
@@ -223,19 +265,24 @@ def _build(
             (partial / "src.tokens").open("wb") as src_file,
             (partial / "tgt.tokens").open("wb") as tgt_file,
         ):
-            for number, src, tgt in _encoded(sources, where, data, tokenizer, counts):
+            for counts, src, tgt in _encoded(sources, where, data, tokenizer, corpora):
                 if keeps_length(len(src), len(tgt), data, counts):
                     src_file.write(np.asarray(src, dtype).tobytes())
                     tgt_file.write(np.asarray(tgt, dtype).tobytes())
                     lengths.extend((len(src), len(tgt)))
-                    kept[number] += 1
+        total = sum(corpora, Counts())
         if not lengths:
             raise DataError(
-                f"{where}: no pair is left ({counts.summary(data)}); check that the files are the "
+                f"{where}: no pair is left ({total.summary(data)}); check that the files are the "
                 "right ones, or raise data.max_tokens and data.max_length_ratio"
             )
         np.save(partial / "lengths.npy", np.asarray(lengths, np.uint32).reshape(-1, 2).T)
-        meta |= {"dtype": dtype.str, "kept": kept, "counts": counts.summary(data)}
+        meta |= {
+            "dtype": dtype.str,
+            "kept": [counts.kept for counts in corpora],
+            "counts": total.summary(data),
+            "corpora": [asdict(counts) for counts in corpora],
+        }
         (partial / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
         sync_files(partial)
         shutil.rmtree(folder, ignore_errors=True)
@@ -246,22 +293,25 @@ def _build(
 
 
 def _encoded(
-    sources: list[Source], where: str, data: DataConfig, tokenizer: Tokenizer, counts: Counts
-) -> Iterator[tuple[int, list[int], list[int]]]:
-    """(number of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
+    sources: list[Source],
+    where: str,
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    corpora: list[Counts],
+) -> Iterator[tuple[Counts, list[int], list[int]]]:
+    """(counts of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
     root = data_root(data)
-    current = 0
-
-    def all_pairs() -> Iterator[tuple[str, str]]:
-        nonlocal current
-        for current, source in enumerate(sources):
-            name = f"{where}[{current}]" if where == "data.train" else where
-            yield from read_pairs(source, root, name)
-
     # One filter for all corpora: a pair that is in two of them is a duplicate too.
-    tagged = ((current, pair) for pair in clean_text(all_pairs(), data.dedupe, counts))
-    while chunk := list(islice(tagged, LINES_PER_CHUNK)):
-        src = tokenizer.encode_src([pair[0] for _, pair in chunk])
-        tgt = tokenizer.encode_tgt([pair[1] for _, pair in chunk])
-        for (number, _), src_ids, tgt_ids in zip(chunk, src, tgt, strict=True):
-            yield number, src_ids, tgt_ids
+    duplicates = DuplicateFilter() if data.dedupe else None
+    if duplicates is not None:
+        for number in _heavier_than_before(sources):
+            source = sources[number]
+            duplicates.reserve(read_pairs(source, root, _name(where, number)), source.weight)
+    for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
+        pairs = read_pairs(source, root, _name(where, number))
+        cleaned = clean_text(pairs, counts, duplicates, source.weight)
+        while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
+            src = tokenizer.encode_src([pair[0] for pair in chunk])
+            tgt = tokenizer.encode_tgt([pair[1] for pair in chunk])
+            for src_ids, tgt_ids in zip(src, tgt, strict=True):
+                yield counts, src_ids, tgt_ids
