@@ -32,6 +32,7 @@ from mt.config.schema import Config
 from mt.data.loader import Prefetcher, Update
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.memory import peak_memory_mb
+from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
@@ -91,7 +92,7 @@ class Ours:
         self.trainer = trainer
 
     def learn(self, update: Update) -> None:
-        self.trainer.updater.update(update, self.trainer.state.step)
+        self.trainer.updater.train_step(update, self.trainer.state.step)
         self.trainer.state.step += 1
 
 
@@ -193,7 +194,7 @@ def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, 
                 choose_device(args.device, precision),
                 RunLog(folder, config.train.max_steps),
             )
-            trainer = Trainer(config, folder, device, log)
+            trainer = Trainer(prepare(config, folder, device, log), folder, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
             runs[name, precision] = Ours(trainer), Prefetcher(trainer.plan, 0, 0), trainer
         if args.marian:

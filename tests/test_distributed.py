@@ -34,7 +34,7 @@ from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.training.launch import train, usable
+from mt.training.launch import agree_on_devices, train
 from mt.training.validation import interleaved, score_tests
 
 Mapped = Mapping[str, Mapping[str, Any]]
@@ -418,13 +418,13 @@ from mt.training.launch import train
 from mt.training.trainer import Trainer
 real, until = Trainer.train, int(sys.argv[3])
 def start(self):
-    forward, learn, updates, spoilt = self.updater.forward, self.updater.update, itertools.count(), [False]
+    forward, learn, updates, spoilt = self.updater.forward, self.updater.train_step, itertools.count(), [False]
     def spoiling(*inputs):
         return forward(*inputs) * (math.nan if spoilt[0] else 1.0)
     def counted(*arguments):
         spoilt[0] = 4 <= next(updates) < until and self.world.rank == 1
         return learn(*arguments)
-    self.updater.forward, self.updater.update = spoiling, counted
+    self.updater.forward, self.updater.train_step = spoiling, counted
     return real(self)
 Trainer.train = start
 try:
@@ -711,10 +711,10 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
     """Where each sees but one GPU, only its identity tells whether it is the same."""
     monkeypatch.setattr("mt.training.launch.gpu_id", lambda device: "a" if device.is_cuda else None)
     gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
-    assert usable(gpu, Told(2, 3, 2, gpus=("c", "b", "a"))) is gpu
-    assert usable(cpu, Told(2, 3, 2, gpus=(None, None, None))) is cpu
+    assert agree_on_devices(gpu, Told(2, 3, 2, gpus=("c", "b", "a"))) is gpu
+    assert agree_on_devices(cpu, Told(2, 3, 2, gpus=(None, None, None))) is cpu
     with pytest.raises(ConfigError) as error:
-        usable(gpu, Told(2, 3, 2, gpus=("b", "a", "a")))
+        agree_on_devices(gpu, Told(2, 3, 2, gpus=("b", "a", "a")))
     assert str(error.value) == (
         "--device: cuda is the same GPU as that of rank 1; start one process for each GPU (torchrun "
         "--nproc-per-node=gpu)"

@@ -26,6 +26,7 @@ from mt.model.transformer import Transformer
 from mt.runtime.devices import choose_device
 from mt.training.finetune import PARTS, _match_rows, freeze, resolve_init_from
 from mt.training.launch import train
+from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 from mt.training.update import Updater
@@ -80,8 +81,10 @@ class Started:
         self.base: LoadedModel | None = resolve_init_from(config)
         self.config, self.run = config, run
         with RunLog(run, 1) as log:
-            self.trainer = Trainer(config, run, choose_device("cpu", "fp32"), log, base=self.base)
-            self.trainer.resume()
+            device = choose_device("cpu", "fp32")
+            prepared = prepare(config, run, device, log, base=self.base)
+            self.trainer = Trainer(prepared, run, log)
+            self.trainer.resume(self.base)
         self.said = [
             line[20:] for line in (run / "train.log").read_text(encoding="utf-8").splitlines()
         ]
@@ -385,7 +388,7 @@ def learn(trainer: Trainer, updates: int) -> None:
 
     with Prefetcher(trainer.plan, 0, 0) as feed:
         for update in feed:
-            trainer.updater.update(update, trainer.state.step)
+            trainer.updater.train_step(update, trainer.state.step)
             trainer.state.step += 1
             if trainer.state.step == updates:
                 return
@@ -465,7 +468,7 @@ def test_killed_and_started_again_is_undisturbed(
     )
     config = config_from_mapping(mapping, "test")
     assert train(config, tmp_path / "whole", "cpu").exit_code == 0
-    real, seen = Updater.update, [0]
+    real, seen = Updater.train_step, [0]
 
     def killed(updater: Updater, *update: Any) -> Any:
         seen[0] += 1
@@ -473,7 +476,7 @@ def test_killed_and_started_again_is_undisturbed(
             raise RuntimeError
         return real(updater, *update)
 
-    monkeypatch.setattr(Updater, "update", killed)
+    monkeypatch.setattr(Updater, "train_step", killed)
     run = tmp_path / "run"
     for _ in range(2):
         with pytest.raises(RuntimeError):

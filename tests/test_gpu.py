@@ -19,6 +19,7 @@ from mt.model.transformer import attend, attention_bias
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.training.launch import train
+from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
@@ -39,7 +40,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
     train(config, run, "cuda")
     device = choose_device("cuda", precision)
     with RunLog(run, 200) as log:
-        trainer = Trainer(config, run, device, log)
+        trainer = Trainer(prepare(config, run, device, log), run, log)
         trainer.resume()
     assert trainer.validation is not None
     losses = trainer.validation.losses(trainer.updater.eval_model, device, World())

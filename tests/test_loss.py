@@ -428,7 +428,7 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
     batches = [collate([pair]) for pair in pairs]
 
     torch.manual_seed(3)
-    smoothed, nll = updater.gradients(Update(0, 0, 1, batches, n_tgt=11))
+    smoothed, nll = updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt=11))
     made = [weight.grad for weight in updater.model.parameters()]
     updater.model.zero_grad()
     torch.manual_seed(3)

@@ -21,7 +21,7 @@ from mt.decoding.translate import Translator
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime import memory as process_memory
-from mt.training import launch, preflight, update
+from mt.training import batch_size, launch, preflight, update
 from mt.training.launch import train
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
@@ -81,7 +81,7 @@ def test_the_largest_and_the_longest_batch_come_first(
         max(batch.src.shape[1], batch.tgt_in.shape[1]) for _, batch in rest
     )
     said = re.search(
-        r"rehearsed with (\d+) sentences of up to (\d+) tokens: [\d,]+ MB\n",
+        r"preflight passed: (\d+) sentences of up to (\d+) tokens: [\d,]+ MB\n",
         (tmp_path / "train.log").read_text(),
     )
     assert said
@@ -94,7 +94,7 @@ def test_a_rehearsal_changes_nothing(
     """With and without one the weights are the same, bit for bit."""
     config = config_of(train={"max_steps": 4})
     train(config, tmp_path / "with", "cpu")
-    monkeypatch.setattr(launch, "run_preflight", lambda _: None)
+    monkeypatch.setattr(launch, "run_preflight", lambda *_: None)
     train(config, tmp_path / "without", "cpu")
     one, other = (
         checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
@@ -122,7 +122,7 @@ def test_a_search_that_fails_is_found_before_the_first_update(
 def test_a_model_that_does_not_fit_is_told(
     config_of: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trainer, "__init__", full)
+    monkeypatch.setattr(Updater, "__init__", full)
     with pytest.raises(
         ConfigError, match=r"the memory of CPU in fp32, 1 threads is too small: .* a smaller model$"
     ):
@@ -256,7 +256,7 @@ def test_dry_runs_with_other_settings_are_in_nobodys_way(
 ) -> None:
     """What `auto` is on the machine of a dry run says nothing about that of the run."""
     numbers = iter([400, 600])
-    monkeypatch.setattr("mt.training.trainer.fitting_batch", lambda *_: next(numbers))
+    monkeypatch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
     auto = {"tokens_per_update": 1000, "tokens_per_batch": "auto"}
     config = config_of(batch=auto, data={"valid": None}, train={"max_steps": 1})
     train(config, tmp_path / "run", "cpu", dry_run=True)
@@ -281,8 +281,8 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
             raise ConfigError("out of memory")
 
     monkeypatch.setattr(Updater, "dry_run_step", run_preflight)
-    monkeypatch.setattr(preflight, "available_memory_mb", lambda _: state["room"])
-    monkeypatch.setattr(preflight, "peak_memory_mb", lambda _: state["peak"])
+    monkeypatch.setattr(batch_size, "available_memory_mb", lambda _: state["room"])
+    monkeypatch.setattr(batch_size, "peak_memory_mb", lambda _: state["peak"])
     return state
 
 
@@ -337,7 +337,9 @@ def test_a_resumed_run_keeps_what_auto_was(
     train(config_of(**changes, train={"max_steps": 3}), tmp_path, "cpu")
     tokens = auto_is(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: pytest.fail("measured again"))
+        patch.setattr(
+            "mt.training.batch_size.fitting_batch", lambda *_: pytest.fail("measured again")
+        )
         train(config_of(**changes, train={"max_steps": 6}), tmp_path, "cpu")
     log = (tmp_path / "train.log").read_text()
     assert "new epoch" not in log
@@ -391,20 +393,20 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
     )
     numbers = iter([800, 700])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: next(numbers))
+        patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
         patch.setattr(update, "batch_loss", full)
         with pytest.raises(ConfigError) as error:
             train(config, tmp_path, "cpu")
         said = re.search(
             r"a batch of (\d+) sentences, (\d+) source and (\d+) target tokens long, does not fit .* were in use\. "
-            r"In the place of auto give a number below (\d+) \(tokens_per_update keeps the training the same\)$",
+            r"Replace auto with a number below (\d+) \(tokens_per_update keeps the training the same\)$",
             str(error.value),
         )
         assert said
         rows, src, tgt, most = map(int, said.groups())
         assert most == rows * max(src, tgt) <= 800
         patch.undo()
-        patch.setattr("mt.training.trainer.fitting_batch", lambda *_: next(numbers))
+        patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
         train(config, tmp_path, "cpu")
     assert auto_is(tmp_path) == 700
 
@@ -419,7 +421,7 @@ def test_auto_shrinks_below_its_first_probes(
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     for room in (180.0, 280.0):
         memory["room"] = room
-        monkeypatch.setattr(launch, "run_preflight", lambda _: None)
+        monkeypatch.setattr(launch, "run_preflight", lambda *_: None)
         train(config_of(batch=AUTO, data={"valid": None}), tmp_path / str(room), "cpu")
         most = (0.85 * room - 100) / 0.1
         assert 0.8 * most - 20 <= auto_is(tmp_path / str(room)) <= most
@@ -456,9 +458,9 @@ def test_the_memory_of_a_real_batch_is_measured(
     def available(_: torch.device) -> float:
         process_memory.reset_peak_memory(cpu)
         asked.append(process_memory.peak_memory_mb(cpu) + 400)
-        return asked[-1] / (1 - preflight.MARGIN)
+        return asked[-1] / (1 - batch_size.MARGIN)
 
-    monkeypatch.setattr(preflight, "available_memory_mb", available)
+    monkeypatch.setattr(batch_size, "available_memory_mb", available)
     train(
         config_of(batch={**AUTO, "tokens_per_update": 10**7}, data={"valid": None}), tmp_path, "cpu"
     )

@@ -31,6 +31,7 @@ from mt.config.load import config_from_mapping
 from mt.data.batches import Plan
 from mt.errors import CheckpointError, DataError
 from mt.model import checkpoint
+from mt.training import checkpoints as checkpoints_module
 from mt.training import update, validation
 from mt.training.launch import train
 from mt.training.run_dir import claim
@@ -154,11 +155,13 @@ def place(where: str, act: Callable[[], None]) -> None:
     if name == "micro-batch":
         at_call(update, "batch_loss", int(number), act)
     elif name == "learn":
-        at_call(Updater, "update", int(number), act)
+        at_call(Updater, "train_step", int(number), act)
     elif name == "judge":
         at_call(validation.Validation, "losses", int(number), act, after=True)
     elif name == "renamed":  # partial -> its place: the link `last` is not set yet
         at_call(checkpoint, "sync_folder", int(number), act)
+    elif name == "link":
+        at_call(checkpoints_module, "set_link", int(number), act)
     else:
         at_call(checkpoint, name, int(number), act, after=name == "save_file")
 
@@ -216,7 +219,7 @@ MORE_PLACES = [
     "judge 2",
     "save_file 0",
     "save_file 2",
-    "point 2",
+    "link 2",
 ]
 
 
@@ -309,7 +312,7 @@ def test_the_command_stops_on_sigterm_and_goes_on(
     assert code == 143
     last = said.splitlines()[-1]
     found = re.search(
-        r"stopped by SIGTERM after update (\d+); run the same command again to go on$", last
+        r"stopped by SIGTERM after update (\d+); run the same command again to resume$", last
     )
     assert found
     assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(found[1])
@@ -332,7 +335,7 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     step = checkpoint.read_meta(folder, [])["step"]
     log = (run / "train.log").read_text()
     assert log.endswith(
-        f" stopped by SIGINT after update {step}; run the same command again to go on\n"
+        f" stopped by SIGINT after update {step}; run the same command again to resume\n"
     )
     assert train(config_of(settings), run, "cpu").exit_code == 0
     check_equal(run, undisturbed, step)
@@ -384,7 +387,7 @@ def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
     settings: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, sent = Updater.update, list[int]()
+    real, sent = Updater.train_step, list[int]()
 
     def once(*arguments: Any) -> Any:
         if not sent:
@@ -392,7 +395,7 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
             send(signal.SIGHUP)
         return real(*arguments)
 
-    monkeypatch.setattr(Updater, "update", once)
+    monkeypatch.setattr(Updater, "train_step", once)
     before = signal.getsignal(signal.SIGHUP)
     try:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -418,7 +421,7 @@ def test_a_second_ctrl_c_ends_at_once(
         send(signal.SIGINT)
         send(signal.SIGINT)
 
-    monkeypatch.setattr(Updater, "update", twice)
+    monkeypatch.setattr(Updater, "train_step", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(settings), tmp_path, "cpu")
     assert checkpoint.checkpoints(tmp_path) == []
@@ -486,8 +489,8 @@ def test_where_all_checkpoints_are_damaged_nothing_is_thrown_away(
     with pytest.raises(CheckpointError) as error:
         train(config_of(settings), copied, "cpu")
     assert str(error.value) == (
-        f"run directory {copied}: none of its checkpoints is whole and holds numbers only; give --fresh to set it "
-        "aside and start over"
+        f"run directory {copied}: all of its checkpoints are damaged or hold non-finite weights; give "
+        "--fresh to set it aside and start over"
     )
     assert checkpoint.checkpoints(copied) == folders
     assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
@@ -546,7 +549,7 @@ def test_another_batch_size_begins_a_new_epoch_and_says_so(copied: Path, setting
         in log
     )
     assert (
-        "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan"
+        "data, batch sizes, sampling or seed have changed: continuing with a new epoch of the new plan"
         in log
     )
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
@@ -612,7 +615,7 @@ def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mt.training.trainer.open_or_build", interrupted)
+    monkeypatch.setattr("mt.training.prepare.open_or_build", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(settings), tmp_path, "cpu")
     monkeypatch.undo()

@@ -53,7 +53,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
     real = Trainer.train
 
     def start(self: Trainer) -> Outcome:
-        forward, learn, updates = self.updater.forward, self.updater.update, itertools.count()
+        forward, learn, updates = self.updater.forward, self.updater.train_step, itertools.count()
         spoilt = False
 
         def spoiling(*inputs: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
             spoilt = asked[-1](next(updates))
             return learn(*arguments)
 
-        self.updater.forward, self.updater.update = spoiling, counted  # type: ignore[method-assign]
+        self.updater.forward, self.updater.train_step = spoiling, counted  # type: ignore[method-assign]
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
@@ -97,7 +97,7 @@ def test_back_to_the_last_checkpoint_and_on_with_the_data(
     config = config_of(valid_every=4, max_steps=28)
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert (
-        "from update 24 back to the weights after update 20, on with the data after those"
+        "from update 24 back to the weights after update 20, continuing with the data after those"
         in log_of(tmp_path)
     )
     (line,) = metrics_of(tmp_path, "rollback")
@@ -121,7 +121,10 @@ def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(
     log = log_of(tmp_path)
     assert "step-00000020/model.safetensors" in log
     assert "Skipped; trying the checkpoint before it" in log
-    assert "from update 24 back to the weights after update 16, on with the data after those" in log
+    assert (
+        "from update 24 back to the weights after update 16, continuing with the data after those"
+        in log
+    )
 
 
 def test_what_has_changed_since_the_checkpoint_stays_changed(
@@ -155,7 +158,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     train(config_from_mapping(merged(mapping, changes), "test"), tmp_path, "cpu")
     assert "from update 24 back to the weights after update 4" in log_of(tmp_path)
     before, rewritten, last = *states, state_of(28)
-    for key in ("plan", "judged_on"):
+    for key in ("plan", "valid_fingerprint"):
         assert before[key] != rewritten[key] == last[key]
     names = [checkpoint.step_name(step) for step in (4, 28)]
     assert [list(state["scores"]) for state in (before, rewritten, last)] == [
@@ -173,7 +176,7 @@ def weight_spoilt(monkeypatch: pytest.MonkeyPatch) -> Spoil:
     """`weight_spoilt(n)`: a weight is nan after the n-th update from now on, once."""
 
     def spoil_after(n: int) -> None:
-        learn, updates = Updater.update, itertools.count(1)
+        learn, updates = Updater.train_step, itertools.count(1)
 
         def spoiling(self: Updater, *arguments: Any) -> Any:
             result = learn(self, *arguments)
@@ -182,7 +185,7 @@ def weight_spoilt(monkeypatch: pytest.MonkeyPatch) -> Spoil:
                     self.model.decoder_norm.weight[0] = math.nan
             return result
 
-        monkeypatch.setattr(Updater, "update", spoiling)
+        monkeypatch.setattr(Updater, "train_step", spoiling)
 
     return spoil_after
 
@@ -201,8 +204,8 @@ def test_weights_that_are_no_numbers_are_neither_judged_nor_saved(
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert (
-        "there are weights that are no numbers: from update 8 back to the weights after update 4, on with the data "
-        "after those" in log_of(tmp_path)
+        "there are non-finite weights: from update 8 back to the weights after update 4, continuing "
+        "with the data after those" in log_of(tmp_path)
     )
     assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
     for folder in checkpoint.checkpoints(tmp_path):
@@ -215,7 +218,7 @@ def test_a_signal_saves_no_weights_that_are_no_numbers(
     weight_spoilt(5)
     changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
-    learn, updates = Updater.update, itertools.count(1)
+    learn, updates = Updater.train_step, itertools.count(1)
 
     def signalled(self: Updater, *arguments: Any) -> Any:
         result = learn(self, *arguments)
@@ -223,9 +226,9 @@ def test_a_signal_saves_no_weights_that_are_no_numbers(
             signal.raise_signal(signal.SIGTERM)
         return result
 
-    monkeypatch.setattr(Updater, "update", signalled)
+    monkeypatch.setattr(Updater, "train_step", signalled)
     assert train(config, tmp_path, "cpu").exit_code == 143
-    assert "nothing is saved, since there are weights that are no numbers" in log_of(tmp_path)
+    assert "nothing is saved, because there are non-finite weights" in log_of(tmp_path)
     assert steps(tmp_path) == [4]
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert steps(tmp_path) == [4, 8]
@@ -251,7 +254,8 @@ def test_a_start_passes_over_a_checkpoint_with_weights_that_are_no_numbers(
             shutil.rmtree(tmp_path / "checkpoints" / checkpoint.step_name(8))
             continue
         with pytest.raises(
-            CheckpointError, match=r"none of its checkpoints is whole and holds numbers only; give"
+            CheckpointError,
+            match=r"all of its checkpoints are damaged or hold non-finite weights; give",
         ):
             train(config, tmp_path, "cpu")
 
@@ -320,7 +324,7 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
     start, rest = message.split(". Precision ")
     assert start == (
-        "training gave up at update 72: 20 updates in a row had a loss or a gradient that is no number, after 3 times "
+        "training gave up at update 72: 20 updates in a row had a non-finite loss or gradient, after 3 times "
         "back to a checkpoint"
     )
     # Rate 1e-2 x sqrt(30 / 72).
@@ -329,7 +333,7 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
     last = tmp_path / "checkpoints" / checkpoint.step_name(68)
     assert rest.endswith(
         f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr or raise "
-        f"optim.warmup_steps; the last checkpoint is whole: {last}"
+        f"optim.warmup_steps; the last checkpoint is intact: {last}"
     )
     assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
 
@@ -353,7 +357,7 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
         TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back"
     ) as failed:
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
-    assert "weights that are no numbers: decoder_norm.weight; " in str(failed.value)
+    assert "non-finite weights: decoder_norm.weight; " in str(failed.value)
     assert checkpoint.checkpoints(tmp_path) == []
     pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
     texts = [

@@ -164,14 +164,14 @@ def test_tensorboard_shows_each_figure_of_a_resumed_run_once(
     config = config_of(tiny_mapping, train=changes, data={"test": []})
     calls = itertools.count()
     with pytest.MonkeyPatch.context() as patch:
-        real_update = Updater.update
+        real_update = Updater.train_step
 
         def interrupted(*arguments: Any) -> Any:
             if next(calls) == 6:
                 raise KeyboardInterrupt
             return real_update(*arguments)
 
-        patch.setattr(Updater, "update", interrupted)
+        patch.setattr(Updater, "train_step", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(config, tmp_path, "cpu")
     train(config, tmp_path, "cpu")

@@ -28,6 +28,7 @@ from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.training.launch import train
+from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.trainer import Trainer
@@ -184,7 +185,7 @@ def test_a_run_interrupted_ends_with_the_same_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In the first epoch, between two checkpoints; before the first checkpoint, after the last."""
-    done, learn = [0], Updater.update
+    done, learn = [0], Updater.train_step
 
     def watched(*arguments: Any) -> Any:
         if done[0] == updates:
@@ -192,7 +193,7 @@ def test_a_run_interrupted_ends_with_the_same_weights(
         done[0] += 1
         return learn(*arguments)
 
-    monkeypatch.setattr(Updater, "update", watched)
+    monkeypatch.setattr(Updater, "train_step", watched)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(tiny_mapping, kind, STRONG[kind]), tmp_path, "cpu")
     monkeypatch.undo()
@@ -229,7 +230,8 @@ def test_validation_and_stores_are_not_sampled(
     assert weights[0] != weights[1]
     device = choose_device("cpu", "fp32")
     with RunLog(tmp_path, 1) as log:
-        trainer = Trainer(config_of(tiny_mapping, kind, None), tmp_path, device, log)
+        config = config_of(tiny_mapping, kind, None)
+        trainer = Trainer(prepare(config, tmp_path, device, log), tmp_path, log)
         folder = undisturbed / "checkpoints" / "last"
         checkpoint.put_weights(trainer.updater.model, checkpoint.load_weights(folder), str(folder))
         assert trainer.validation is not None
@@ -262,6 +264,6 @@ def test_sampling_may_start_and_change_in_a_resumed_run(
         in log
     )
     assert (
-        log.count("data, batch sizes, sampling or seed have changed: going on with a new epoch")
+        log.count("data, batch sizes, sampling or seed have changed: continuing with a new epoch")
         == 3
     )

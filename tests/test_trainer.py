@@ -33,12 +33,12 @@ from mt.errors import CheckpointError, ConfigError, DataError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
-from mt.training import launch as run_module
-from mt.training import trainer as trainer_module
+from mt.training import checkpoints as checkpoints_module
+from mt.training import launch, validation
 from mt.training import update as learner_module
-from mt.training import validation
 from mt.training.launch import train
 from mt.training.optim import learning_rate
+from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
@@ -71,12 +71,9 @@ def trainer_of(config_of: Callable[..., Config], tmp_path: Path) -> Callable[...
         config = config_of(*changes, **sections)
         run = Path(tempfile.mkdtemp(dir=tmp_path))
         (run / "checkpoints").mkdir()
-        return Trainer(
-            config,
-            run,
-            choose_device("cpu", config.train.precision),
-            RunLog(run, config.train.max_steps),
-        )
+        device = choose_device("cpu", config.train.precision)
+        log = RunLog(run, config.train.max_steps)
+        return Trainer(prepare(config, run, device, log), run, log)
 
     return made
 
@@ -94,12 +91,12 @@ def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
 
 def update_of(trainer: Trainer, *groups: range) -> Update:
     """An update with one micro-batch for each group of sentences."""
-    batches = [collate([trainer.store.pair(i) for i in group]) for group in groups]
+    batches = [collate([trainer.plan.store.pair(i) for i in group]) for group in groups]
     return Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
 
 
 def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
-    _, nll, norm = trainer.updater.update(update, trainer.state.step)
+    _, nll, norm = trainer.updater.train_step(update, trainer.state.step)
     trainer.state.step += 1
     return float(nll), float(norm)
 
@@ -210,11 +207,11 @@ def test_a_checkpoint_offers_the_average_and_keeps_the_weights(
     trainer.save()
     assert trainer.updater.ema is not None
     assert equal(
-        checkpoint.load_weights(trainer.run / "checkpoints" / "last"),
+        checkpoint.load_weights(trainer.run_dir / "checkpoints" / "last"),
         checkpoint.weights_of(trainer.updater.ema),
     )
     assert equal(
-        checkpoint.load_state(trainer.run / "checkpoints" / "last")["weights"], weights(trainer)
+        checkpoint.load_state(trainer.run_dir / "checkpoints" / "last")["weights"], weights(trainer)
     )
 
 
@@ -417,9 +414,11 @@ def test_a_checkpoint_made_by_a_signal_crowds_out_no_other(
     seen = []
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
         trainer.state.step = step
-        trainer.save(score)
+        if score is not None:
+            trainer.state.add_score(score)
+        trainer.save()
         seen.append(
-            [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run)]
+            [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run_dir)]
         )
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
@@ -439,7 +438,7 @@ def test_the_best_is_kept_although_none_is_asked_for(
         tested.append(checkpoint.weights_of(model))
         return []
 
-    monkeypatch.setattr(trainer_module, "score_tests", score_tests)
+    monkeypatch.setattr(launch, "score_tests", score_tests)
     settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}
     train(config_of(train=settings), tmp_path, "cpu")
     first, third = checkpoint.checkpoints(tmp_path)
@@ -645,7 +644,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
     def ready(*_: Any) -> None:
         raise AssertionError("training has begun")
 
-    monkeypatch.setattr(run_module, "Trainer", ready)
+    monkeypatch.setattr(launch, "Trainer", ready)
 
 
 @pytest.mark.usefixtures("untrained")
@@ -696,7 +695,9 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     assert 300 < rows * max(src, tgt) <= 500
     assert checkpoint.checkpoints(tmp_path) == []
     monkeypatch.undo()
-    monkeypatch.setattr(Updater, "update", full)  # not in a batch, but in what the optimiser keeps
+    monkeypatch.setattr(
+        Updater, "train_step", full
+    )  # not in a batch, but in what the optimiser keeps
     with pytest.raises(
         ConfigError,
         match=r"the memory of CPU in fp32, 1 threads is too small: .* Lower batch\.tokens_",
@@ -709,7 +710,8 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     """After so many calls, a function of the checkpoint or the log finds the disk full."""
 
     def set_up(attribute: str, calls: int) -> None:
-        owner: Any = RunLog if attribute == "record" else checkpoint
+        owners = {"record": RunLog, "set_link": checkpoints_module, "save_file": checkpoint}
+        owner: Any = owners[attribute]
         real, left = getattr(owner, attribute), [calls]
 
         def failing(*arguments: Any, **options: Any) -> Any:
@@ -723,7 +725,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     return set_up
 
 
-@pytest.mark.parametrize(("what", "calls"), [("save_file", 1), ("record", 3), ("point", 1)])
+@pytest.mark.parametrize(("what", "calls"), [("save_file", 1), ("record", 3), ("set_link", 1)])
 def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoint(
     what: str,
     calls: int,
@@ -769,7 +771,7 @@ def test_a_disk_that_is_really_full(
     assert ended.stderr.splitlines()[-1].startswith("mt: ")
     assert "Everything saved earlier is intact: free some space" in ended.stderr
     newest = checkpoint.checkpoints(run)[-1]
-    found = next(checkpoint.whole_checkpoints(run, lambda line: pytest.fail(line)), None)
+    found = next(checkpoints_module.intact_checkpoints(run, lambda line: pytest.fail(line)), None)
     assert found is not None
     assert found[0] == newest
     assert int(newest.name[5:]) >= 4

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
@@ -105,8 +105,8 @@ def save_model_folder(
 
     Raises CheckpointError if it cannot be written (disk full, folder read-only).
     """
-    partial = _beside(folder, "partial")
-    before = _beside(folder, "before")
+    partial = beside(folder, "partial")
+    before = beside(folder, "before")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -160,54 +160,13 @@ def _reason(error: BaseException) -> str:
     return "writing failed"
 
 
-def _beside(folder: Path, kind: str) -> Path:
+def beside(folder: Path, kind: str) -> Path:
+    """The hidden folder next to `folder` in which it is written, or set aside meanwhile."""
     return folder.with_name(f".{folder.name}.{kind}")
 
 
 def _existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
-
-
-def point(run_dir: Path, name: str, folder: Path) -> None:
-    """Let the link `checkpoints/last` or `checkpoints/best` name a checkpoint, atomically."""
-    link = run_dir / CHECKPOINTS / name
-    beside = link.with_name(f".{name}.partial")
-    beside.unlink(missing_ok=True)
-    beside.symlink_to(folder.name)
-    beside.replace(link)
-
-
-def prune(run_dir: Path, keep: set[str]) -> None:
-    """Delete the checkpoints of a run whose names are not in `keep`."""
-    for folder in checkpoints(run_dir):
-        if folder.name not in keep:
-            # Renamed first: a half-deleted folder would look like a damaged checkpoint.
-            partial = _beside(folder, "partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            folder.rename(partial)
-            shutil.rmtree(partial, ignore_errors=True)
-
-
-def prune_after(run_dir: Path, step: int) -> None:
-    """Delete the checkpoints of a run that were saved after update `step`."""
-    prune(run_dir, {folder.name for folder in checkpoints(run_dir) if step_of(folder.name) <= step})
-
-
-def tidy(run_dir: Path) -> None:
-    """Clean up after a process that was killed while saving: restore or delete what it left.
-
-    Only the holder of the run directory's lock may call this.
-    """
-    for path in (run_dir / CHECKPOINTS).glob(".*.before"):
-        folder = path.with_name(path.name[1:].removesuffix(".before"))
-        if not folder.exists():
-            path.rename(folder)
-        shutil.rmtree(path, ignore_errors=True)
-    for path in (run_dir / CHECKPOINTS).glob(".*.partial"):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
 
 
 # --- reading ----------------------------------------------------------------------------------
@@ -269,29 +228,9 @@ def _require(meta: Any, **kinds: type) -> None:
         raise ValueError(f"{', '.join(missing)} missing")
 
 
-def whole_checkpoints(
-    run_dir: Path, log: Callable[[str], None]
-) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the undamaged checkpoints of a run with their meta, newest first; log the others."""
-    for folder in reversed(checkpoints(run_dir)):
-        try:
-            yield folder, read_meta(folder, [WEIGHTS, STATE])
-        except DamagedError as error:
-            log(f"{error}. Skipped; trying the checkpoint before it")
-
-
 def all_finite(weights: Iterable[Tensor]) -> bool:
     """Whether no weight is NaN or infinite; synchronises with the device once."""
     return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
-
-
-def latest_good(run_dir: Path, log: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
-    """Find the newest undamaged checkpoint of a run whose weights are all finite, with its meta."""
-    for folder, meta in whole_checkpoints(run_dir, log):
-        if all_finite(load_weights(folder).values()):
-            return folder, meta
-        log(f"{folder}: has non-finite weights. Skipped; trying the checkpoint before it")
-    return None
 
 
 def find_model(path: Path, option: str = "--model") -> Path:

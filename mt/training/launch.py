@@ -1,25 +1,26 @@
-"""From a config to a run: processes connected, the directory claimed, everything tried before the long way begins."""
+"""The way from a config to a trained model: connect processes, claim the directory, prepare, train."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mt.config.load import require_training_data
-from mt.config.schema import Config
 from mt.data.corpus import check_sources
 from mt.data.store import known_facts
 from mt.errors import ConfigError, DataError
-from mt.model import checkpoint
+from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_id
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
-from mt.training.dry_run import dry_run_dir
+from mt.training.checkpoints import tidy
+from mt.training.dry_run import describe_training, dry_run_dir
 from mt.training.finetune import resolve_init_from
 from mt.training.manifest import is_of_this_job, write_manifest
-from mt.training.preflight import forecast, run_preflight
+from mt.training.preflight import run_preflight
+from mt.training.prepare import Prepared, prepare
 from mt.training.run_dir import (
     CONFIG,
     check_is_run,
@@ -31,91 +32,105 @@ from mt.training.run_dir import (
 )
 from mt.training.runlog import RunLog, summary_writer
 from mt.training.trainer import Outcome, Trainer
+from mt.training.validation import names_of, score_tests
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
 
 
 def train(
-    config: Config, run: Path, device_name: str = "auto", fresh: bool = False, dry_run: bool = False
+    config: Config,
+    run_dir: Path,
+    device_name: str = "auto",
+    fresh: bool = False,
+    dry_run: bool = False,
 ) -> Outcome:
-    """Train `config` in the directory `run`, or go on there; `fresh` sets a run that is there aside first.
+    """Train `config` in `run_dir`, resuming if it holds a run; `fresh` sets that aside first.
 
-    `dry_run` ends after everything is ready and has been tried, in a folder that is then removed; the run is left as it
-    is, and the outcome's reason is what it would be.
+    `dry_run` stops before the first update and leaves the run directory as it is; what the training
+    would be is the reason in the outcome.
 
-    Raises MtError for what the user must mend.
+    Raises MtError for what the user can mend.
     """
-    alone_or_not = world_from_environment()
+    world = world_from_environment()
     device: Device | ConfigError
     try:
-        device = choose_device(
-            device_name, config.train.precision, local_rank=alone_or_not.local_rank
-        )
+        device = choose_device(device_name, config.train.precision, local_rank=world.local_rank)
         check_compile(config.train.compile, device)
     except ConfigError as error:
-        device = error  # a fault of any process is told by the first, so they must be able to speak
-    with process_group(alone_or_not, isinstance(device, Device) and device.is_cuda) as world:
-        own = usable(device, world)
+        device = error  # raised once the ranks are connected, so that it is reported once
+    with process_group(world, isinstance(device, Device) and device.is_cuda) as connected:
+        device = agree_on_devices(device, connected)
         if not dry_run:
-            return _train(config, run, own, fresh, False, world)
-        with dry_run_dir(run, fresh, world) as folder:
-            return _train(config, folder, own, False, True, world)
+            return _train(config, run_dir, device, fresh, False, connected)
+        with dry_run_dir(run_dir, fresh, connected) as folder:
+            return _train(config, folder, device, False, True, connected)
 
 
-def usable(device: Device | ConfigError, world: World) -> Device:
-    """The device; raises the ConfigError of a rank that has none, or not one of its own."""
+def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
+    """The device of this rank.
 
-    def chosen() -> Device:
+    Raises the ConfigError of any rank that has no device, or that has the same GPU as another.
+    """
+
+    def found() -> Device:
         if isinstance(device, ConfigError):
             raise device
         return device
 
-    mine = world.all_or_raise(chosen)
-    gpus = world.all_gather(gpu_id(mine))
+    own = world.all_or_raise(found)
+    gpus = world.all_gather(gpu_id(own))
 
-    def own() -> Device:
+    def not_shared() -> Device:
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:
             raise ConfigError(
-                f"--device: cuda is the same GPU as that of rank {first}; start one process for each GPU (torchrun "
-                "--nproc-per-node=gpu)"
+                f"--device: cuda is the same GPU as that of rank {first}; start one process for "
+                "each GPU (torchrun --nproc-per-node=gpu)"
             )
-        return mine
+        return own
 
-    return world.all_or_raise(own)
+    return world.all_or_raise(not_shared)
 
 
 def _train(
-    config: Config, run: Path, device: Device, fresh: bool, dry_run: bool, world: World
+    config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World
 ) -> Outcome:
-    # A start that follows a restart goes on with what the first one has begun afresh.
-    fresh = world.on_main(lambda: fresh and not is_of_this_job(run))
-    # A run that goes on needs nothing of where it began: that may be gone.
-    begins = world.on_main(lambda: fresh or not checkpoint.checkpoints(run))
-    # By all of them before the first sets the run aside, which may be the one to start from.
-    base = world.all_or_raise(lambda: resolve_init_from(config) if begins else None)
-    lock, changed = world.main_first(lambda: _claim(config, run, fresh), lambda: _see(run))
+    """Claim the run directory, prepare, resume, try the largest batches, and train."""
+    # A job that was restarted resumes what its first start has begun with --fresh.
+    fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
+    # A run that resumes does not need train.init_from, which may be gone.
+    is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
+    # In all ranks before the main one sets the run aside, which may be the one to start from.
+    base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
+    lock, changed = world.main_first(
+        lambda: _claim(config, run_dir, fresh), lambda: _find_claimed(run_dir)
+    )
     try:
-        shown = RunLog(run, config.train.max_steps, world.is_main, config.train.tensorboard)
+        run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
         with (
             explain_out_of_memory(device),
-            explain_write_errors(run),
-            shown as log,
-            explain_write_errors(run),
+            explain_write_errors(run_dir),
+            run_log as log,
+            explain_write_errors(run_dir),
         ):
             for line in changed:
                 log.say(f"config changed since this run was started: {line}")
             others = f", {world.size} processes" if world.size > 1 else ""
-            log.say(f"run directory {run} on {device}{others}")
-            trainer = Trainer(config, run, device, log, world, base)
-            del base  # its memory is needed
-            world.all_or_raise(trainer.resume)
-            state, origin = trainer.state, trainer.origin and trainer.origin["sha256"]
-            world.require_same(run, checkpoint=state.step, initial_model=origin, plan=state.plan)
+            log.say(f"run directory {run_dir} on {device}{others}")
+            prepared = prepare(config, run_dir, device, log, world, base)
+            trainer = Trainer(prepared, run_dir, log)
+            world.all_or_raise(lambda: trainer.resume(base))
+            base = None  # frees its memory
+            _require_same_start(trainer)
             if world.is_main:
-                write_manifest(run, _facts(trainer))
-            preflight = run_preflight(trainer)
+                write_manifest(run_dir, _manifest_facts(prepared, trainer))
+            preflight = run_preflight(prepared, trainer.state.epoch)
             if dry_run:
-                return Outcome(forecast(trainer, preflight), 0, None)
-            log.say(f"rehearsed with {preflight}")
+                return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
+            log.say(f"preflight passed: {preflight}")
             outcome = trainer.train()
+            if outcome.exit_code == 0:
+                _score_tests(prepared, outcome.best, trainer.state.step, log)
             log.say(outcome.reason)
             return outcome
     finally:
@@ -123,47 +138,82 @@ def _train(
             lock.close()
 
 
-def _claim(config: Config, run: Path, fresh: bool) -> tuple[Any, list[str]]:
-    """See that data and run directory are fit; the latter's lock, and what has changed there."""
+def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
+    """Check data and run directory, and lock the latter.
+
+    Returns the lock, and the keys that have changed since the run was started.
+    """
     require_training_data(config)
     if faults := check_sources(config.data):
         raise DataError("\n".join(faults))
     if config.train.tensorboard:
         summary_writer()
-    check_is_run(run)
-    if fresh and (aside := set_aside(run)):
-        print(f"mt: {run} is now {aside}", file=sys.stderr)
-    lock = claim(run)
+    check_is_run(run_dir)
+    if fresh and (aside := set_aside(run_dir)):
+        print(f"mt: {run_dir} is now {aside}", file=sys.stderr)
+    lock = claim(run_dir)
     try:
-        changed = check_same_run(run, config)
-        with explain_write_errors(run):
-            write_config(run, config)
+        changed = check_same_run(run_dir, config)
+        with explain_write_errors(run_dir):
+            write_config(run_dir, config)
+            tidy(run_dir)
     except BaseException:
         lock.close()
         raise
     return lock, changed
 
 
-def _see(run: Path) -> tuple[None, list[str]]:
-    """The run directory from a process that does not write there."""
-    if not (run / CONFIG).exists():
-        raise DataError(f"run directory {run}: holds no {CONFIG}.")
+def _find_claimed(run_dir: Path) -> tuple[None, list[str]]:
+    """Check that this rank sees the run directory that the main process has claimed."""
+    if not (run_dir / CONFIG).exists():
+        raise DataError(f"run directory {run_dir}: holds no {CONFIG}.")
     return None, []
 
 
-def _facts(trainer: Trainer) -> Mapping[str, Any]:
+def _require_same_start(trainer: Trainer) -> None:
+    """Raise DataError if the ranks have loaded different checkpoints or initial weights."""
+    state = trainer.state
+    origin = trainer.initial_model
+    trainer.world.require_same(
+        trainer.run_dir,
+        checkpoint=state.step,
+        initial_model=origin and origin["sha256"],
+        plan=state.plan,
+    )
+
+
+def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     files: dict[str, Any] = {}
     for split in ("train", "valid"):
-        files |= known_facts(trainer.run / "store" / split)
-    return {
-        "seed": trainer.config.run.seed,
-        "device": str(trainer.device),
-        "parameters": sum(p.numel() for p in trainer.updater.model.parameters()),
+        files |= known_facts(trainer.run_dir / "store" / split)
+    facts = {
+        "seed": prepared.config.run.seed,
+        "device": str(prepared.updater.device),
+        "parameters": prepared.updater.n_parameters,
         "data": {
             name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()
         },
-        "pairs": len(trainer.store),
-        "tokenizer": trainer.tokenizer.fingerprint,
-        **({"init_from": trainer.origin} if trainer.origin else {}),
+        "pairs": len(prepared.store),
+        "tokenizer": prepared.tokenizer.fingerprint,
     }
+    if trainer.initial_model is not None:
+        facts["init_from"] = trainer.initial_model
+    return facts
+
+
+def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) -> None:
+    """Score the best model on the test sets, once: when no choice can be made by them any more."""
+    world = prepared.updater.world
+    device = prepared.updater.device
+    config = prepared.config
+    done = world.on_main(lambda: log.recorded_names("test", step))
+    if best is None or done.issuperset(names_of(config.data.test)):
+        return
+    folder = world.on_main(best.resolve)
+    model = build_model(config, prepared.tokenizer).to(device.device).eval()
+    put_weights(model, load_weights(folder), str(folder))
+    scores = score_tests(config, model, prepared.tokenizer, device, world, done)
+    for name, score in scores:
+        log.record("test", step, name=name, bleu=score.value, signature=score.signature)
+        log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")

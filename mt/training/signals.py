@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP: noted, so that training ends after the update in progress."""
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP are recorded, so that training ends after the current update."""
 
 from __future__ import annotations
 
@@ -10,51 +10,50 @@ from typing import Any
 
 
 class StopRequestedError(Exception):
-    """A signal came inside `Signals.breakable`."""
+    """A signal arrived inside `Signals.interruptible`."""
 
 
 class Signals:
-    """A context manager in which signals are noted instead of ending the process.
+    """A context manager in which signals are recorded instead of ending the process.
 
-    Batch systems send SIGTERM before they take a machine away, and SIGUSR1 when they are asked to give notice; SIGHUP
-    comes when a terminal is closed, unless the process was told to ignore it.
+    Batch systems send SIGTERM before they stop a job, and SIGUSR1 if asked to give notice. SIGHUP
+    is sent when a terminal is closed; it stays ignored where it was, as under nohup.
     """
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
     def __init__(self) -> None:
-        self.number = 0  # of the last one that came
-        self._breakable = False
-        self._before: dict[int, Any] = {}
+        self.number = 0  # of the last signal, 0 for none
+        self._interruptible = False
+        self._previous_handlers: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
         for number in self.NUMBERS:
-            if (
-                number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-            ):  # as under nohup
-                self._before[number] = signal.signal(number, self._note)
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue
+            self._previous_handlers[number] = signal.signal(number, self._record)
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, _: FrameType | None) -> None:
-        """A second Ctrl-C ends the process at once."""
+    def _record(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal; a second Ctrl-C ends the process at once."""
         if self.number and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.number = number
-        if self._breakable:
-            self._breakable = False
+        if self._interruptible:
+            self._interruptible = False
             raise StopRequestedError
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, a signal raises StopRequestedError: for what takes long and can be done again."""
+        """Inside, a signal raises StopRequestedError: for long work that can be done again."""
         try:
-            self._breakable = True
+            self._interruptible = True
             if self.number:
                 raise StopRequestedError
             yield
         finally:
-            self._breakable = False
+            self._interruptible = False

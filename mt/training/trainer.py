@@ -1,67 +1,55 @@
-"""The conductor: one config becomes a trained run, or goes on where it stopped.
+"""The training loop: updates, validation, checkpoints, and the return to one after divergence.
 
-The state of a run is (config, data, step): the plan of an epoch is a function of (seed, epoch), dropout is
-seeded by (seed, step, rank), so a run that was killed and started again ends with the same weights, bit for bit,
-on a CPU. How many processes share the work is no part of it.
+The state of a run is (config, data, step). The plan of an epoch is a function of (seed, epoch), and
+dropout is seeded by (seed, step, rank). So a run that was killed and resumed ends with the same
+weights, bit for bit on a CPU. The number of processes is not part of the state.
 """
 
 from __future__ import annotations
 
 import signal
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mt.config.schema import Config, OptimConfig
-from mt.data.batches import Plan
-from mt.data.corpus import data_root, read_pairs
-from mt.data.loader import Prefetcher, Update
-from mt.data.store import open_built, open_or_build
-from mt.data.subword_regularisation import SubwordRegularisation
-from mt.data.tokenizer import Tokenizer, train_tokenizer
-from mt.errors import CheckpointError, OtherRankFailedError, TrainingDivergedError
-from mt.model import checkpoint
-from mt.model.checkpoint import LoadedModel
-from mt.runtime.devices import Device
-from mt.runtime.distributed import World
+from mt.config.schema import OptimConfig
+from mt.data.loader import Prefetcher
+from mt.errors import CheckpointError
+from mt.model.checkpoint import step_name
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
-from mt.training.divergence import explain_divergence
+from mt.training.batch_size import MEASURED
+from mt.training.checkpoints import (
+    TrainState,
+    best_checkpoint,
+    checkpoint_to_resume,
+    latest_good,
+    load_checkpoint,
+    prune_after,
+    save_checkpoint,
+)
+from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.meter import Meter
 from mt.training.optim import learning_rate
-from mt.training.preflight import MEASURED, fitting_batch, measured_batch, with_batch
-from mt.training.runlog import RunLog, format_duration
+from mt.training.runlog import format_duration
 from mt.training.signals import Signals, StopRequestedError
-from mt.training.update import Updater
-from mt.training.validation import Validation, names_of, score_tests
 
-# Updates without a finite gradient, one after the other, before training goes back to its last checkpoint, and how
-# often it does so before it gives up.
-MAX_SKIPPED_UPDATES, MAX_ROLLBACKS = 20, 3
+if TYPE_CHECKING:
+    from mt.data.loader import Update
+    from mt.model.checkpoint import LoadedModel
+    from mt.training.prepare import Prepared
+    from mt.training.runlog import RunLog
 
-
-@dataclass
-class TrainState:
-    """All that changes from step to step besides tensors; with those it is what a checkpoint holds."""
-
-    step: int = 0  # updates done
-    epoch: int = 0
-    update: int = 0  # of the epoch, the next one to do
-    best_score: float | None = None
-    best_step: int | None = None
-    bad_validations: int = 0  # since the best one
-    seconds: float = 0.0  # of training, over all starts
-    tokens: int = 0  # target tokens learned from
-    scores: dict[str, float] = field(default_factory=dict)  # checkpoint -> its validation score
-    plan: str = ""  # what the position (epoch, update) refers to
-    judged_on: str = ""  # what the scores are of
-    rollbacks: int = 0  # how often training has gone back because of what is no number
+# Updates in a row without a finite gradient after which training returns to a checkpoint.
+MAX_SKIPPED_UPDATES = 20
+# How often it does so before it gives up.
+MAX_ROLLBACKS = 3
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a training ended."""
 
     reason: str
     exit_code: int
@@ -69,176 +57,220 @@ class Outcome:
 
 
 class Trainer:
-    """A run in progress: model, optimiser, position, and what they are written to."""
+    """A training in progress: what was prepared, the position in it, and where it is recorded."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: Path,
-        device: Device,
-        log: RunLog,
-        world: World | None = None,
-        base: LoadedModel | None = None,
-    ) -> None:
-        self.config, self.run, self.device, self.log = config, run, device, log
-        self.world = world or World()
-        self.base = base  # what the first weights are of
-        self.origin: dict[str, Any] | None = None  # what is known of it, over all starts
-        self.measured: dict[str, int] = {}  # what `auto` has become, for the checkpoints
-        self.last_tick = time.perf_counter()
-        self.tokenizer = self.world.main_first(self._tokenizer, lambda: Tokenizer.load(run))
-        data, folder = config.data, run / "store" / "train"
-        self.store = self.world.main_first(
-            lambda: open_or_build(folder, data.train, "data.train", data, self.tokenizer, log.say),
-            lambda: open_built(folder),
-        )
-        self.world.require_same(
-            run, tokenizer=self.tokenizer.fingerprint, token_store=self.store.fingerprint
-        )
-        self.updater = Updater(config, self.tokenizer, device, self.world, log.say)
-        if config.batch.tokens_per_batch == "auto":
-            self._settle_batch()  # not in the learner, whose messages are about what was asked for
-        self.validation = self._validation()
-        weights = [source.weight for source in config.data.train]
-        sampling = (
-            SubwordRegularisation(self.store, self.tokenizer, config)
-            if config.tokenizer.sampling_alpha
-            else None
-        )
-        self.plan = Plan(self.store, weights, self.config.batch, config.run.seed, sampling)
-        judged_on = self.validation.fingerprint if self.validation is not None else ""
-        self.state = TrainState(plan=self._plan_id(), judged_on=judged_on)
+    def __init__(self, prepared: Prepared, run_dir: Path, log: RunLog) -> None:
+        self.config = prepared.config
+        self.tokenizer = prepared.tokenizer
+        self.updater = prepared.updater
+        self.plan = prepared.plan
+        self.validation = prepared.validation
+        self.device = prepared.updater.device
+        self.world = prepared.updater.world
+        self.run_dir = run_dir
+        self.log = log
         self.signals = Signals()
-
-    # --- getting ready ----------------------------------------------------------------------
-
-    def _tokenizer(self) -> Tokenizer:
-        if Tokenizer.exists_in(self.run):
-            return Tokenizer.load(self.run)
-        if self.base is not None and not self.config.train.new_vocabulary:
-            self.log.say(
-                "tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this data)"
-            )
-            self.base.tokenizer.save(self.run)
-            return self.base.tokenizer
-        config, root = self.config, data_root(self.config.data)
-        pairs = (
-            pair
-            for number, source in enumerate(config.data.train)
-            for pair in read_pairs(source, root, f"data.train[{number}]")
+        self.state = TrainState(
+            plan=prepared.plan_fingerprint,
+            valid_fingerprint=self.validation.fingerprint if self.validation else "",
         )
-        tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, self.log.say)
-        tokenizer.save(self.run)
-        return tokenizer
+        # What goes into the meta.json of each checkpoint.
+        self.facts: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
+        if prepared.updater.config.batch.tokens_per_batch == "auto":
+            self.facts[MEASURED] = prepared.config.batch.tokens_per_batch
+        self.last_tick = prepared.started
+        self.saved_step = 0
 
-    def _validation(self) -> Validation | None:
-        source = self.config.data.valid
-        return (
-            Validation(self.config, source, self.run, self.tokenizer, self.log, self.world)
-            if source
-            else None
-        )
+    @property
+    def initial_model(self) -> dict[str, Any] | None:
+        """What is known of the model that `train.init_from` named when the run was started."""
+        return self.facts.get("init_from")
 
-    def _settle_batch(self) -> None:
-        """`batch.tokens_per_batch: auto` becomes a number, which the run keeps from its first checkpoint on."""
-        tokens = self.world.on_main(lambda: measured_batch(self.run))
-        since = "since this run was started"
-        if tokens is None:
-            fits = self.world.all_or_raise(
-                lambda: fitting_batch(self.config, self.updater, self.store)
-            )
-            tokens = min(self.world.all_gather(fits))
-            since = "here"
-        self.config, self.measured = with_batch(self.config, tokens), {MEASURED: tokens}
-        self.log.say(f"batch.tokens_per_batch: auto is {tokens:,} {since}")
+    # --- the position -----------------------------------------------------------------------
 
-    def _plan_id(self) -> str:
-        """Changes when the order of the data does."""
-        alpha = self.config.tokenizer.sampling_alpha
-        plan = f"{self.store.fingerprint}/{self.plan.weights}/{self.config.batch!r}/{self.config.run.seed}"
-        return plan if alpha is None else f"{plan}/{alpha}"
-
-    def resume(self) -> None:
-        """Go on from the newest undamaged checkpoint, if there is one."""
-        found = self.world.on_main(self._latest)
+    def resume(self, base: LoadedModel | None = None) -> None:
+        """Load the newest usable checkpoint; without one, the weights of `base` where given."""
+        found = self.world.on_main(lambda: checkpoint_to_resume(self.run_dir, self.log.say))
         if found is None:
             self.log.drop_after(0)
-            if self.base is not None:
-                self.origin = load_initial_weights(
-                    self.updater.model, self.tokenizer, self.base, self.log.say
-                )
-                self.base = None  # its memory is needed
-                if self.updater.ema is not None:
-                    self.updater.ema.load_state_dict(self.updater.model.state_dict())
+            if base is not None:
+                self._start_from(base)
             return
         folder, meta = found
         if meta["tokenizer"] != self.tokenizer.fingerprint:
             raise CheckpointError(
-                f"{folder}: was trained with another tokenizer than the one in {self.run}; put the run's tokenizer "
-                "back, or give --fresh to set the run aside and start over"
+                f"{folder}: was trained with another tokenizer than the one in {self.run_dir}; put "
+                "the run's tokenizer back, or give --fresh to set the run aside and start over"
             )
-        self.state, self.origin = self._restored(folder), meta.get("init_from")
-        then = meta["config"]
-        settings = OptimConfig.model_validate(then["optim"]), then["train"]["precision"]
-        if settings != (self.config.optim, self.config.train.precision):
-            self.state.rollbacks = 0  # somebody has done something about it
+        plan = self.state.plan
+        self.state = load_checkpoint(folder, self.updater)
+        self.saved_step = self.state.step
+        if "init_from" in meta:
+            self.facts["init_from"] = meta["init_from"]
+        before = meta["config"]
+        optim = OptimConfig.model_validate(before["optim"])
+        precision = before["train"]["precision"]
+        if (optim, precision) != (self.config.optim, self.config.train.precision):
+            self.state.rollbacks = 0  # the user has changed what may have caused them
         self.log.drop_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
-        if self.state.plan != self._plan_id():
+        if self.state.plan != plan:
             self.log.say(
-                "data, batch sizes, sampling or seed have changed: going on with a new epoch of the new plan"
+                "data, batch sizes, sampling or seed have changed: continuing with a new epoch of "
+                "the new plan"
             )
-            self.state.plan, self.state.epoch, self.state.update = (
-                self._plan_id(),
-                self.state.epoch + 1,
-                0,
-            )
-        self._drop_other_scores()
+            self.state.plan = plan
+            self.state.epoch += 1
+            self.state.update = 0
+        self._drop_scores_of_other_validation_set()
 
-    def _drop_other_scores(self) -> None:
-        """Forget scores on another validation set than today's: no later model can be compared with them."""
+    def _start_from(self, base: LoadedModel) -> None:
+        """Give the model, and its average, the weights of `base`."""
+        model = self.updater.model
+        facts = load_initial_weights(model, self.tokenizer, base, self.log.say)
+        self.facts["init_from"] = facts
+        if self.updater.ema is not None:
+            self.updater.ema.load_state_dict(model.state_dict())
+
+    def _drop_scores_of_other_validation_set(self) -> None:
+        """Scores on another text than today's cannot be compared with later ones."""
         state = self.state
-        if self.validation is None or state.judged_on == self.validation.fingerprint:
+        if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
-        if state.judged_on and state.best_step is not None:
+        if state.valid_fingerprint and state.best_step is not None:
             self.log.say(
-                "data.valid has changed: the scores so far, and with them the best model, do not count"
+                "data.valid has changed: the scores so far, and with them the best model, do not "
+                "count"
             )
-            state.scores, state.best_score, state.best_step, state.bad_validations = (
-                {},
-                None,
-                None,
-                0,
-            )
-        state.judged_on = self.validation.fingerprint
+            state.forget_scores()
+        state.valid_fingerprint = self.validation.fingerprint
 
-    def _latest(self) -> tuple[Path, dict[str, Any]] | None:
-        checkpoint.tidy(self.run)
-        found = checkpoint.latest_good(self.run, self.log.say)
-        if found is None and checkpoint.checkpoints(self.run):
-            raise CheckpointError(
-                f"run directory {self.run}: none of its checkpoints is whole and holds numbers only; give --fresh to "
-                "set it aside and start over"
-            )
-        return found
+    # --- the loop ---------------------------------------------------------------------------
 
-    def _restored(self, folder: Path) -> TrainState:
-        """Weights and moments of a checkpoint, put back; returns the rest of it."""
-        state = checkpoint.load_state(folder)
-        self.updater.restore(folder, state)
-        return TrainState(**state["train"])
+    def train(self) -> Outcome:
+        """Train until all updates are done, patience runs out, or a signal arrives."""
+        state = self.state
+        rank, size = self.world.rank, self.world.size
+        prefetcher = Prefetcher(self.plan, state.epoch, state.update, rank, size)
+        with self.signals, prefetcher:
+            if self.validation and self._is_due() and step_name(state.step) not in state.scores:
+                self._validate_and_save()  # a signal had interrupted it
+            meter = Meter(prefetcher, self.world)
+            stopped = self._wait_for(prefetcher) or self._run_updates(prefetcher, meter)
+            if self.state.step > self.saved_step:  # a signal arrived
+                if self._has_finite_weights():
+                    self.save()
+                else:
+                    self.log.say("nothing is saved, because there are non-finite weights")
+        return self._interrupted(stopped) if stopped else self._finished()
+
+    def _wait_for(self, prefetcher: Prefetcher) -> int:
+        """Wait for the first update, which may take minutes to sample; returns a signal."""
+        stopped = self._stop_signal()
+        while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
+            stopped = self._stop_signal()
+        return stopped
+
+    def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
+        """Update until training ends; returns the signal that ended it, 0 for none."""
+        config = self.config.train
+        updates = iter(prefetcher)
+        stopped = 0
+        while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
+            update = next(updates)
+            meter.add(update, *self.updater.train_step(update, self.state.step))
+            self.state.advance(update)
+            self.log.progress(self.state.step)
+            is_logged = self.state.step % config.log_every == 0
+            if is_logged:
+                self._report(meter, update)
+            stopped = self._stop_signal()
+            is_due = self._is_due()
+            trouble = self._find_trouble() if is_due or is_logged else ""
+            if trouble:
+                self._roll_back(update, trouble)
+                meter.reset()
+            elif is_due and not stopped:
+                start = time.perf_counter()
+                self._validate_and_save()
+                stopped = self._stop_signal()
+                meter.exclude(time.perf_counter() - start)
+        return stopped
+
+    def _stop_signal(self) -> int:
+        """The number of a signal that this rank or another has received, 0 for none."""
+        return self.world.all_reduce_max(self.signals.number)
+
+    def _is_due(self) -> bool:
+        """Whether validation and checkpoint are due after the current step."""
+        step = self.state.step
+        config = self.config.train
+        return step > 0 and (step % config.valid_every == 0 or step == config.max_steps)
+
+    def _is_out_of_patience(self) -> bool:
+        patience = self.config.train.patience
+        return patience is not None and self.state.bad_validations >= patience
+
+    def _report(self, meter: Meter, update: Update) -> None:
+        """Log the figures since the last report."""
+        state = self.state
+        config = self.config
+        figures = meter.figures()
+        self._tick()
+        rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
+        self.log.record(
+            "train",
+            state.step,
+            **figures,
+            lr=rate,
+            epoch=state.epoch,
+            epoch_position=update.epoch + (update.number + 1) / update.of,
+            seconds=state.seconds,
+            memory_mb=peak_memory_mb(self.device.device),
+            resident_mb=resident_memory_mb(),
+        )
+        speed = f"{figures['tokens_per_second']:,.0f}"
+        nll = f"{figures['nll']:.3f}"
+        self.log.progress(state.step, {"nll": nll, "lr": f"{rate:.1e}", "tok/s": speed})
+        left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
+        skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
+        self.log.say(
+            f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} | {speed} tok/s "
+            f"| grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
+            f"| waiting {figures['waiting']:.1%} | {format_duration(left)} left{skipped}"
+        )
+        meter.reset()
+
+    def _tick(self) -> None:
+        """Add the time since the last call, preparation and validation included."""
+        now = time.perf_counter()
+        self.state.seconds += now - self.last_tick
+        self.last_tick = now
 
     # --- validation and checkpoints ---------------------------------------------------------
 
+    def _validate_and_save(self) -> None:
+        """Validate and write a checkpoint.
+
+        A signal interrupts the validation, not the checkpoint; on resuming it is done again.
+        """
+        try:
+            score = self.validate()
+        except StopRequestedError:
+            score = None
+        if score is not None:
+            self.state.add_score(score)
+        self.save()
+
     def validate(self) -> float | None:
-        """Judge the model on the validation set; the score is its BLEU there."""
+        """Evaluate the model on the validation set and return its BLEU; None without such a set."""
         if self.validation is None:
             return None
         start = time.perf_counter()
-        result = self.validation.evaluate(
-            self.updater.eval_model, self.device, self.world, self.signals
-        )
-        seconds, step = time.perf_counter() - start, self.state.step
+        model = self.updater.eval_model
+        result = self.validation.evaluate(model, self.device, self.world, self.signals)
+        seconds = time.perf_counter() - start
+        step = self.state.step
         self._tick()
         self.log.record(
             "valid",
@@ -255,259 +287,46 @@ class Trainer:
             f"| BLEU {result.bleu.value:.2f} | {seconds:.1f} s"
         )
         if self.world.is_main:
-            self.validation.write_samples(checkpoint.step_name(step), result.outputs)
+            self.validation.write_samples(step_name(step), result.outputs)
         return result.bleu.value
 
-    def save(self, score: float | None = None) -> None:
-        """Write a checkpoint of this moment; with a `score`, see whether it is the best."""
+    def save(self) -> None:
+        """Write a checkpoint of the current step; the main process does it for all."""
         self._tick()
-        state, name = self.state, checkpoint.step_name(self.state.step)
-        if score is not None:
-            state.scores[name] = score
-            if state.best_score is None or score > state.best_score:
-                state.best_score, state.best_step, state.bad_validations = score, state.step, 0
-            else:
-                state.bad_validations += 1
         if self.world.is_main:
-            self._write(name)
+            save_checkpoint(self.run_dir, self.config, self.updater, self.state, self.facts)
+        self.saved_step = self.state.step
 
-    def _write(self, name: str) -> None:
-        """The checkpoint, the links to it and to the best one; then those whose time is over are deleted."""
-        state, folder = self.state, self.run / checkpoint.CHECKPOINTS / name
-        meta = {
-            "config": self.config.model_dump(mode="json"),
-            "tokenizer": self.tokenizer.fingerprint,
-            "step": state.step,
-            "score": state.scores.get(name),
-            **({"init_from": self.origin} if self.origin else {}),
-            **self.measured,
-        }
-        tensors = {**self.updater.state(), "train": asdict(state)}
-        checkpoint.save_model_folder(
-            folder, checkpoint.weights_of(self.updater.eval_model), meta, tensors
-        )
-        checkpoint.point(self.run, checkpoint.LAST, folder)
-        if state.best_step is not None:
-            best = checkpoint.step_name(state.best_step)
-            if (folder.parent / best).exists():
-                checkpoint.point(self.run, checkpoint.BEST, folder.parent / best)
-        self._prune()
+    # --- divergence -------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        """Count the time that has passed, preparation and validation included."""
-        now = time.perf_counter()
-        self.state.seconds += now - self.last_tick
-        self.last_tick = now
-
-    def _prune(self) -> None:
-        keep, scores = self.config.train, self.state.scores
-        # Newer ones are damaged, or the run would not be here again.
-        newest = checkpoint.step_name(self.state.step)
-        here = [folder.name for folder in checkpoint.checkpoints(self.run) if folder.name <= newest]
-        ranked = sorted((name for name in here if name in scores), key=lambda name: -scores[name])
-        # A checkpoint that a signal made serves to resume; it must not crowd out those whose turn it was.
-        in_turn = [
-            name
-            for name in here
-            if name in scores or checkpoint.step_of(name) % keep.valid_every == 0
-        ]
-        kept = {newest, *in_turn[-keep.keep_last :], *ranked[: max(1, keep.keep_best)]}
-        checkpoint.prune(self.run, kept)
-        self.state.scores = {name: score for name, score in scores.items() if name in kept}
-
-    # --- the loop ---------------------------------------------------------------------------
-
-    def train(self) -> Outcome:
-        """Train until the steps are done, patience is out, or a signal comes."""
-        config, state = self.config.train, self.state
-        feed = Prefetcher(self.plan, state.epoch, state.update, self.world.rank, self.world.size)
-        with self.signals, feed:
-            if (
-                self.validation
-                and self._due()
-                and checkpoint.step_name(state.step) not in state.scores
-            ):
-                self._validate_and_save()  # a signal came before its validation
-            meter = Meter(feed, self.world)
-            updates = iter(feed)
-            saved = state.step
-            stopped = self._stopped_by()
-            while not stopped and self.world.all_reduce_max(int(not feed.ready(0.5))):
-                stopped = self._stopped_by()
-            while not stopped and state.step < config.max_steps and not self._impatient():
-                update = next(updates)
-                meter.add(update, *self.updater.update(update, state.step))
-                state.step += 1
-                state.epoch, state.update = (
-                    (update.epoch + 1, 0) if update.last else (update.epoch, update.number + 1)
-                )
-                state.tokens += update.n_tgt
-                self.log.progress(state.step)
-                if state.step % config.log_every == 0:
-                    self._report(meter, update)
-                stopped = self._stopped_by()
-                due = self._due()
-                trouble = self._trouble() if due or state.step % config.log_every == 0 else ""
-                if trouble:
-                    self._roll_back(update, trouble)
-                    state = self.state
-                    saved = state.step
-                    meter.reset()
-                elif due and not stopped:
-                    start = time.perf_counter()
-                    self._validate_and_save()
-                    saved, stopped = state.step, self._stopped_by()
-                    meter.exclude(time.perf_counter() - start)
-            if state.step > saved:  # a signal came
-                if self._non_finite_weights():
-                    self.log.say("nothing is saved, since there are weights that are no numbers")
-                else:
-                    self.save()
-        return self._stopped(stopped) if stopped else self._finished()
-
-    def _stopped_by(self) -> int:
-        """The number of the signal that has come to this rank or another, 0 for none."""
-        return self.world.all_reduce_max(self.signals.number)
-
-    def _due(self) -> bool:
-        step, config = self.state.step, self.config.train
-        return step > 0 and (step % config.valid_every == 0 or step == config.max_steps)
-
-    def _validate_and_save(self) -> None:
-        """Validation and checkpoint; a signal breaks off the first, which is made up for on resuming."""
-        try:
-            score = self.validate()
-        except StopRequestedError:
-            score = None
-        self.save(score)
-
-    def _impatient(self) -> bool:
-        patience = self.config.train.patience
-        return patience is not None and self.state.bad_validations >= patience
-
-    def _report(self, meter: Meter, update: Update) -> None:
-        state, config = self.state, self.config
-        figures = meter.figures()
-        self._tick()
-        rate = learning_rate(state.step, config.optim, config.model.d_model, config.train.max_steps)
-        position = update.epoch + (update.number + 1) / update.of
-        figures |= {
-            "lr": rate,
-            "epoch": state.epoch,
-            "epoch_position": position,
-            "seconds": state.seconds,
-        }
-        memory = {
-            "memory_mb": peak_memory_mb(self.device.device),
-            "resident_mb": resident_memory_mb(),
-        }
-        self.log.record("train", state.step, **figures, **memory)
-        left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
-        self.log.progress(
-            state.step,
-            {
-                "nll": f"{figures['nll']:.3f}",
-                "lr": f"{rate:.1e}",
-                "tok/s": f"{figures['tokens_per_second']:,.0f}",
-            },
-        )
-        self.log.say(
-            f"step {state.step:,} | epoch {state.epoch} | nll {figures['nll']:.3f} | lr {rate:.2e} "
-            f"| {figures['tokens_per_second']:,.0f} tok/s | grad {figures['grad_norm']:.2f} "
-            f"| padding {figures['padding']:.1%} | waiting {figures['waiting']:.1%} | {format_duration(left)} left"
-            + (f" | {figures['skipped']} updates skipped" if figures["skipped"] else "")
-        )
-        meter.reset()
-
-    def _stopped(self, number: int) -> Outcome:
-        name = signal.Signals(number).name
-        reason = f"stopped by {name} after update {self.state.step:,}; run the same command again to go on"
-        return Outcome(reason, 128 + number, self._best())
-
-    def _finished(self) -> Outcome:
-        state, config = self.state, self.config.train
-        if self._impatient():
-            reason = f"no better validation in the last {state.bad_validations}, at update {state.step:,}"
-        else:
-            reason = f"all {config.max_steps:,} updates are done"
-            if state.step > config.max_steps:
-                reason = f"{state.step:,} updates were done already, train.max_steps is {config.max_steps:,}"
-        best = self.world.on_main(self._best)
-        if best is not None and state.best_score is not None:
-            reason += f"; best model (BLEU {state.best_score:.2f} on the validation set): {best}"
-        elif best is not None:
-            reason += f"; model: {best}"
-        self._score_tests(best)
-        return Outcome(reason, 0, best)
-
-    def _score_tests(self, best: Path | None) -> None:
-        """The best model on the test sets: looked at once, when nothing can be chosen by it any more."""
-        done = self.world.on_main(lambda: self.log.recorded_names("test", self.state.step))
-        if best is None or done.issuperset(names_of(self.config.data.test)):
-            return
-        model = checkpoint.build_model(self.config, self.tokenizer).to(self.device.device).eval()
-        folder = self.world.on_main(best.resolve)
-        checkpoint.put_weights(model, checkpoint.load_weights(folder), str(folder))
-        for name, score in score_tests(
-            self.config, model, self.tokenizer, self.device, self.world, done
-        ):
-            self.log.record(
-                "test", self.state.step, name=name, bleu=score.value, signature=score.signature
-            )
-            self.log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
-
-    def _best(self) -> Path | None:
-        for name in (checkpoint.BEST, checkpoint.LAST):
-            link = self.run / checkpoint.CHECKPOINTS / name
-            if link.exists():
-                return link
-        return None
-
-    # --- bad luck ---------------------------------------------------------------------------
-
-    def _trouble(self) -> str:
-        """Why to go back to an earlier checkpoint; empty where there is no need."""
+    def _find_trouble(self) -> str:
+        """Why to return to an earlier checkpoint; empty if there is no reason."""
         if int(self.updater.skipped) >= MAX_SKIPPED_UPDATES:
-            return (
-                f"{MAX_SKIPPED_UPDATES} updates in a row had a loss or a gradient that is no number"
-            )
-        return "there are weights that are no numbers" if self._non_finite_weights() else ""
+            return f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
+        return "" if self._has_finite_weights() else "there are non-finite weights"
 
-    def _non_finite_weights(self) -> bool:
-        """Whether a weight is no number, in any rank: a fault of one device must not part them."""
-        return bool(self.world.all_reduce_max(int(not self.updater.is_finite())))
+    def _has_finite_weights(self) -> bool:
+        """Whether the weights of all ranks are finite: one faulty device must not separate them."""
+        return not self.world.all_reduce_max(int(not self.updater.has_finite_weights()))
 
     def _roll_back(self, update: Update, trouble: str) -> None:
-        """Back to the last good weights, but on with the data: what spoilt the weights may have been in them.
+        """Return to the last finite weights, but not to their data, which may be the cause.
 
-        Raises TrainingDivergedError, with what can be found out about the cause, where there are no such weights or
-        that has not helped before.
+        Raises TrainingDivergedError, with a diagnosis, if there are no such weights or if this has
+        not helped before.
         """
-        state, run = self.state, self.run
-        found = self.world.on_main(lambda: checkpoint.latest_good(run, self.log.say))
+        state = self.state
+        found = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
         if found is None or state.rollbacks == MAX_ROLLBACKS:
-            kept = (
-                f"the last checkpoint is whole: {found[0]}"
-                if found
-                else "there is no checkpoint to go back to"
+            last_good = found and found[0]
+            raise divergence_error(
+                trouble, state, update, self.updater, self.tokenizer, self.run_dir, last_good
             )
-            other = " or" if self.device.precision == "fp32" else ", set train.precision=fp32 or"
-            message = (
-                f"training gave up at update {state.step:,}: {trouble}"
-                + (
-                    f", after {state.rollbacks} times back to a checkpoint"
-                    if state.rollbacks
-                    else ""
-                )
-                + f". {explain_divergence(self.updater, update, self.tokenizer, state.step - 1, run)}. Lower "
-                f"optim.peak_lr{other} raise optim.warmup_steps; {kept}"
-            )
-            raise TrainingDivergedError(message) if self.world.is_main else OtherRankFailedError(3)
-        before = self._restored(found[0])
-        self.world.all_gather(None)  # all have read it before it is written anew
+        before = load_checkpoint(found[0], self.updater)
+        self.world.all_gather(None)  # all have read the checkpoint before it is written again
         self.log.say(
-            f"{trouble}: from update {state.step:,} back to the weights after update {before.step:,}, on with the data "
-            "after those"
+            f"{trouble}: from update {state.step:,} back to the weights after update "
+            f"{before.step:,}, continuing with the data after those"
         )
         self.state = replace(
             before,
@@ -518,13 +337,42 @@ class Trainer:
             tokens=state.tokens,
             rollbacks=state.rollbacks + 1,
         )
-        self._drop_other_scores()
+        self._drop_scores_of_other_validation_set()
         self.log.drop_after(before.step)
-        self.log.record(
-            "rollback", before.step, from_step=state.step, rollbacks=state.rollbacks + 1
-        )
+        rollbacks = self.state.rollbacks
+        self.log.record("rollback", before.step, from_step=state.step, rollbacks=rollbacks)
         if self.world.is_main:
-            checkpoint.prune_after(run, before.step)
-            self._write(
-                checkpoint.step_name(before.step)
-            )  # a start from here must not meet the same data again
+            prune_after(self.run_dir, before.step)
+        self.save()  # with the new position: a restart must not repeat the same data
+
+    # --- the end ----------------------------------------------------------------------------
+
+    def _interrupted(self, number: int) -> Outcome:
+        """The outcome after a signal."""
+        name = signal.Signals(number).name
+        reason = (
+            f"stopped by {name} after update {self.state.step:,}; run the same command again to "
+            "resume"
+        )
+        return Outcome(reason, 128 + number, best_checkpoint(self.run_dir))
+
+    def _finished(self) -> Outcome:
+        """The outcome after the last update, or when patience has run out."""
+        state = self.state
+        max_steps = self.config.train.max_steps
+        if self._is_out_of_patience():
+            reason = (
+                f"no better validation in the last {state.bad_validations}, at update "
+                f"{state.step:,}"
+            )
+        elif state.step > max_steps:
+            reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
+        else:
+            reason = f"all {max_steps:,} updates are done"
+        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
+        if best is not None and state.best_score is not None:
+            score = f"BLEU {state.best_score:.2f} on the validation set"
+            reason += f"; best model ({score}): {best}"
+        elif best is not None:
+            reason += f"; model: {best}"
+        return Outcome(reason, 0, best)

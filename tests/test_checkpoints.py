@@ -13,16 +13,8 @@ import pytest
 import torch
 
 from mt.errors import CheckpointError
-from mt.model.checkpoint import (
-    checkpoints,
-    point,
-    prune,
-    read_meta,
-    save_model_folder,
-    step_name,
-    tidy,
-    whole_checkpoints,
-)
+from mt.model.checkpoint import checkpoints, read_meta, save_model_folder, step_name
+from mt.training.checkpoints import intact_checkpoints, prune, set_link, tidy
 
 Save = Callable[..., Path]
 
@@ -72,8 +64,8 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir: Path) -> None:
     for step in (1, 2, 3):
-        point(run_dir, "last", save(step))
-    point(run_dir, "best", run_dir / "checkpoints" / step_name(2))
+        set_link(run_dir, "last", save(step))
+    set_link(run_dir, "best", run_dir / "checkpoints" / step_name(2))
     moved = run_dir.rename(run_dir.with_name("moved"))
     assert (moved / "checkpoints" / "last").resolve() == (
         moved / "checkpoints" / step_name(3)
@@ -99,7 +91,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before_it(
     first, second = save(1), save(2)
     damage(second / name)
     said: list[str] = []
-    found = next(whole_checkpoints(run_dir, said.append), None)
+    found = next(intact_checkpoints(run_dir, said.append), None)
     assert found is not None
     assert (found[0], found[1]["step"]) == (first, 1)
     (line,) = said
@@ -114,7 +106,7 @@ def test_the_newest_checkpoint_is_used_silently_if_it_is_intact(save: Save, run_
     for step in (9, 10, 100):  # as numbers, not as text
         save(step)
     said: list[str] = []
-    found = next(whole_checkpoints(run_dir, said.append), None)
+    found = next(intact_checkpoints(run_dir, said.append), None)
     assert found is not None
     assert found[1]["step"] == 100
     assert said == []
@@ -134,7 +126,7 @@ def test_if_all_are_damaged_there_is_none(save: Save, run_dir: Path) -> None:
     for step in (1, 2):
         truncate(save(step) / "state.pt")
     said: list[str] = []
-    assert next(whole_checkpoints(run_dir, said.append), None) is None
+    assert next(intact_checkpoints(run_dir, said.append), None) is None
     assert len(said) == 2
 
 
@@ -145,7 +137,7 @@ def test_a_newer_format_is_not_taken_for_damage(save: Save, run_dir: Path) -> No
     meta = json.loads((folder / "meta.json").read_text())
     (folder / "meta.json").write_text(json.dumps(meta | {"format": 2}))
     with pytest.raises(CheckpointError) as error:
-        next(whole_checkpoints(run_dir, lambda _: None), None)
+        next(intact_checkpoints(run_dir, lambda _: None), None)
     assert str(error.value) == (
         f"{folder}: was written by a newer mt (format 2, this version reads up to 1); "
         "install that version"
@@ -155,7 +147,7 @@ def test_a_newer_format_is_not_taken_for_damage(save: Save, run_dir: Path) -> No
 def test_prune_keeps_the_named_checkpoints(save: Save, run_dir: Path) -> None:
     for step in (1, 2, 3, 4):
         save(step)
-    point(run_dir, "last", run_dir / "checkpoints" / step_name(4))
+    set_link(run_dir, "last", run_dir / "checkpoints" / step_name(4))
     prune(run_dir, {step_name(2), step_name(4)})
     assert sorted(os.listdir(run_dir / "checkpoints")) == ["last", step_name(2), step_name(4)]
 

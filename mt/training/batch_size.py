@@ -1,0 +1,118 @@
+"""`batch.tokens_per_batch: auto`: the largest batch that fits into the memory of the device."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mt.data.batches import Batch, collate
+from mt.data.tokenizer import EOS
+from mt.errors import CheckpointError, ConfigError
+from mt.model.checkpoint import checkpoints, read_meta
+from mt.runtime.memory import (
+    available_memory_mb,
+    peak_memory_mb,
+    release_freed_memory,
+    reset_peak_memory,
+)
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
+    from mt.data.store import Store
+    from mt.training.runlog import RunLog
+    from mt.training.update import Updater
+
+# Share of the memory that is left free: for other programs, and for what fragmentation wastes.
+MARGIN = 0.15
+# The key of `meta.json` under which a checkpoint keeps the measured number.
+MEASURED = "measured_tokens_per_batch"
+# Target tokens of the two batches from which the memory per sentence is estimated.
+SMALL_PROBE = 1024
+LARGE_PROBE = 2048
+
+
+def settle_batch_size(
+    config: Config, run_dir: Path, updater: Updater, store: Store, log: RunLog
+) -> Config:
+    """The config with a number for `batch.tokens_per_batch: auto`.
+
+    A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
+    processes all use the smallest number that any of them measures.
+    """
+    if config.batch.tokens_per_batch != "auto":
+        return config
+    world = updater.world
+    tokens = world.on_main(lambda: _from_checkpoint(run_dir))
+    origin = "since this run was started"
+    if tokens is None:
+        own = world.all_or_raise(lambda: fitting_batch(config, updater, store))
+        tokens = min(world.all_gather(own))
+        origin = "here"
+    log.say(f"batch.tokens_per_batch: auto is {tokens:,} {origin}")
+    batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
+    return config.model_copy(update={"batch": batch})
+
+
+def _from_checkpoint(run_dir: Path) -> int | None:
+    """The number that the newest readable checkpoint holds."""
+    for folder in reversed(checkpoints(run_dir)):
+        with suppress(CheckpointError):  # a damaged one is reported on resuming
+            return read_meta(folder, []).get(MEASURED)
+    return None
+
+
+def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
+    """Measure the largest batch of longest sentences that leaves `MARGIN` of the memory free.
+
+    Memory grows linearly with the sentences of a batch, so two small batches give an estimate.
+    That is tried, and lowered until it fits. Returns padded tokens of the longer side.
+
+    Raises ConfigError if not even one sentence fits.
+    """
+    device = updater.device.device
+    longest = int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
+    if config.tokenizer.sampling_alpha:  # sampled sentences are longer
+        longest = config.data.max_tokens + 1
+    # On a CPU the processes of a machine share its memory.
+    n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
+    room = available_memory_mb(device) / n_sharing * (1 - MARGIN)
+    room -= updater.optimizer_bytes / 1e6
+    most = config.batch.tokens_per_update // longest
+
+    def try_out(rows: int) -> float:
+        """MB that a batch of so many sentences takes."""
+        release_freed_memory()
+        reset_peak_memory(device)
+        updater.dry_run_step(_longest_batch(rows, longest, updater.model.output.out_features))
+        return peak_memory_mb(device)
+
+    def memory(rows: int) -> float:
+        """The same, infinite if the batch does not fit."""
+        try:
+            return try_out(rows)
+        except ConfigError:
+            return math.inf
+
+    try_out(1)  # loads the libraries that are loaded once
+    few = max(1, SMALL_PROBE // longest)
+    more = max(2, LARGE_PROBE // longest)
+    memory_of_few = memory(few)
+    memory_of_more = memory(more)
+    rows = more
+    if max(memory_of_few, memory_of_more) < math.inf:
+        per_row = max(1e-3, (memory_of_more - memory_of_few) / (more - few))
+        rows = few + int((room - memory_of_few) / per_row)
+    rows = max(1, min(most, rows))
+    while rows > 1 and memory(rows) > room:
+        rows = rows * 9 // 10
+    return rows * longest
+
+
+def _longest_batch(rows: int, longest: int, vocab_size: int) -> Batch:
+    """A batch of `rows` pairs, each `longest` tokens with eos on both sides."""
+    ids = np.arange(longest - 1) % (vocab_size - EOS - 1) + EOS + 1
+    return collate([(ids, ids)] * rows)

@@ -1,0 +1,234 @@
+"""The checkpoints of a training: what one holds, which are kept, and which one to resume from.
+
+How a checkpoint is written and read is in `mt.model.checkpoint`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.errors import CheckpointError
+from mt.model.checkpoint import (
+    BEST,
+    CHECKPOINTS,
+    LAST,
+    STATE,
+    WEIGHTS,
+    DamagedError,
+    all_finite,
+    beside,
+    checkpoints,
+    load_state,
+    load_weights,
+    read_meta,
+    save_model_folder,
+    step_name,
+    step_of,
+    weights_of,
+)
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
+    from mt.data.loader import Update
+    from mt.training.update import Updater
+
+
+@dataclass
+class TrainState:
+    """Everything that changes from update to update besides tensors.
+
+    A checkpoint holds it in `state.pt`, so its fields are a file format.
+    """
+
+    step: int = 0  # updates done
+    epoch: int = 0
+    update: int = 0  # the next one to do, within the epoch
+    best_score: float | None = None
+    best_step: int | None = None
+    bad_validations: int = 0  # since the best one
+    seconds: float = 0.0  # of training, over all starts
+    tokens: int = 0  # target tokens trained on
+    scores: dict[str, float] = field(default_factory=dict)  # of the kept checkpoints, by name
+    plan: str = ""  # fingerprint of the data order that (epoch, update) refers to
+    valid_fingerprint: str = ""  # of the validation set that the scores are from
+    rollbacks: int = 0  # returns to a checkpoint because of non-finite values
+
+    @classmethod
+    def from_saved(cls, saved: Mapping[str, Any]) -> TrainState:
+        """The state as `state.pt` holds it; version 0.1 called `valid_fingerprint` `judged_on`."""
+        values = dict(saved)
+        if "judged_on" in values:
+            values["valid_fingerprint"] = values.pop("judged_on")
+        return cls(**values)
+
+    def advance(self, update: Update) -> None:
+        """Count `update` as done."""
+        self.step += 1
+        self.tokens += update.n_tgt
+        if update.last:
+            self.epoch = update.epoch + 1
+            self.update = 0
+        else:
+            self.epoch = update.epoch
+            self.update = update.number + 1
+
+    def add_score(self, score: float) -> None:
+        """Record the validation score of the current step, and whether it is the best so far."""
+        self.scores[step_name(self.step)] = score
+        if self.best_score is None or score > self.best_score:
+            self.best_score = score
+            self.best_step = self.step
+            self.bad_validations = 0
+        else:
+            self.bad_validations += 1
+
+    def forget_scores(self) -> None:
+        """Drop all scores, and with them the best one."""
+        self.scores = {}
+        self.best_score = None
+        self.best_step = None
+        self.bad_validations = 0
+
+
+def save_checkpoint(
+    run_dir: Path, config: Config, updater: Updater, state: TrainState, facts: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint, point `last` and `best` to theirs, and delete those not to be kept.
+
+    `facts` go into its `meta.json`. Scores of deleted checkpoints are dropped from `state`.
+    """
+    name = step_name(state.step)
+    folder = run_dir / CHECKPOINTS / name
+    meta = {
+        "config": config.model_dump(mode="json"),
+        "step": state.step,
+        "score": state.scores.get(name),
+        **facts,
+    }
+    tensors = {**updater.state_dict(), "train": asdict(state)}
+    save_model_folder(folder, weights_of(updater.eval_model), meta, tensors)
+    set_link(run_dir, LAST, folder)
+    if state.best_step is not None:
+        best = folder.with_name(step_name(state.best_step))
+        if best.exists():
+            set_link(run_dir, BEST, best)
+    kept = _names_to_keep(run_dir, config, state)
+    prune(run_dir, kept)
+    state.scores = {name: score for name, score in state.scores.items() if name in kept}
+
+
+def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
+    """The newest checkpoint, `train.keep_last` regular ones and `train.keep_best` by score."""
+    newest = step_name(state.step)
+    # Later ones are damaged, or training would have resumed from them.
+    names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
+    # A checkpoint that a signal caused is there to resume from; it must not displace regular ones.
+    regular = [
+        name
+        for name in names
+        if name in state.scores or step_of(name) % config.train.valid_every == 0
+    ]
+    by_score = sorted(
+        (name for name in names if name in state.scores), key=lambda name: -state.scores[name]
+    )
+    n_best = max(1, config.train.keep_best)
+    return {newest, *regular[-config.train.keep_last :], *by_score[:n_best]}
+
+
+def load_checkpoint(folder: Path, updater: Updater) -> TrainState:
+    """Load weights and optimiser state of a checkpoint into `updater`; returns the rest of it."""
+    state = load_state(folder)
+    updater.load_state(folder, state)
+    return TrainState.from_saved(state["train"])
+
+
+def intact_checkpoints(
+    run_dir: Path, say: Callable[[str], None]
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the undamaged checkpoints of a run with their meta, newest first; report the others."""
+    for folder in reversed(checkpoints(run_dir)):
+        try:
+            yield folder, read_meta(folder, [WEIGHTS, STATE])
+        except DamagedError as error:
+            say(f"{error}. Skipped; trying the checkpoint before it")
+
+
+def latest_good(run_dir: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """Find the newest undamaged checkpoint of a run whose weights are all finite, with its meta."""
+    for folder, meta in intact_checkpoints(run_dir, say):
+        if all_finite(load_weights(folder).values()):
+            return folder, meta
+        say(f"{folder}: has non-finite weights. Skipped; trying the checkpoint before it")
+    return None
+
+
+def checkpoint_to_resume(
+    run_dir: Path, say: Callable[[str], None]
+) -> tuple[Path, dict[str, Any]] | None:
+    """The newest usable checkpoint and its meta, None for a run without checkpoints.
+
+    Raises CheckpointError if there are checkpoints but none is usable: starting over would
+    overwrite them.
+    """
+    found = latest_good(run_dir, say)
+    if found is None and checkpoints(run_dir):
+        raise CheckpointError(
+            f"run directory {run_dir}: all of its checkpoints are damaged or hold non-finite "
+            "weights; give --fresh to set it aside and start over"
+        )
+    return found
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The link to the best checkpoint, else to the last; None if there is neither."""
+    for name in (BEST, LAST):
+        link = run_dir / CHECKPOINTS / name
+        if link.exists():
+            return link
+    return None
+
+
+def set_link(run_dir: Path, name: str, folder: Path) -> None:
+    """Let the link `checkpoints/last` or `checkpoints/best` name a checkpoint, atomically."""
+    link = run_dir / CHECKPOINTS / name
+    partial = beside(link, "partial")
+    partial.unlink(missing_ok=True)
+    partial.symlink_to(folder.name)
+    partial.replace(link)
+
+
+def prune(run_dir: Path, keep: set[str]) -> None:
+    """Delete the checkpoints of a run whose names are not in `keep`."""
+    for folder in checkpoints(run_dir):
+        if folder.name not in keep:
+            # Renamed first: a half-deleted folder would look like a damaged checkpoint.
+            partial = beside(folder, "partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            folder.rename(partial)
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def prune_after(run_dir: Path, step: int) -> None:
+    """Delete the checkpoints of a run that were saved after update `step`."""
+    prune(run_dir, {folder.name for folder in checkpoints(run_dir) if step_of(folder.name) <= step})
+
+
+def tidy(run_dir: Path) -> None:
+    """Clean up after a process that was killed while saving: restore or delete what it left.
+
+    Only the holder of the run directory's lock may call this.
+    """
+    for path in (run_dir / CHECKPOINTS).glob(".*.before"):
+        folder = path.with_name(path.name[1:].removesuffix(".before"))
+        if not folder.exists():
+            path.rename(folder)
+        shutil.rmtree(path, ignore_errors=True)
+    for path in (run_dir / CHECKPOINTS).glob(".*.partial"):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)

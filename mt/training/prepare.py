@@ -1,0 +1,138 @@
+"""From a config to all that training needs: tokenizer, token store, model, plan, validation set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mt.data.batches import Plan
+from mt.data.corpus import data_root, read_pairs
+from mt.data.store import open_built, open_or_build
+from mt.data.subword_regularisation import SubwordRegularisation
+from mt.data.tokenizer import Tokenizer, train_tokenizer
+from mt.runtime.distributed import World
+from mt.training.batch_size import settle_batch_size
+from mt.training.update import Updater
+from mt.training.validation import Validation
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config
+    from mt.data.store import Store
+    from mt.model.checkpoint import LoadedModel
+    from mt.runtime.devices import Device
+    from mt.training.runlog import RunLog
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All that training needs."""
+
+    config: Config  # batch.tokens_per_batch is a number, also if it was `auto`
+    tokenizer: Tokenizer
+    store: Store  # of the training text
+    updater: Updater
+    plan: Plan
+    validation: Validation | None
+    started: float  # time.perf_counter() when preparation began
+
+    @property
+    def plan_fingerprint(self) -> str:
+        """Changes when the order of the data does."""
+        config = self.config
+        order = f"{self.plan.weights}/{config.batch!r}/{config.run.seed}"
+        alpha = config.tokenizer.sampling_alpha
+        return f"{self.store.fingerprint}/{order}" + ("" if alpha is None else f"/{alpha}")
+
+
+def prepare(
+    config: Config,
+    run_dir: Path,
+    device: Device,
+    log: RunLog,
+    world: World | None = None,
+    base: LoadedModel | None = None,
+) -> Prepared:
+    """Make what training needs, or open it if it is in the run directory already.
+
+    `base` is the model that `train.init_from` names. Raises MtError for what the user can mend.
+    """
+    started = time.perf_counter()
+    world = world or World()
+    tokenizer = prepare_tokenizer(config, run_dir, log, world, base)
+    store = prepare_store(config, run_dir, tokenizer, log, world)
+    updater = Updater(config, tokenizer, device, world, log.say)
+    config = settle_batch_size(config, run_dir, updater, store, log)
+    plan = prepare_plan(config, store, tokenizer)
+    validation = prepare_validation(config, run_dir, tokenizer, log, world)
+    return Prepared(config, tokenizer, store, updater, plan, validation, started)
+
+
+def prepare_tokenizer(
+    config: Config, run_dir: Path, log: RunLog, world: World, base: LoadedModel | None
+) -> Tokenizer:
+    """The tokenizer of the run: an existing one, that of `base`, or a new one trained on the data.
+
+    The main process makes it, the others load it.
+    """
+
+    def find_or_make() -> Tokenizer:
+        if Tokenizer.exists_in(run_dir):
+            return Tokenizer.load(run_dir)
+        if base is not None and not config.train.new_vocabulary:
+            log.say(
+                "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on "
+                "this data)"
+            )
+            tokenizer = base.tokenizer
+        else:
+            pairs = _training_pairs(config)
+            tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
+        tokenizer.save(run_dir)
+        return tokenizer
+
+    return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
+
+
+def _training_pairs(config: Config) -> Iterator[tuple[str, str]]:
+    """(source, target) lines of all corpora in `data.train`."""
+    root = data_root(config.data)
+    for number, source in enumerate(config.data.train):
+        yield from read_pairs(source, root, f"data.train[{number}]")
+
+
+def prepare_store(
+    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World
+) -> Store:
+    """The token store of the training text; the main process builds it, the others open it.
+
+    Raises DataError if the processes do not see the same files.
+    """
+    data = config.data
+    folder = run_dir / "store" / "train"
+    store = world.main_first(
+        lambda: open_or_build(folder, data.train, "data.train", data, tokenizer, log.say),
+        lambda: open_built(folder),
+    )
+    world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
+    return store
+
+
+def prepare_plan(config: Config, store: Store, tokenizer: Tokenizer) -> Plan:
+    """Which sentences each update trains on."""
+    weights = [source.weight for source in config.data.train]
+    sampling = None
+    if config.tokenizer.sampling_alpha:
+        sampling = SubwordRegularisation(store, tokenizer, config)
+    return Plan(store, weights, config.batch, config.run.seed, sampling)
+
+
+def prepare_validation(
+    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World
+) -> Validation | None:
+    """The validation set, None without `data.valid`."""
+    if config.data.valid is None:
+        return None
+    return Validation(config, config.data.valid, run_dir, tokenizer, log, world)
