@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from mt.config.schema import ModelConfig
 from mt.data.batches import Batch, collate
 from mt.data.tokenizer import BOS, EOS, PAD
-from mt.model import transformer
+from mt.model import cpu_ops, transformer
+from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.summary import summarise
-from mt.model.transformer import Transformer, attention_bias, causal_mask
+from mt.model.transformer import Transformer
 from mt.training.loss import smoothed_cross_entropy
 
 close = partial(torch.testing.assert_close, rtol=0, atol=1e-10)
@@ -57,7 +58,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
     """Every use of attention, in the order of the forward pass."""
     calls: list[Attention] = []
     matrices: list[Tensor] = []
-    weigh, attend = transformer.attention_weights, transformer.attend
+    weigh, attend = cpu_ops.attention_weights, cpu_ops.attend
 
     def weigh_and_note(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
         matrices.append(weigh(q, k, bias))
@@ -70,7 +71,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> list[Attention]:
         calls.append(Attention(q, k, v, matrices[-1], out))
         return out
 
-    monkeypatch.setattr(transformer, "attention_weights", weigh_and_note)
+    monkeypatch.setattr(cpu_ops, "attention_weights", weigh_and_note)
     monkeypatch.setattr(transformer, "attend", attend_and_note)
     return calls
 
@@ -158,7 +159,7 @@ def test_background_attention_of_every_head(spy: list[Attention]) -> None:
     model = build(BACKGROUND)
     x = model.src_embedding(one_sentence([4, 5, 6])[0], torch.float64)[0]  # (n, 512)
     attention = model.encoder[0].attention
-    attention.self_attention(x[None], None)
+    attention(x[None], None)
     merged = [w.t() for w in attention.query_key_value.weight.chunk(3)]  # concat(W_1, ..., W_8)
     for head in range(8):
         q, k, v = (x @ w[:, 64 * head : 64 * head + 64] for w in merged)  # (n, 64)
@@ -182,7 +183,7 @@ def test_background_slip_output_matrix_on_the_wrong_side(spy: list[Attention]) -
     attention, y = model.decoder[0].self_attention, torch.randn(1, 5, 512).double()
     changed = torch.cat([y[:, :4], y[:, 4:] + 1], dim=1)
     bias = attention_bias(causal_mask(5, y.device), y.dtype)
-    out, out_changed = (attention.self_attention(x, bias)[0] for x in (y, changed))
+    out, out_changed = (attention(x, bias)[0] for x in (y, changed))
     z, z_changed = (torch.cat([*call.out[0]], dim=-1) for call in spy)  # [Z_1 ... Z_8], (n, 512)
     close(out, z @ attention.output.weight.t())
     assert torch.equal(out[:4], out_changed[:4])
@@ -201,7 +202,7 @@ def test_background_encoder_layer_and_its_norms(spy: list[Attention]) -> None:
     """
     model = build(BACKGROUND)
     layer, x = model.encoder[0], 3 * torch.randn(1, 4, 512).double()
-    out = layer(x, None)[0]
+    out = layer(x, layer.attention)[0]
 
     def norm(rows: Tensor, module: nn.LayerNorm) -> Tensor:
         mean = rows.mean(dim=1, keepdim=True)
@@ -414,11 +415,11 @@ def test_coding_attention_scaled_and_masked_before_the_softmax() -> None:
     q, k, v = (torch.randn(2, 8, n, 64).double() for n in (5, 6, 6))  # not square
     mask = (torch.arange(6) < torch.tensor([[6], [3]]))[:, None, None, :]
     scores = (q @ k.transpose(2, 3) / 64**0.5).masked_fill(~mask, -1e9)
-    weights = transformer.attention_weights(q, k, attention_bias(mask, q.dtype))
+    weights = attention_weights(q, k, attention_bias(mask, q.dtype))
     close(weights, scores.softmax(-1))
     assert (weights[1, :, :, 3:] == 0.0).all()
     assert (scores.softmax(-1)[1, :, :, 3:] == 0.0).all()
-    close(transformer.attend(q, k, v, attention_bias(mask, q.dtype)), scores.softmax(-1) @ v)
+    close(cpu_ops.attend(q, k, v, attention_bias(mask, q.dtype)), scores.softmax(-1) @ v)
     slipped = (q @ k.transpose(2, 3) / 512**0.5).masked_fill(~mask, -1e9).softmax(-1)
     assert (slipped - weights).abs().max() > 0.05
 
@@ -436,7 +437,12 @@ def test_coding_masks() -> None:
     memory, real = model.encode(batch.src, batch.src_mask), batch.tgt_in != PAD
     both = attention_bias((real[:, None, :] & torch.tensor(rows).bool())[:, None], memory.dtype)
     src_bias = attention_bias(batch.src_mask, memory.dtype)[:, None, None]
-    x = model.decoder[0](model.tgt_embedding(batch.tgt_in, memory.dtype), memory, src_bias, both)
+    layer = model.decoder_layers[0]
+    x = layer(
+        model.tgt_embedding(batch.tgt_in, memory.dtype),
+        partial(layer.self_attention, bias=both),
+        partial(layer.cross_attention, bias=src_bias, memory=memory),
+    )
     hidden = model.decode(batch.tgt_in, memory, batch.src_mask)
     close(model.decoder_norm(x)[real], hidden[real])
     assert not torch.equal(model.decoder_norm(x), hidden)
@@ -446,7 +452,7 @@ def test_coding_multi_head_attention(spy: list[Attention]) -> None:
     """transformer-coding-details.txt: four linear layers of 512 with biases, (B, T, 512) to (B, 8, T, 64) and back."""
     attention = build({**CODING, **ONE_LAYER}).decoder[0].cross_attention
     x, y = torch.randn(2, 5, 512).double(), torch.randn(2, 6, 512).double()
-    out = attention.cross_attention(x, y, None)
+    out = attention(x, None, y)
     weights, biases = (
         attention.query_key_value.weight.chunk(3),
         attention.query_key_value.bias.chunk(3),
@@ -488,13 +494,11 @@ def test_coding_blocks_norm_before_and_once_more_at_the_end() -> None:
         return F.layer_norm(x, (16,), module.weight, module.bias)
 
     block, x = model.encoder[0], model.src_embedding(src, torch.float64)
-    x = x + block.attention.self_attention(norm(x, block.around_attention.norm), src_bias)
+    x = x + block.attention(norm(x, block.around_attention.norm), src_bias)
     x = norm(x + block.feed_forward(norm(x, block.around_feed_forward.norm)), model.encoder_norm)
     block, y = model.decoder[0], model.tgt_embedding(tgt_in, torch.float64)
-    y = y + block.self_attention.self_attention(norm(y, block.around_self_attention.norm), tgt_bias)
-    y = y + block.cross_attention.cross_attention(
-        norm(y, block.around_cross_attention.norm), x, src_bias
-    )
+    y = y + block.self_attention(norm(y, block.around_self_attention.norm), tgt_bias)
+    y = y + block.cross_attention(norm(y, block.around_cross_attention.norm), src_bias, x)
     y = norm(y + block.feed_forward(norm(y, block.around_feed_forward.norm)), model.decoder_norm)
     close(model.encode(src, src_mask), x)
     close(
@@ -538,7 +542,7 @@ def test_coding_places_of_dropout(spy: list[Attention]) -> None:
     for around in (model.encoder[0].around_attention, model.encoder[0].around_feed_forward):
         around.dropout = nn.Threshold(math.inf, 0.0)  # drops all: only the sum's other side is left
     x = torch.randn(1, 3, 16).double()
-    assert torch.equal(model.encoder[0](x, None), x)
+    assert torch.equal(model.encoder[0](x, model.encoder[0].attention), x)
 
 
 def test_coding_xavier() -> None:
@@ -663,15 +667,21 @@ def test_demystified_dimensions(spy: list[Attention]) -> None:
 def test_demystified_data_flow() -> None:
     """transformers-demystified-1.txt: each layer feeds the next, and the last encoder's output every decoder."""
     model = build({**DEMYSTIFIED, **NARROW}, n_encoder_layers=4, n_decoder_layers=3)
-    layers, seen = [*model.encoder, *model.decoder], []
-    for layer in layers:
-        layer.register_forward_hook(lambda _m, x, y: seen.append((x[0], x[1], y)))
+    seen: list[tuple[Tensor, Tensor]] = []  # input and output of each layer
+    memories: list[Tensor] = []
+    for layer in [*model.encoder, *model.decoder]:
+        layer.register_forward_hook(lambda _m, x, y: seen.append((x[0], y)))
+    for layer in model.decoder_layers:
+        layer.cross_attention.register_forward_pre_hook(
+            lambda _m, _x, options: memories.append(options["memory"]), with_kwargs=True
+        )
     src, tgt_in, src_mask = a_batch()
     hidden = model(src, tgt_in, src_mask)
     for n in (1, 2, 3, 5, 6):
-        assert seen[n][0] is seen[n - 1][2]
-    assert all(memory is seen[3][2] for _, memory, _ in seen[4:])
-    assert hidden is seen[6][2]  # post-norm: no norm after the last
+        assert seen[n][0] is seen[n - 1][1]
+    assert len(memories) == 3
+    assert all(memory is seen[3][1] for memory in memories)
+    assert hidden is seen[6][1]  # post-norm: no norm after the last
 
 
 def test_demystified_number_of_matrices() -> None:
@@ -766,7 +776,7 @@ def test_details_slip_heads_flattened_without_transposing_back(spy: list[Attenti
     and heads. Transposed first, row i holds the eight heads of word i.
     """
     attention, x = build(DETAILS).encoder[0].attention, torch.randn(2, 5, 512).double()
-    out = attention.self_attention(x, None)
+    out = attention(x, None)
     heads = spy[0].out
     joined = heads.transpose(1, 2).flatten(2)
     close(joined[1, 3], torch.cat([heads[1, h, 3] for h in range(8)]))
@@ -784,10 +794,10 @@ def test_details_slip_stops_at_the_encoder() -> None:
     """
     model, x = build(DETAILS), torch.randn(1, 4, 512).double()
     layer = model.encoder[0]
-    z = layer.around_attention.norm(x + layer.attention.self_attention(x, None))
-    close(layer(x, None), layer.around_feed_forward.norm(z + layer.feed_forward(z)))
-    without_sums = layer.feed_forward(layer.attention.self_attention(x, None))
-    assert (without_sums - layer(x, None)).abs().max() > 1
+    z = layer.around_attention.norm(x + layer.attention(x, None))
+    close(layer(x, layer.attention), layer.around_feed_forward.norm(z + layer.feed_forward(z)))
+    without_sums = layer.feed_forward(layer.attention(x, None))
+    assert (without_sums - layer(x, layer.attention)).abs().max() > 1
     assert len(model.decoder) == 1
 
 
@@ -825,10 +835,10 @@ def test_slides_scores_divided_by_8() -> None:
     """
     q = torch.ones(1, 1, 1, 64).double()
     k = torch.stack([torch.full((64,), 80 / 64), torch.ones(64)]).double()[None, None]
-    weights = transformer.attention_weights(q, k, None)
+    weights = attention_weights(q, k, None)
     assert weights.flatten().tolist() == pytest.approx([0.880797, 0.119203], abs=1e-6)
     v = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()[None, None]
-    assert transformer.attend(q, k, v, None).flatten().tolist() == pytest.approx(
+    assert cpu_ops.attend(q, k, v, None).flatten().tolist() == pytest.approx(
         [0.880797, 0.238406], abs=1e-6
     )
     x, *matrices = (torch.randn(shape).double() for shape in ((2, 4), (4, 3), (4, 3), (4, 3)))
@@ -836,7 +846,7 @@ def test_slides_scores_divided_by_8() -> None:
     assert q.shape == (2, 3)
     s = (q @ k.t() / math.sqrt(3)).exp()
     close(
-        transformer.attend(q[None, None], k[None, None], v[None, None], None)[0, 0],
+        cpu_ops.attend(q[None, None], k[None, None], v[None, None], None)[0, 0],
         s / s.sum(1, keepdim=True) @ v,
     )
 
@@ -845,7 +855,7 @@ def test_slides_eight_heads_look_at_different_words(spy: list[Attention]) -> Non
     """transformer-slides.txt: eight attentions with weights of their own give eight Z; side by side, times W^O."""
     model = build(SLIDES, **ONE_LAYER)
     attention, x = model.encoder[0].attention, torch.randn(1, 6, 512).double()
-    out = attention.self_attention(x, None)
+    out = attention(x, None)
     (call,) = spy
     for one in range(8):
         for other in range(one):
@@ -876,12 +886,12 @@ def test_slides_features() -> None:
     for n in range(1, 5):  # what a recurrent network would do one after the other
         close(model.decode(tgt_in[:, :n], memory, mask)[:, -1], at_once[:, n - 1])
     layer, x = model.encoder[0], torch.randn(1, 5, 16).double()
-    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x, None), x)[
+    jacobian = torch.autograd.functional.jacobian(lambda x: layer(x, layer.attention), x)[
         0, :, :, 0
     ]  # (5, 16, 5, 16)
     assert (jacobian.abs().amax(dim=(1, 3)) > 1e-6).all()
     order = [2, 0, 3, 1, 4]
-    close(layer(x[:, order], None), layer(x, None)[:, order])
+    close(layer(x[:, order], layer.attention), layer(x, layer.attention)[:, order])
     assert not torch.allclose(model.encode(src[:, order], mask), memory[:, order], atol=1e-3)
 
 

@@ -14,8 +14,9 @@ from mt.config.load import config_from_mapping
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
+from mt.model.attention import attention_bias
 from mt.model.checkpoint import load_model
-from mt.model.transformer import attend, attention_bias
+from mt.model.cpu_ops import attend
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.training.launch import train

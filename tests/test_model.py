@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mt.config.schema import ModelConfig
-from mt.model import transformer
-from mt.model.transformer import Dropout, Transformer
+from mt.model import cpu_ops, transformer
+from mt.model.transformer import Dropout, ReluDropout, Transformer
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
@@ -50,13 +50,13 @@ def batch(vocab: int = 11) -> tuple[Tensor, Tensor, Tensor]:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """Every attention matrix, in the order of the forward pass."""
     matrices: list[Tensor] = []
-    original = transformer.attention_weights
+    original = cpu_ops.attention_weights
 
     def record(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
         matrices.append(original(q, k, bias))
         return matrices[-1]
 
-    monkeypatch.setattr(transformer, "attention_weights", record)
+    monkeypatch.setattr(cpu_ops, "attention_weights", record)
     return matrices
 
 
@@ -511,10 +511,10 @@ def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
         leaf = x.clone().requires_grad_()
         torch.manual_seed(8)
         inner = leaf + 0  # may be overwritten
-        y = Dropout(0.25)(inner, relu=True) if relu else Dropout(0.25)(inner.relu())
+        y = ReluDropout(0.25)(inner) if relu else Dropout(0.25)(inner.relu())
         (y * torch.arange(9, dtype=dtype)).sum().backward()
         found.append((y.detach(), leaf.grad))
     assert torch.equal(found[0][0], found[1][0])
     assert found[0][1] is not None
     assert torch.allclose(found[0][1], found[1][1], rtol=2 * torch.finfo(dtype).eps, atol=0)
-    assert torch.equal(Dropout(0.25).eval()(x.clone(), relu=True), x.relu())
+    assert torch.equal(ReluDropout(0.25).eval()(x.clone()), x.relu())

@@ -19,14 +19,9 @@ from mt.config.schema import Config, ModelConfig
 from mt.data.tokenizer import EOS
 from mt.decoding.inference import Inference
 from mt.model import checkpoint
-from mt.model.transformer import (
-    Dropout,
-    FeedForward,
-    Transformer,
-    attend,
-    attention_bias,
-    causal_mask,
-)
+from mt.model.attention import attention_bias, causal_mask
+from mt.model.cpu_ops import attend
+from mt.model.transformer import Dropout, FeedForward, Transformer
 from mt.runtime.devices import Device
 from mt.training.launch import train
 

@@ -14,15 +14,15 @@ from conftest import Mt, refused, write_lines
 from torch import Tensor
 
 from mt.data.batches import collate
-from mt.decoding.inference import Inference
-from mt.decoding.scoring import (
-    ForcedDecoder,
-    chosen_heads,
+from mt.decoding.alignment import (
     cross_attention,
-    joined_links,
-    links,
-    words_of,
+    joined_word_links,
+    parse_heads,
+    word_links,
+    word_numbers,
 )
+from mt.decoding.inference import Inference
+from mt.decoding.scoring import ForcedDecoder
 from mt.errors import ConfigError
 from mt.model import transformer
 from mt.model.checkpoint import LoadedModel, load_model
@@ -59,7 +59,7 @@ def test_each_log_probability_is_that_of_the_token_after_those_before_it(
 ) -> None:
     """One token at a time, each from a whole forward pass over what stands before it."""
     src, tgt = pairs[3]
-    (reading,) = ForcedDecoder(Inference(loaded.model, CPU)).read([(src, tgt)])
+    (reading,) = ForcedDecoder(Inference(loaded.model, CPU)).score([(src, tgt)])
     source = torch.tensor([[*src, 3]])
     expected = []
     for place, token in enumerate([*tgt, 3]):
@@ -75,8 +75,8 @@ def test_what_shares_the_batch_does_not_matter(
     loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
 ) -> None:
     inference = Inference(loaded.model, CPU)
-    together = ForcedDecoder(inference, "auto").read(pairs)
-    alone = ForcedDecoder(inference, "auto", batch_tokens=1).read(pairs)
+    together = ForcedDecoder(inference, "auto").score(pairs)
+    alone = ForcedDecoder(inference, "auto", batch_tokens=1).score(pairs)
     for one, other, (src, tgt) in zip(together, alone, pairs, strict=True):
         assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
         assert one.attention is not None
@@ -87,7 +87,7 @@ def test_what_shares_the_batch_does_not_matter(
 
 def test_a_pair_the_model_cannot_reach_has_no_score(loaded: LoadedModel) -> None:
     most = loaded.config.model.max_positions - 1
-    readings = ForcedDecoder(Inference(loaded.model, CPU)).read(
+    readings = ForcedDecoder(Inference(loaded.model, CPU)).score(
         [([9] * most, [9]), ([9], [9] * (most + 1)), ([9], [9])]
     )
     assert [len(reading.log_probs) for reading in readings] == [2, 0, 2]
@@ -132,18 +132,18 @@ def test_the_maps_are_those_of_the_forward_pass(
 
 
 def test_heads_by_name() -> None:
-    assert chosen_heads("auto", 6, 2) == [(4, 0), (4, 1)]
-    assert chosen_heads("auto", 1, 2) == [(0, 0), (0, 1)]
-    assert chosen_heads("2", 6, 2) == [(1, 0), (1, 1)]
-    assert chosen_heads("1:2, 3:1", 6, 2) == [(0, 1), (2, 0)]
-    shape = "--alignment-heads: must be LAYER or LAYER:HEAD, with commas between, found"
+    assert parse_heads("auto", 6, 2) == [(4, 0), (4, 1)]
+    assert parse_heads("auto", 1, 2) == [(0, 0), (0, 1)]
+    assert parse_heads("2", 6, 2) == [(1, 0), (1, 1)]
+    assert parse_heads("1:2, 3:1", 6, 2) == [(0, 1), (2, 0)]
+    shape = "--alignment-heads: must be LAYER or LAYER:HEAD, separated by commas, found"
     for text in ("", "1:", "a", "1:2:3", "-1"):
         with pytest.raises(ConfigError) as error:
-            chosen_heads(text, 6, 2)
+            parse_heads(text, 6, 2)
         assert str(error.value) == f"{shape} {text!r}"
     for text in ("7", "0", "1:3", "1:0"):
         with pytest.raises(ConfigError) as error:
-            chosen_heads(text, 6, 2)
+            parse_heads(text, 6, 2)
         assert str(error.value) == (
             f"--alignment-heads: the decoder has layers 1 to 6 with heads 1 to 2, found {text!r}"
         )
@@ -153,12 +153,12 @@ def test_heads_by_name() -> None:
 
 
 def test_words_begin_at_spaces() -> None:
-    assert words_of(["▁Hau", "s", "▁ist", "▁", "1", "9", "."]) == [0, 0, 1, 2, 2, 2, 2]
-    assert words_of(["▁", "▁a", "▁b"]) == [0, 0, 1]  # two spaces are one
-    assert words_of(["s", "▁a"]) == [0, 1]
-    assert words_of(["▁a", "▁"]) == [0, 0]  # one at the end is none
-    assert words_of(["▁"]) == [0]
-    assert words_of([]) == []
+    assert word_numbers(["▁Hau", "s", "▁ist", "▁", "1", "9", "."]) == [0, 0, 1, 2, 2, 2, 2]
+    assert word_numbers(["▁", "▁a", "▁b"]) == [0, 0, 1]  # two spaces are one
+    assert word_numbers(["s", "▁a"]) == [0, 1]
+    assert word_numbers(["▁a", "▁"]) == [0, 0]  # one at the end is none
+    assert word_numbers(["▁"]) == [0]
+    assert word_numbers([]) == []
 
 
 def test_a_word_is_linked_to_the_word_its_pieces_look_at_most() -> None:
@@ -172,8 +172,8 @@ def test_a_word_is_linked_to_the_word_its_pieces_look_at_most() -> None:
             [0.9, 0.1, 0.0, 0.0, 0.0],  # eos
         ]
     )
-    assert links(attention, ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]) == "1-0 2-1"
-    assert links(attention, ["▁X"], []) == ""
+    assert word_links(attention, ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]) == "1-0 2-1"
+    assert word_links(attention, ["▁X"], []) == ""
 
 
 def test_links_of_parts_are_counted_through() -> None:
@@ -181,7 +181,7 @@ def test_links_of_parts_are_counted_through() -> None:
     first = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])
     second = torch.tensor([[0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
     parts = [(first, ["▁A", "▁B"], ["▁a", "▁b"]), (second, ["b", "▁C"], ["c"])]
-    assert joined_links(parts) == "0-0 1-1 2-2"
+    assert joined_word_links(parts) == "0-0 1-1 2-2"
 
 
 def test_a_trained_model_reads_digit_for_digit(
@@ -295,7 +295,7 @@ def test_what_cannot_be_scored(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     ):
         said = refused(mt("score", *options, "--src", tmp_path / src, "--tgt", tmp_path / tgt))
         assert said.startswith(
-            f"{short}: ends before line 3, {long} goes on; line n of one must belong to line n of"
+            f"{short}: ends before line 3, {long} has more lines; line n of one must belong to line n of"
         )
         assert not (tmp_path / "out").exists()
     assert refused(mt("score", *options, "--src", "-", "--tgt", "-")) == (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,20 +15,13 @@ import torch
 from torch import Tensor
 
 from mt.data.batches import Batch, collate
+from mt.decoding.alignment import cross_attention, word_numbers
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
-from mt.decoding.scoring import cross_attention, words_of
 from mt.errors import ConfigError
+from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
-from mt.model.transformer import (
-    DecoderLayer,
-    EncoderLayer,
-    MultiHeadAttention,
-    Transformer,
-    attention_bias,
-    attention_weights,
-    causal_mask,
-)
+from mt.model.transformer import MultiHeadAttention, Transformer
 from mt.runtime.devices import Device
 
 KINDS = ("cross", "encoder", "decoder")
@@ -88,29 +81,29 @@ def attention_maps(model: Transformer, batch: Batch, kind: str) -> Tensor:
     """Return the weights of every layer and head: (B, L, H, T, S) fp32, each row sums to 1."""
     if kind == "cross":
         return cross_attention(model, batch)
-    maps = []
+    maps: list[Tensor] = []
+
+    def attend_and_keep(attention: MultiHeadAttention, bias: Tensor, x: Tensor) -> Tensor:
+        q, k, _ = attention.project(x)  # 3 x (B, H, T, K)
+        maps.append(attention_weights(q.float(), k.float(), bias.float()))
+        return attention(x, bias)
+
     src_bias = attention_bias(batch.src_mask, model.dtype)[:, None, None, :]  # (B, 1, 1, S)
     if kind == "encoder":
         x = model.src_embedding(batch.src, model.dtype)
-        for encoder_layer in cast("list[EncoderLayer]", list(model.encoder)):
-            before = encoder_layer.around_attention.before(x)
-            maps.append(self_attention_weights(encoder_layer.attention, before, src_bias))
-            x = encoder_layer(x, src_bias)
+        for encoder_layer in model.encoder_layers:
+            x = encoder_layer(x, partial(attend_and_keep, encoder_layer.attention, src_bias))
         return torch.stack(maps, dim=1)
     memory = model.encode(batch.src, batch.src_mask)
     x = model.tgt_embedding(batch.tgt_in, model.dtype)
     tgt_bias = attention_bias(causal_mask(batch.tgt_in.shape[1], x.device), model.dtype)  # (T, T)
-    for layer in cast("list[DecoderLayer]", list(model.decoder)):
-        before = layer.around_self_attention.before(x)
-        maps.append(self_attention_weights(layer.self_attention, before, tgt_bias))
-        x = layer(x, memory, src_bias, tgt_bias)
+    for layer in model.decoder_layers:
+        x = layer(
+            x,
+            self_attention=partial(attend_and_keep, layer.self_attention, tgt_bias),
+            cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
+        )
     return torch.stack(maps, dim=1)
-
-
-def self_attention_weights(attention: MultiHeadAttention, x: Tensor, bias: Tensor) -> Tensor:
-    """Return the weights of x (B, T, D), as the attention gets it, to itself: (B, H, T, T) fp32."""
-    q, k, _ = attention.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
-    return attention_weights(attention.heads(q).float(), attention.heads(k).float(), bias.float())
 
 
 def merged(
@@ -141,7 +134,7 @@ def _labels(pieces: list[str], text: str, apart: bool) -> tuple[tuple[str, ...],
     """Return the words of a sentence, and which of them each piece belongs to."""
     if apart:
         return tuple(pieces), list(range(len(pieces)))
-    numbers = words_of(pieces)
+    numbers = word_numbers(pieces)
     words = text.split()
     if len(words) != (numbers[-1] + 1 if numbers else 0):  # a character that the tokenizer rewrites
         words = [

@@ -58,7 +58,7 @@ class SearchOptions:
     repetition_penalty: float = 1.0
     forbidden: tuple[str, ...] = ()  # tokens of the target vocabulary, `▁` for a space
     sampling: Sampling | None = None
-    # The heads whose mean gives word alignments, as for `chosen_heads`; None: no alignments.
+    # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
     alignment: str | None = None
     # Continue a search until nothing in the beam can improve; see `beam_search`.
     exact: bool = False

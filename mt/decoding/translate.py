@@ -21,12 +21,13 @@ from mt.config.load import config_from_mapping
 from mt.data.batches import batch_ends
 from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
+from mt.decoding.alignment import joined_word_links
 from mt.decoding.engine import TorchEngine
 from mt.decoding.ensemble import Ensemble
 from mt.decoding.inference import Inference
 from mt.decoding.options import SearchOptions, encode_prefixes
 from mt.decoding.quality_flags import flags
-from mt.decoding.scoring import ForcedDecoder, joined_links
+from mt.decoding.scoring import ForcedDecoder
 from mt.decoding.search import Hypothesis
 from mt.decoding.segments import split_source
 from mt.decoding.tally import LineNumbers, Tally
@@ -114,7 +115,7 @@ class Translator:
         """Prepare to translate; start the workers if there are to be several.
 
         `max_source`: tokens of the longest source to translate whole, eos not counted. `alignment`:
-        the heads whose mean gives word alignments, as for `chosen_heads`. `mbr_utility`: the
+        the heads whose mean gives word alignments, as for `parse_heads`. `mbr_utility`: the
         utility that chooses one of the n-best outputs, of `mbr.UTILITIES`. `max_ratio`: of lengths,
         beyond which an output is flagged. `settings`: everything that an output depends on, by the
         name of its option.
@@ -270,7 +271,7 @@ class Translator:
             for output, segments in outputs
             for segment, hypothesis in zip(segments, output.hypotheses, strict=True)
         ]
-        scores = iter(forced_decoder.read(pairs, scored=False))
+        scores = iter(forced_decoder.score(pairs, log_probs=False))
         for output, segments in outputs:
             parts = [
                 (
@@ -286,7 +287,7 @@ class Translator:
                 )
                 if forced.attention is not None
             ]
-            output.alignment = joined_links(parts)
+            output.alignment = joined_word_links(parts)
 
     def _translation(self, line: Line) -> Translation:
         aligned = self.forced_decoder is not None

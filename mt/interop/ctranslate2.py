@@ -187,7 +187,7 @@ def compare(loaded: LoadedModel, translator: Any) -> Parity:
         return [draw.randrange(EOS + 1, size) for _ in range(draw.randint(1, longest))]
 
     pairs = [(line(tokenizer.src_vocab_size), line(tokenizer.tgt_vocab_size)) for _ in range(PAIRS)]
-    ours = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32"))).read(pairs)
+    ours = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32"))).score(pairs)
     theirs: Sequence[Any] = translator.score_batch(
         [tokenizer.src_pieces_of(src) for src, _ in pairs],
         [tokenizer.tgt_pieces_of(tgt) for _, tgt in pairs],

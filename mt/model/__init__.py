@@ -1,5 +1,5 @@
-"""Batches of ids become log-probabilities, and weights become files and back.
+"""The Transformer, and its weights as files.
 
-Takes: `model` and vocabulary sizes of a config, batches of ids. Gives: scores over the target vocabulary,
-checkpoints, a table of every parameter.
+Takes: the `model` section of a config, vocabulary sizes, batches of ids. Gives: scores over the
+target vocabulary, model folders, a table of all parameters.
 """

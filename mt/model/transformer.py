@@ -1,251 +1,125 @@
-"""The encoder-decoder Transformer (Vaswani et al., 2017, "Attention Is All You Need"), whole in this file.
+"""The encoder-decoder Transformer (Vaswani et al., 2017, "Attention Is All You Need").
 
-Letters of the shape comments: B sentences, S source length, T target length, D d_model, H heads,
-K = D / H head width, F d_ff, V vocabulary. Every `mask` is True where attention is allowed.
+The classes follow the paper's sections. Letters of the shape comments: B sentences, S source
+length, T target length, D d_model, H heads, K = D / H head width, F d_ff, V vocabulary. Every
+`mask` is True where attention is allowed.
 
-Parameters stay in the dtype they were built in (float32 in training); the forward pass runs in
-`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike autocast this keeps the
-residual stream in the low precision too, and it is visible in the code.
+Parameters keep the dtype they were built in (float32 in training); the forward pass runs in
+`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike autocast this keeps
+the residual stream in low precision too, and it is visible in the code.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from mt.data.tokenizer import EOS
-from mt.runtime.devices import small_products
+from mt.model.attention import attention_bias, causal_mask
+from mt.model.cpu_ops import attend, dropout, relu_dropout
 
 if TYPE_CHECKING:
     from mt.config.schema import ModelConfig
+
+# A function of the residual stream, (B, T, D) -> (B, T, D).
+Sublayer = Callable[[Tensor], Tensor]
 
 
 class Linear(nn.Linear):
     """`nn.Linear` that casts its weights to the dtype of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """x W^T + b. (..., inputs) -> (..., outputs)"""
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.weight.to(x.dtype), bias)
 
     def part(self, x: Tensor, rows: slice) -> Tensor:
-        """The product with some rows of the weight alone: these columns of the output."""
+        """Compute only the columns of the output that these rows of the weight give."""
         bias = None if self.bias is None else self.bias[rows].to(x.dtype)
         return F.linear(x, self.weight[rows].to(x.dtype), bias)
 
 
 class LayerNorm(nn.LayerNorm):
-    """`nn.LayerNorm` that casts its weights to the dtype of its input (statistics are kept in float32)."""
+    """`nn.LayerNorm` that casts its weights to the dtype of its input; statistics are float32."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., D)"""
         weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
-class Dropout(nn.Module):
-    """Each element is 0 with probability p, else x / (1 - p) (Srivastava et al., 2014); nothing when not training.
+class Dropout(nn.Dropout):
+    """`nn.Dropout` that is fast on a CPU, where p is rounded to a multiple of 1/256."""
 
-    On a CPU, p is taken to the nearest of 1/256, ..., 255/256, and the scale with it.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-
-    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """Dropout of x, or of max(0, x) in the place of x."""
-        if not self.training or self.p == 0 or x.device.type != "cpu":
-            return F.dropout(x.relu_() if relu else x, self.p, self.training)
-        dropout: Any = _CpuReluDropout.apply if relu else _CpuDropout.apply
-        return cast("Tensor", dropout(x, _of_256(self.p)))
+    def forward(self, x: Tensor) -> Tensor:
+        """Dropout of x in training, x itself otherwise."""
+        return dropout(x, self.p, self.training)
 
 
-def _of_256(p: float) -> int:
-    """How many of the 256 values of a byte stand for "dropped"; 0 only where nothing is to be."""
-    return min(255, max(1, round(256 * p))) if p else 0
+class ReluDropout(Dropout):
+    """Dropout of max(0, x), in one operation on a CPU."""
 
-
-def _draw_bytes(shape: torch.Size) -> Tensor:
-    """Random bytes. torch's dropout makes a Bernoulli variable of a 32-bit draw for each element, which is half
-    the time of a training step; the eight bytes of a 64-bit draw cost a tenth of that."""
-    draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-    return draws.view(torch.uint8)[: shape.numel()].view(shape)
-
-
-def _kept(draws: Tensor, dropped: int, dtype: torch.dtype) -> Tensor:
-    """What to multiply by: 0 where the byte is one of the `dropped` smallest of 256, else 1 / (1 - dropped / 256)."""
-    # Straight to floating point: torch multiplies by booleans ten times slower.
-    keep = torch.ge(draws, dropped, out=torch.empty(draws.shape, dtype=dtype))
-    return keep.mul_(256 / (256 - dropped))
-
-
-class _CpuDropout(torch.autograd.Function):
-    """Keeps one byte an element for the way back: with `_CpuReluDropout` 0.25 GB less in training of a small model in
-    float32, and 10 % faster, than keeping what x was multiplied by."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
-        draws = _draw_bytes(x.shape)
-        ctx.save_for_backward(draws)
-        ctx.dropped = dropped
-        return _kept(draws, dropped, x.dtype).mul_(x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (draws,) = ctx.saved_tensors
-        return _kept(draws, ctx.dropped, grad.dtype).mul_(grad), None
-
-
-class _CpuReluDropout(torch.autograd.Function):
-    """Keeps its output alone, which the next layer keeps anyway: not 0 is what was neither dropped nor negative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dropped: int) -> Tensor:
-        out = _kept(_draw_bytes(x.shape), dropped, x.dtype).mul_(x).relu_()
-        ctx.save_for_backward(out)
-        ctx.scale = 256 / (256 - dropped)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (out,) = ctx.saved_tensors
-        return torch.ops.aten.threshold_backward(grad, out, 0).mul_(ctx.scale), None
-
-
-def attention_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """The mask as a term of the scores: 0 where True, -inf where False, so that softmax gives exactly 0."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
-
-
-def causal_mask(length: int, device: torch.device) -> Tensor:
-    """Position t attends to positions <= t. (T, T)"""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril_()
-
-
-def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
-    """softmax(Q K^T / sqrt(K) + bias), each row a distribution over the keys (section 3.2.1).
-
-    q (B, H, T, K), k (B, H, S, K), bias broadcastable to (B, H, T, S); gives (B, H, T, S).
-    """
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, T, S)
-    if bias is not None:
-        scores = scores + bias
-    return scores.softmax(dim=-1)
-
-
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float = 0.0) -> Tensor:
-    """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K).
-
-    Each weight is dropped with the probability `dropout`, after the softmax, as `Dropout` does it. The paper does not
-    tell of that; its authors' code (tensor2tensor) does it.
-    """
-    if q.is_cuda:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout)
-    attention: Any = _CpuAttention.apply
-    return cast("Tensor", attention(q, k, v, bias, _of_256(dropout)))
-
-
-class _CpuAttention(torch.autograd.Function):
-    """The two products of attention on a CPU: in float32 at least, and by MKL.
-
-    Sentences are short, so these products are small and come in ever new shapes. oneDNN writes machine code for
-    each new shape, 0.5 ms a product where MKL multiplies in 0.1 to 0.3 (584 x 14 x 64 and 200 x 5 x 65, two Zen 5
-    cores); torch's fused kernel is slower still.
-
-    Which weights were dropped takes no memory until the way back: a weight has no use for its sign, so these are kept
-    as negative ones.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropped: int
-    ) -> Tensor:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        q, k, v = (x.to(wide).contiguous() for x in (q, k, v))
-        with small_products():
-            weights = attention_weights(
-                q, k, None if bias is None else bias.to(wide)
-            )  # (B, H, T, S)
-            if dropped:
-                kept = _kept(_draw_bytes(weights.shape), dropped, wide)  # 0, or at least 1
-                out = (kept * weights) @ v
-                weights.copysign_(kept.sub_(0.5))
-            else:
-                out = weights @ v
-        ctx.save_for_backward(q, k, v, weights)
-        ctx.dropped = dropped
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, weights = ctx.saved_tensors
-        scale = q.shape[-1] ** -0.5
-        with small_products():
-            grad_weights = grad @ v.transpose(-2, -1)
-            if ctx.dropped:
-                kept_scale = 256 / (256 - ctx.dropped)
-                grad_v = weights.relu().mul_(kept_scale).transpose(-2, -1) @ grad
-                # A weight of 0 counts as dropped, which is as good: its score's gradient is 0 either way.
-                grad_weights = torch.ops.aten.threshold_backward(grad_weights, weights, 0)
-                weights, scale = weights.abs(), scale * kept_scale
-            else:
-                grad_v = weights.transpose(-2, -1) @ grad
-            grad_scores = torch._softmax_backward_data(
-                grad_weights, weights, -1, weights.dtype
-            ).mul_(scale)
-            return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None, None
+    def forward(self, x: Tensor) -> Tensor:
+        """max(0, x), with dropout in training; may overwrite x."""
+        return relu_dropout(x, self.p, self.training)
 
 
 class MultiHeadAttention(nn.Module):
-    """Section 3.2.2. One product makes Q, K and V of all heads; head h reads columns h*K to (h+1)*K of each."""
+    """Multi-head attention (section 3.2.2).
+
+    One product makes Q, K and V of all heads; head h reads columns h*K to (h+1)*K of each.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        d_model = config.d_model
         self.n_heads = config.n_heads
         self.dropout = config.attention_dropout
-        self.query_key_value = Linear(
-            config.d_model, 3 * config.d_model, bias=config.attention_bias
-        )
-        self.output = Linear(config.d_model, config.d_model, bias=config.attention_bias)
+        self.query_key_value = Linear(d_model, 3 * d_model, bias=config.attention_bias)
+        self.output = Linear(d_model, d_model, bias=config.attention_bias)
 
-    def heads(self, x: Tensor) -> Tensor:
-        """(B, T, D) -> (B, H, T, K)"""
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+    def forward(
+        self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None
+    ) -> Tensor:
+        """x (B, T, D) attends to itself, or to memory (B, S, D) -> (B, T, D).
 
-    def merge(self, x: Tensor) -> Tensor:
-        """The concatenated heads times W^O. (B, H, T, K) -> (B, T, D)"""
-        return self.output(x.transpose(1, 2).flatten(-2))
+        bias: see `attention_bias`; broadcastable to (B, H, T, T) or (B, H, T, S).
+        """
+        if memory is None:
+            q, k, v = self.project(x)
+        else:
+            k, v = self.key_value(memory)
+            q = self.query(x)
+        dropout_p = self.dropout if self.training else 0.0
+        return self.merge(attend(q, k, v, bias, dropout_p).to(x.dtype))
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-        """q (B, H, T, K), k and v (B, H, S, K) -> (B, T, D), with dropout in training."""
-        dropout = self.dropout if self.training else 0.0
-        return self.merge(attend(q, k, v, bias, dropout).to(q.dtype))
-
-    def self_attention(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x (B, T, D) attends to itself -> (B, T, D)"""
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of self-attention. (B, T, D) -> 3 x (B, H, T, K)"""
         q, k, v = self.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
-        return self.attend(self.heads(q), self.heads(k), self.heads(v), bias)
+        return self.split(q), self.split(k), self.split(v)
 
     def query(self, x: Tensor) -> Tensor:
-        """The queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
-        return self.heads(self.query_key_value.part(x, slice(0, x.shape[-1])))
+        """Queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
+        return self.split(self.query_key_value.part(x, slice(0, x.shape[-1])))
 
     def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values alone. (B, S, D) -> 2 x (B, H, S, K)"""
         k, v = self.query_key_value.part(memory, slice(memory.shape[-1], None)).chunk(2, dim=-1)
-        return self.heads(k), self.heads(v)
+        return self.split(k), self.split(v)
 
-    def cross_attention(self, x: Tensor, memory: Tensor, bias: Tensor | None) -> Tensor:
-        """x (B, T, D) attends to the encoder's output (B, S, D) -> (B, T, D)"""
-        k, v = self.key_value(memory)
-        return self.attend(self.query(x), k, v, bias)
+    def split(self, x: Tensor) -> Tensor:
+        """Split the columns into heads. (B, T, D) -> (B, H, T, K)"""
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """Concatenate the heads and multiply by W^O. (B, H, T, K) -> (B, T, D)"""
+        return self.output(x.transpose(1, 2).flatten(-2))
 
 
 class FeedForward(nn.Module):
@@ -255,17 +129,22 @@ class FeedForward(nn.Module):
         super().__init__()
         self.inner = Linear(config.d_model, config.d_ff)
         self.outer = Linear(config.d_ff, config.d_model)
-        self.relu = config.activation == "relu"
         inside = config.activation_dropout
-        self.dropout = Dropout(config.dropout if inside is None else inside)
+        p = config.dropout if inside is None else inside
+        self.relu = config.activation == "relu"
+        self.dropout = ReluDropout(p) if self.relu else Dropout(p)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
         inner = self.inner(x)  # (B, T, F)
-        return self.outer(self.dropout(inner if self.relu else F.gelu(inner), relu=self.relu))
+        return self.outer(self.dropout(inner if self.relu else F.gelu(inner)))
 
 
 class Residual(nn.Module):
-    """What surrounds each sub-layer f: x + f(LN(x)) (`norm: pre`) or LN(x + f(x)) (`norm: post`, the paper's)."""
+    """The connection around a sub-layer f, with dropout of its output (sections 3.1 and 5.4).
+
+    x + f(LN(x)) with `norm: pre`, LN(x + f(x)) with `norm: post`, which is the paper's.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -273,16 +152,15 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.pre_norm = config.norm == "pre"
 
-    def before(self, x: Tensor) -> Tensor:
-        return self.norm(x) if self.pre_norm else x
-
-    def after(self, x: Tensor, fx: Tensor) -> Tensor:
-        x = x + self.dropout(fx)
-        return x if self.pre_norm else self.norm(x)
+    def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
+        """(B, T, D) -> (B, T, D)"""
+        if self.pre_norm:
+            return x + self.dropout(sublayer(self.norm(x)))
+        return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention, then feed-forward (section 3.1, figure 1 left). (B, S, D) -> (B, S, D)"""
+    """Self-attention, then feed-forward (section 3.1, figure 1 left)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -291,15 +169,14 @@ class EncoderLayer(nn.Module):
         self.around_attention = Residual(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(self, x: Tensor, src_bias: Tensor | None) -> Tensor:
-        around = self.around_attention
-        x = around.after(x, self.attention.self_attention(around.before(x), src_bias))
-        around = self.around_feed_forward
-        return around.after(x, self.feed_forward(around.before(x)))
+    def forward(self, x: Tensor, attention: Sublayer) -> Tensor:
+        """x (B, S, D) -> (B, S, D), with this layer's attention as the caller computes it."""
+        x = self.around_attention(x, attention)
+        return self.around_feed_forward(x, self.feed_forward)
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source, feed-forward (figure 1 right). (B, T, D) -> (B, T, D)"""
+    """Self-attention, attention to the source, feed-forward (section 3.1, figure 1 right)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -310,21 +187,19 @@ class DecoderLayer(nn.Module):
         self.around_cross_attention = Residual(config)
         self.around_feed_forward = Residual(config)
 
-    def forward(
-        self, x: Tensor, memory: Tensor, src_bias: Tensor | None, tgt_bias: Tensor
-    ) -> Tensor:
-        around = self.around_self_attention
-        x = around.after(x, self.self_attention.self_attention(around.before(x), tgt_bias))
-        around = self.around_cross_attention
-        x = around.after(
-            x, self.cross_attention.cross_attention(around.before(x), memory, src_bias)
-        )
-        around = self.around_feed_forward
-        return around.after(x, self.feed_forward(around.before(x)))
+    def forward(self, x: Tensor, self_attention: Sublayer, cross_attention: Sublayer) -> Tensor:
+        """x (B, T, D) -> (B, T, D), with this layer's two attentions as the caller computes them.
+
+        Training attends to the whole target (`Transformer.decode`), decoding to a cache
+        (`Inference`), and alignment keeps the weights.
+        """
+        x = self.around_self_attention(x, self_attention)
+        x = self.around_cross_attention(x, cross_attention)
+        return self.around_feed_forward(x, self.feed_forward)
 
 
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(same) (section 3.5). (P, D), worked out in float64."""
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(same) (section 3.5). (P, D) float64"""
     position = torch.arange(n_positions, dtype=torch.float64)[:, None]  # (P, 1)
     pair = torch.arange(0, d_model, 2, dtype=torch.float64)  # (D/2,), the 2i
     angle = position / 10000 ** (pair / d_model)  # (P, D/2)
@@ -332,12 +207,12 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4). (B, T) -> (B, T, D)
+    """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4).
 
-    `word_dropout` is the probability with which a token's embedding is 0 as a whole in training, its position being
-    left (Gal and Ghahramani, 2016, for each word of the vocabulary; here, as Sennrich et al., 2016, "Edinburgh Neural
-    Machine Translation Systems for WMT 16", for each token of a sentence). What is kept is divided by 1 - p; the
-    latter's software multiplied by 1 - p in decoding instead, to the same end. An eos is never dropped, nor scaled.
+    `word_dropout` is the probability that the whole embedding of a token is 0 in training; its
+    position stays, and an eos is never dropped. Gal and Ghahramani (2016) drop each word of the
+    vocabulary; this drops each token of a sentence, as Sennrich et al. (2016, "Edinburgh Neural
+    Machine Translation Systems for WMT 16"). Embeddings that are kept are divided by 1 - p.
     """
 
     def __init__(
@@ -359,19 +234,19 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, dtype: torch.dtype, position: int | None = None) -> Tensor:
         """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
         span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
-        # The look-up stays in the parameters' dtype: its gradient sums over all uses of a word.
+        # In the parameters' dtype, because the gradient of a word sums over all its occurrences.
         words = self.tokens(ids) * self.scale  # (B, T, D)
         if self.training and self.word_dropout.p:
-            kept = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
-            words = words * kept.masked_fill(ids[..., None] == EOS, 1.0)
+            keep = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
+            words = words * keep.masked_fill(ids[..., None] == EOS, 1.0)
         return self.dropout((words + self.positions[span]).to(dtype))
 
 
 class Transformer(nn.Module):
-    """Encoder, decoder and output matrix.
+    """Encoder, decoder and output matrix (figure 1).
 
-    `tie_embeddings` makes the target embedding and the output matrix one; the source embedding too where the
-    vocabulary is joint (section 3.4).
+    `tie_embeddings` shares one matrix between the target embedding and the output, and with the
+    source embedding too if the vocabulary is joint (section 3.4).
     """
 
     def __init__(
@@ -379,7 +254,7 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.compute_dtype: torch.dtype | None = None  # None: that of the parameters
+        self.compute_dtype: torch.dtype | None = None  # None: the dtype of the parameters
         target = nn.Embedding(tgt_vocab_size, config.d_model)
         tied_source = config.tie_embeddings and joint
         source = target if tied_source else nn.Embedding(src_vocab_size, config.d_model)
@@ -387,7 +262,7 @@ class Transformer(nn.Module):
         self.tgt_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))
-        pre = config.norm == "pre"  # post-norm layers end in a norm already
+        pre = config.norm == "pre"  # post-norm layers already end with a norm
         self.encoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
         self.decoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
         self.output = Linear(config.d_model, tgt_vocab_size, bias=config.output_bias)
@@ -397,7 +272,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Xavier-uniform matrices, each of Q, K, V on its own; zero biases; embeddings N(0, 1/D)."""
+        """Initialise: Xavier-uniform matrices (Q, K, V each), zero biases, embeddings N(0, 1/D)."""
         for module in self.modules():
             if isinstance(module, MultiHeadAttention):
                 for matrix in module.query_key_value.weight.chunk(3):
@@ -418,29 +293,43 @@ class Transformer(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that the forward pass runs in."""
+        """The dtype of the forward pass."""
         return self.compute_dtype or self.output.weight.dtype
 
+    @property
+    def encoder_layers(self) -> list[EncoderLayer]:
+        """The layers of `encoder`, typed."""
+        return cast("list[EncoderLayer]", list(self.encoder))
+
+    @property
+    def decoder_layers(self) -> list[DecoderLayer]:
+        """The layers of `decoder`, typed."""
+        return cast("list[DecoderLayer]", list(self.decoder))
+
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """src ids (B, S), src_mask (B, S) True at real tokens -> memory (B, S, D)."""
+        """Encoder: src ids (B, S), src_mask (B, S) True at real tokens -> memory (B, S, D)."""
         bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         x = self.src_embedding(src, self.dtype)
-        for layer in self.encoder:
-            x = layer(x, bias)
+        for layer in self.encoder_layers:
+            x = layer(x, partial(layer.attention, bias=bias))
         return self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        """tgt_in ids (B, T), memory (B, S, D), src_mask (B, S) -> decoder output (B, T, D), before `output`.
+        """Decoder: tgt_in ids (B, T), memory (B, S, D), src_mask (B, S) -> (B, T, D).
 
-        Padding of the target needs no mask: it follows the real tokens, which attend only backwards.
+        Target padding needs no mask: it follows the real tokens, which attend only backwards.
         """
         src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         tgt_bias = attention_bias(causal_mask(tgt_in.shape[1], tgt_in.device), self.dtype)  # (T, T)
         x = self.tgt_embedding(tgt_in, self.dtype)
-        for layer in self.decoder:
-            x = layer(x, memory, src_bias, tgt_bias)
+        for layer in self.decoder_layers:
+            x = layer(
+                x,
+                self_attention=partial(layer.self_attention, bias=tgt_bias),
+                cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
+            )
         return self.decoder_norm(x)
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
-        """Decoder output (B, T, D); `output` turns it into scores (B, T, V)."""
+        """Encode and decode: (B, T, D), which `output` turns into scores (B, T, V)."""
         return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
