@@ -18,10 +18,10 @@ from mt.config.load import (
     config_from_mapping,
     load_config,
     require_training_data,
-    shipped_configs,
 )
 from mt.config.schema import Config, DataConfig, Source, json_schema
-from mt.config.yaml_text import leaves
+from mt.config.settings import leaves
+from mt.config.shipped import shipped_configs
 from mt.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -160,8 +160,22 @@ def test_text_that_looks_like_a_time_an_octal_or_a_date_is_text(tmp_path: Path) 
     assert config.run.dir == "2026-11-20"
 
 
-def test_quoted_norwegian(tmp_path: Path) -> None:
-    assert load(tmp_path, "data: {tgt_lang: 'no'}").config.data.tgt_lang == "no"
+@pytest.mark.parametrize("text", ["no", "'no'", "NO", "on", "yes"])
+def test_norwegian_is_text(text: str, tmp_path: Path) -> None:
+    """YAML 1.1 reads an unquoted no as false."""
+    in_file = load(tmp_path, f"data: {{tgt_lang: {text}}}")
+    by_setting = load(tmp_path, "data:", f"data.tgt_lang={text}")
+    assert in_file.config.data.tgt_lang == by_setting.config.data.tgt_lang == text.strip("'")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("yes", True), ("On", True), ("true", True), ("no", False), ("OFF", False), ("False", False)],
+)
+def test_switches_take_the_words_of_yaml_1_1(text: str, expected: bool, tmp_path: Path) -> None:
+    config = load(tmp_path, f"data: {{dedupe: {text}}}\ntrain: {{compile: {text}}}").config
+    assert config.data.dedupe is expected
+    assert config.train.compile is expected
 
 
 def test_empty_sections_and_windows_byte_order_mark(tmp_path: Path) -> None:
@@ -333,7 +347,7 @@ def test_config_from_mapping_names_the_place() -> None:
     with pytest.raises(ConfigError) as caught:
         config_from_mapping({"model": {"depth": 3}, "data": None, "run": 1}, "meta.json")
     assert str(caught.value).split("\n") == [
-        "meta.json: run: must hold keys (dir, seed), found 1",
+        "meta.json: run: must have keys (dir, seed), found 1",
         f"meta.json: model.depth: unknown key; known here: {known_keys('model')}",
     ]
 

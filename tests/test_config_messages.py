@@ -1,4 +1,4 @@
-"""What a config that cannot work is told: one line for each fault, all of them at once."""
+"""Messages about invalid configs: one line for each fault, all of them at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECTIONS = "run, data, tokenizer, batch, model, optim, train, decode"
 
 
 def faults(folder: Path, text: str, *sets: str) -> list[str]:
-    """The lines of the message, with x.yaml for the file's path."""
+    """Return the lines of the message, with x.yaml for the path of the file."""
     path = folder / "x.yaml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
@@ -54,7 +54,7 @@ optim:
         ),
         ("run: {xyz: 1}", "run.xyz: unknown key; known here: dir, seed"),
         ("run: {no: 1}", "run.no: unknown key; known here: dir, seed"),
-        # wrong kinds
+        # wrong types
         ("train: {max_steps: true}", "train.max_steps: must be a whole number, found true"),
         ("train: {max_steps: 2.5}", "train.max_steps: must be a whole number, found 2.5"),
         (
@@ -76,21 +76,21 @@ optim:
         ("optim: {eps: 1e999}", "optim.eps: must be a finite number, found inf"),
         ("optim: {betas: 0.9}", "optim.betas: must be a list of two numbers, found 0.9"),
         ("optim: {betas: [0, 0, 0]}", "optim.betas: must be a list of two numbers, found a list"),
-        ("optim: {betas: [0.9]}", "optim.betas[1]: is missing and has no default; write it"),
+        ("optim: {betas: [0.9]}", "optim.betas[1]: is missing and has no default; add it"),
         ("tokenizer: {joint: 1}", "tokenizer.joint: must be true or false, found 1"),
         ("train: {compile: 1}", "train.compile: must be auto, true or false, found 1"),
         ("model: {norm: per}", "model.norm: must be pre or post, found 'per'; did you mean pre?"),
         ("model: {norm: x}", "model.norm: must be pre or post, found 'x'"),
         (
             "data: {train: a.de}",
-            "data.train[0]: must hold keys (src, tgt, weight, path, name, split), found 'a.de'",
+            "data.train[0]: must have keys (src, tgt, weight, path, name, split), found 'a.de'",
         ),
         (
             "data: {valid: []}",
-            "data.valid: must hold keys (src, tgt, weight, path, name, split), found a list",
+            "data.valid: must have keys (src, tgt, weight, path, name, split), found a list",
         ),
-        ("run: 5", "run: must hold keys (dir, seed), found 5"),
-        ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; write it"),
+        ("run: 5", "run: must have keys (dir, seed), found 5"),
+        ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; add it"),
         # limits
         ("model: {n_heads: 0}", "model.n_heads: must be at least 1, found 0"),
         ("model: {dropout: 1}", "model.dropout: must be below 1, found 1"),
@@ -116,9 +116,8 @@ optim:
         ("run: {dir: ''}", "run.dir: must not be empty, found ''"),
         # traps of YAML
         (
-            "data: {tgt_lang: no}",
-            "data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on or off "
-            "as that: put the text in quotes",
+            "data: {tgt_lang: true}",
+            "data.tgt_lang: must be text, found true; put the text in quotes",
         ),
         ("run: {dir: 2024}", "run.dir: must be text, found 2024; put the text in quotes"),
         ("run: {dir: 1.10}", "run.dir: must be text, found 1.1; put the text in quotes"),
@@ -127,7 +126,7 @@ optim:
             "optim.warmup_steps: must be a whole number, found '010'; write 10 without quotes",
         ),
         ("train: {max_steps: 1:30}", "train.max_steps: must be a whole number, found '1:30'"),
-        # what each key allows but not all together
+        # values that do not go together
         (
             "model: {d_model: 50, n_heads: 4}",
             "model.d_model: must be even and a multiple of model.n_heads (4), found 50",
@@ -151,7 +150,7 @@ optim:
         ("tokenizer: {sampling_alpha: 0}", "tokenizer.sampling_alpha: must be above 0, found 0"),
         (
             "tokenizer: {sampling_alpha: 1}",
-            "tokenizer.sampling_alpha: must be below 1 with type bpe (the share of merges passed over), found 1.0",
+            "tokenizer.sampling_alpha: must be below 1 with type bpe (the share of merges skipped), found 1.0",
         ),
         (
             "optim: {schedule: noam}",
@@ -167,16 +166,16 @@ optim:
         ),
         (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
-            "data.valid.name: must stand beside path, found 'de-en' without one; add path",
+            "data.valid.name: is the configuration of a data set, found 'de-en' without path; add path",
         ),
         # not YAML, or not a config
-        ("", f"must hold sections ({SECTIONS}), found an empty file"),
-        ("# nothing", f"must hold sections ({SECTIONS}), found an empty file"),
-        ("- a", f"must hold sections ({SECTIONS}), found a list"),
-        ("base", f"must hold sections ({SECTIONS}), found 'base'"),
+        ("", f"must have sections ({SECTIONS}), found an empty file"),
+        ("# nothing", f"must have sections ({SECTIONS}), found an empty file"),
+        ("- a", f"must have sections ({SECTIONS}), found a list"),
+        ("base", f"must have sections ({SECTIONS}), found 'base'"),
         (
             "model:\n  d_ff: 8\n  norm: pre\n  d_ff: 9",
-            "line 4: d_ff must stand once, found it in line 2 too; take one away",
+            "line 4, column 3: not valid YAML: the key d_ff is already in line 2; remove one of the two",
         ),
         (
             "model:\n\td_ff: 8",
@@ -186,7 +185,7 @@ optim:
         (
             "run:\n  dir: a: b",
             "line 2, column 9: not valid YAML: mapping values are not allowed here; check the "
-            "indentation, and quote a text that holds a colon",
+            "indentation, and quote a text that contains a colon",
         ),
         (
             "run: [",
@@ -260,9 +259,9 @@ def test_faults_are_errors_of_the_user() -> None:
             "--set: model.d_model: must be even and a multiple of model.n_heads (7), found 512",
         ),
         (
-            "data.tgt_lang=no",
-            "--set: data.tgt_lang: must be text, found false; YAML reads an unquoted yes, no, on "
-            "or off as that: put the text in quotes, as in --set \"data.tgt_lang='...'\"",
+            "run.dir=2024",
+            "--set: run.dir: must be text, found 2024; put the text in quotes, as in "
+            "--set \"run.dir='...'\"",
         ),
         (
             "optim.eps='1e-9'",
@@ -283,7 +282,7 @@ def test_faults_are_errors_of_the_user() -> None:
         ),
         (
             "data.train[2].src=c",
-            "--set data.train[2].src=c: data.train has 1 entries here; set data.train[1] or data.train=[...]",
+            "--set data.train[2].src=c: data.train has 1 entries; set data.train[1] or data.train=[...]",
         ),
         (
             "model.d_ff.x=3",
@@ -296,8 +295,8 @@ def test_faults_are_errors_of_the_user() -> None:
         ),
         (
             "data.valid={src: a, src: b, tgt: c}",
-            "--set data.valid={src: a, src: b, tgt: c}: line 1: src must stand once, found it in "
-            "line 1 too; take one away",
+            "--set data.valid={src: a, src: b, tgt: c}: line 1, column 10: not valid YAML: the key "
+            "src is already in line 1; remove one of the two",
         ),
     ],
 )

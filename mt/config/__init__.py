@@ -1,1 +1,1 @@
-"""YAML and `--set` become a typed, frozen config, or one message with all faults."""
+"""Config files and `--set` in; a typed, frozen config out, or one error with all faults."""

@@ -1,11 +1,11 @@
-"""What is said of a config's fault: what is required, what was found, what to do."""
+"""Messages about a config: what is required, what was found, what to do."""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from pydantic import BaseModel
@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from mt.config.schema import Source, sections
 
+# By pydantic's type of error.
 _REQUIRED = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -26,46 +27,34 @@ _REQUIRED = {
     "greater_than": "must be above {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
     "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:,}",
 }
 
 
 def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
-    """One fault in our words: what is required, what was found, what to do."""
-    kind, found, context = detail["type"], detail["input"], detail.get("ctx", {})
+    """Return the message for one of pydantic's errors; `steps` lead to the value."""
+    kind = detail["type"]
+    found = detail["input"]
+    context = detail.get("ctx", {})
     in_source = steps[0] == "data" and len(steps) + (kind == "model_type") > 2
     owner = Source if in_source else sections()[str(steps[0])]
     if kind == "missing":
-        return "is missing and has no default; write it"
+        return "is missing and has no default; add it"
     if kind == "extra_forbidden":
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
-        return f"must hold keys ({', '.join(owner.model_fields)}), found {shown(found)}"
+        return f"must have keys ({', '.join(owner.model_fields)}), found {shown(found)}"
     if kind == "literal_error":
         options = context["expected"].replace("True", "true").replace("False", "false")
-        near = difflib.get_close_matches(str(found), re.findall(r"\w+", options), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        near = _nearest(str(found), re.findall(r"\w+", options))
+        hint = f"; did you mean {near}?" if near else ""
         return f"must be {options.replace(chr(39), '')}, found {shown(found)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
     return f"{required}, found {shown(found)}{_remedy(kind, found)}"
 
 
-def _remedy(kind: str, found: object) -> str:
-    if found is None:
-        return "; leave the key out for its default"
-    if kind == "string_type" and isinstance(found, bool):
-        return "; YAML reads an unquoted yes, no, on or off as that: put the text in quotes"
-    if kind == "string_type" and isinstance(found, int | float):
-        return "; put the text in quotes"
-    if kind == "list_type" and isinstance(found, str):
-        return f"; write [{found}]"
-    if kind in ("int_type", "float_type") and isinstance(found, str):
-        with suppress(ValueError, OverflowError):
-            number = int(found) if kind == "int_type" else float(found)
-            return f"; write {number} without quotes" if math.isfinite(number) else ""
-    return ""
-
-
 def shown(found: object) -> str:
+    """Return a value as a message shows it: as in YAML, long ones cut off."""
     if isinstance(found, dict | list):
         return "keys below it" if isinstance(found, dict) else "a list"
     words = {None: "nothing (null)", True: "true", False: "false"}
@@ -74,15 +63,34 @@ def shown(found: object) -> str:
 
 
 def unknown_key(key: str, owner: type[BaseModel]) -> str:
-    """An unknown key with its home in another section, else the nearest known key."""
+    """Return the message for an unknown key: its true section, else the nearest known key."""
     homes = [name for name, model in sections().items() if key in model.model_fields]
     homes += ["data.train"] * (key in Source.model_fields)
     if homes:
         return f"unknown key; {key} belongs in section {' or '.join(homes)}"
-    elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
     word = key.lower().replace("-", "_")
-    own = {name: name for name in owner.model_fields}
-    for names, cutoff in ((own, 0.6), (elsewhere, 0.8)):
-        if near := difflib.get_close_matches(word, names, 1, cutoff):
-            return f"unknown key; did you mean {names[near[0]]}?"
+    if near := _nearest(word, owner.model_fields):
+        return f"unknown key; did you mean {near}?"
+    elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
+    if near := _nearest(word, elsewhere, 0.8):
+        return f"unknown key; did you mean {elsewhere[near]}?"
     return f"unknown key; known here: {', '.join(owner.model_fields)}"
+
+
+def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    near = difflib.get_close_matches(word, list(known), 1, cutoff)
+    return near[0] if near else None
+
+
+def _remedy(kind: str, found: object) -> str:
+    if found is None:
+        return "; leave the key out for its default"
+    if kind == "string_type" and isinstance(found, bool | int | float):
+        return "; put the text in quotes"
+    if kind == "list_type" and isinstance(found, str):
+        return f"; write [{found}]"
+    if kind in ("int_type", "float_type") and isinstance(found, str):
+        with suppress(ValueError, OverflowError):
+            number = int(found) if kind == "int_type" else float(found)
+            return f"; write {number} without quotes" if math.isfinite(number) else ""
+    return ""

@@ -1,0 +1,135 @@
+"""Values that each key allows but that cannot work together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from mt.config.messages import shown
+from mt.config.schema import (
+    BatchConfig,
+    DataConfig,
+    ModelConfig,
+    OptimConfig,
+    TokenizerConfig,
+    TrainConfig,
+    named_sources,
+)
+
+
+class Fault(NamedTuple):
+    """What is wrong with a config. The message names the first path; `paths` are all involved."""
+
+    paths: list[str]
+    text: str
+
+
+def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
+    """Check all combinations; a section that is not in `sections`, being invalid, is left out."""
+    data = sections.get("data")
+    tokenizer = sections.get("tokenizer")
+    batch = sections.get("batch")
+    model = sections.get("model")
+    optim = sections.get("optim")
+    train = sections.get("train")
+    if isinstance(model, ModelConfig):
+        yield from _heads(model)
+    if isinstance(data, DataConfig):
+        if isinstance(model, ModelConfig):
+            yield from _positions(model, data)
+        if isinstance(batch, BatchConfig):
+            yield from _longest_pair(batch, data)
+        yield from _names(data)
+    if isinstance(tokenizer, TokenizerConfig):
+        yield from _vocabulary(tokenizer)
+    if isinstance(optim, OptimConfig):
+        yield from _peak_lr(optim)
+        if isinstance(train, TrainConfig):
+            yield from _warmup(optim, train)
+    if isinstance(train, TrainConfig):
+        yield from _new_vocabulary(train)
+
+
+def _heads(model: ModelConfig) -> Iterator[Fault]:
+    if model.d_model % model.n_heads or model.d_model % 2:
+        yield Fault(
+            ["model.d_model", "model.n_heads"],
+            f"must be even and a multiple of model.n_heads ({model.n_heads}), "
+            f"found {model.d_model}",
+        )
+
+
+def _positions(model: ModelConfig, data: DataConfig) -> Iterator[Fault]:
+    """A training sentence has data.max_tokens, bos and eos."""
+    least = data.max_tokens + 2
+    if model.max_positions < least:
+        yield Fault(
+            ["model.max_positions", "data.max_tokens"],
+            f"must be at least data.max_tokens + 2 ({least}), found {model.max_positions}",
+        )
+
+
+def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
+    """A batch takes the longest pair: data.max_tokens and one special token."""
+    least = data.max_tokens + 1
+    if batch.tokens_per_batch != "auto" and batch.tokens_per_batch < least:
+        yield Fault(
+            ["batch.tokens_per_batch", "data.max_tokens"],
+            f"must be at least data.max_tokens + 1 ({least}), found {batch.tokens_per_batch}",
+        )
+
+
+def _names(data: DataConfig) -> Iterator[Fault]:
+    for path, source in named_sources(data):
+        if source.name and not source.path:
+            yield Fault(
+                [f"{path}.name", f"{path}.path"],
+                f"is the configuration of a data set, found {shown(source.name)} without path; "
+                "add path",
+            )
+
+
+def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
+    if tokenizer.byte_fallback and tokenizer.vocab_size <= 260:
+        yield Fault(
+            ["tokenizer.vocab_size", "tokenizer.byte_fallback"],
+            "must be above 260 (256 bytes, 4 special tokens) with byte_fallback, "
+            f"found {tokenizer.vocab_size}",
+        )
+    alpha = tokenizer.sampling_alpha
+    if tokenizer.type == "bpe" and alpha is not None and alpha >= 1:
+        yield Fault(
+            ["tokenizer.sampling_alpha", "tokenizer.type"],
+            f"must be below 1 with type bpe (the share of merges skipped), found {alpha}",
+        )
+
+
+def _peak_lr(optim: OptimConfig) -> Iterator[Fault]:
+    """The schedule noam computes its peak from d_model; all others need one."""
+    if (optim.schedule == "noam") != (optim.peak_lr is None):
+        required = "a number" if optim.peak_lr is None else "null"
+        yield Fault(
+            ["optim.peak_lr", "optim.schedule"],
+            f"must be {required} with schedule {optim.schedule}, "
+            f"found {optim.peak_lr or shown(None)}",
+        )
+
+
+def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
+    if optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
+        yield Fault(
+            ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
+            f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
+            f"found {optim.warmup_steps}",
+        )
+
+
+def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
+    if train.new_vocabulary and train.init_from is None:
+        yield Fault(
+            ["train.new_vocabulary", "train.init_from"],
+            "must be false without train.init_from, found true; "
+            "training from scratch always learns a vocabulary",
+        )
