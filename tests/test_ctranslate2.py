@@ -1,10 +1,9 @@
-"""The model as CTranslate2 reads it: every option that changes the arithmetic, and translations of a trained one."""
+"""Export to CTranslate2: every option that changes the arithmetic, and what stands in the way."""
 
 from __future__ import annotations
 
-import builtins
-import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def untrained(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) -> LoadedModel:
+def untrained_model(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) -> LoadedModel:
     config = config_from_mapping(merged(mapping, {"tokenizer": {"joint": joint}}), "test")
     sides = [
         (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
@@ -42,24 +41,24 @@ def untrained(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) -> Loa
     torch.manual_seed(1)
     model = build_model(config, tokenizer)
     with torch.no_grad():
-        for parameter in model.parameters():  # biases and norms must count
+        for parameter in model.parameters():  # biases differ from 0, norms from 1
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return LoadedModel(model.eval(), tokenizer, config, {}, Path())
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("joint", [True, False])
-def test_every_shape_has_the_same_probabilities(
+def test_every_shape_gives_the_same_probabilities(
     shape: dict[str, Any],
     joint: bool,
     tiny_mapping: Mapping[str, Any],
     tiny_corpus: Path,
     tmp_path: Path,
 ) -> None:
-    loaded = untrained(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
+    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
     parity = export(loaded, tmp_path / "out")
     assert parity.tokens > 300
-    assert parity.largest < TOLERANCE
+    assert parity.max_difference < TOLERANCE
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.bin", "config.json"}
 
 
@@ -82,52 +81,66 @@ def test_a_trained_model_translates_alike(
     assert {path.name for path in out.iterdir()} >= {"model.bin", "tokenizer.model"}
 
 
-def test_a_wrong_export_is_found_and_not_written(
+def test_a_wrong_export_is_detected_and_not_written(
     tiny_mapping: Mapping[str, Any],
     tiny_corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loaded = untrained(tiny_mapping, tiny_corpus, joint=True)
+    loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
     real = module._array
     monkeypatch.setattr(module, "_array", lambda tensor: real(tensor) * 1.02)
     with pytest.raises(
-        CheckpointError, match="CTranslate2 gives other probabilities than mt, by up to"
+        CheckpointError, match="the converted model gives other probabilities than mt, by up to"
     ):
         export(loaded, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_stands_in_the_way(
+def test_an_existing_folder_is_left_alone(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", out)) == (
+        f"--output {out}: already exists; give another path, or remove it"
+    )
+    assert list(out.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    out = tmp_path / "file" / "out"
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", out))
+    assert message.startswith(f"--output {out}: cannot be written (Not a directory); the export ")
+    assert message.endswith(
+        "free some space there, or give a folder on another disk that you may write to"
+    )
+
+
+def test_a_full_disk(mt: Mt, tiny_run: Path, small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(64)
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", disk / "out"))
+    assert message.startswith(
+        f"--output {disk / 'out'}: cannot be written (No space left on device); the export needs 0."
+    )
+    assert list(disk.iterdir()) == []
+
+
+def test_without_the_package(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(tiny_run, tmp_path / "run")
-    command = ["export", "ctranslate2", "-m", tmp_path / "run", "-o"]
-    assert refused(mt(*command, tmp_path / "run")) == (
-        f"--output {tmp_path / 'run'}: is there already; give another place, or remove it"
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out"))
+    assert message.startswith(
+        "export ctranslate2: needs the package ctranslate2, which cannot be imported ("
     )
-    said = refused(mt(*command, tmp_path / "run" / "config.yaml" / "out"))
-    assert said.startswith(
-        f"--output {tmp_path / 'run' / 'config.yaml' / 'out'}: cannot be written: "
-    )
-    imported = builtins.__import__
-
-    def without(name: str, *arguments: Any, **options: Any) -> Any:
-        if name == "ctranslate2":
-            raise ImportError("No module named 'ctranslate2'")
-        return imported(name, *arguments, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert refused(mt(*command, tmp_path / "out")) == (
-        "export: the package ctranslate2 is needed, and cannot be imported (No module named 'ctranslate2'); "
-        "pip install ctranslate2"
-    )
+    assert message.endswith("); run: pip install ctranslate2")
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_the_comparison_sees_small_differences(
+def test_the_check_detects_small_differences(
     tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    loaded = untrained(tiny_mapping, tiny_corpus, joint=True)
+    loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
     export(loaded, tmp_path / "out")
     translator = library.Translator(str(tmp_path / "out"), device="cpu", compute_type="float32")
     with torch.no_grad():

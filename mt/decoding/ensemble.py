@@ -1,7 +1,7 @@
-"""Several models of one vocabulary that decide each token together.
+"""Ensembles: several models of one vocabulary, whose distributions are averaged at every step.
 
-To the search an ensemble is a stepper like any other (`Stepper`): every member is asked about the same hypotheses,
-and what they say is averaged.
+To the search an ensemble is a `Stepper` like a single model: all members extend the same
+hypotheses.
 """
 
 from __future__ import annotations
@@ -14,55 +14,54 @@ from torch import Tensor
 from mt.decoding.inference import Decoding, Inference
 from mt.errors import ConfigError
 
-# How the members' distributions become one.
+# What is averaged: probabilities, or their logarithms.
 MEANS = ("probability", "log")
 
 
 class Ensemble:
-    """Several `Inference` on one device, used as if they were one."""
+    """Several `Inference` on one device with the interface of one."""
 
     def __init__(self, members: Sequence[Inference], mean: str = "probability") -> None:
-        """`mean`: of the probabilities (a token that one member is sure of stays likely), or of their logarithms
-        (it takes all of them).
+        """Average `probability` (one confident member suffices) or `log` (all must agree).
 
-        Raises ConfigError for another word.
+        Raises ConfigError for any other `mean`.
         """
         if mean not in MEANS:
             raise ConfigError(f"--ensemble: must be {' or '.join(MEANS)}, found {mean!r}")
-        self.members, self.mean = list(members), mean
+        self.members = list(members)
+        self.mean = mean
         self.device = self.members[0].device
         self.max_tokens = min(member.max_tokens for member in self.members)
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
-        """A batch as for `Inference.start`."""
-        return EnsembleDecoding(
-            [one.start(src, src_mask, n_hypotheses) for one in self.members], self.mean
-        )
+        """Encode a batch with every member; see `Inference.start`."""
+        members = [member.start(src, src_mask, n_hypotheses) for member in self.members]
+        return EnsembleDecoding(members, self.mean)
 
 
 class EnsembleDecoding:
     """One batch being decoded by every member: a `Stepper`."""
 
     def __init__(self, members: Sequence[Decoding], mean: str) -> None:
-        self.members, self.mean = list(members), mean
+        self.members = list(members)
+        self.mean = mean
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
-        """tokens (B, N), parents (B, N) -> logits (B, N, V), fp32: log-probabilities up to a constant."""
+        """tokens (B, N), parents (B, N) -> fp32 log-probabilities up to a constant, (B, N, V)."""
         total, *others = (
             member.step(tokens, parents).float().log_softmax(-1) for member in self.members
         )
-        for log_probs in others:
-            total = (
+        if self.mean == "log":
+            for log_probs in others:
                 total.add_(log_probs)
-                if self.mean == "log"
-                else torch.logaddexp(total, log_probs, out=total)
-            )
-        # Divided by their number: a constant for probabilities, but the very mean for logarithms.
-        return total.div_(len(self.members)) if self.mean == "log" else total
+            return total.div_(len(self.members))
+        for log_probs in others:
+            torch.logaddexp(total, log_probs, out=total)
+        return total  # not divided by the number of members, which is a constant
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """Go on with these sentences only; rows (B',)."""
+        """Drop all sentences but these; rows (B',)."""
         for member in self.members:
             member.keep(rows)

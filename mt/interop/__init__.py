@@ -1,4 +1,4 @@
-"""From a model folder to the format of another runtime, proved by asking both for the same.
+"""Models for and from other programs, each checked by asking both for the same probabilities.
 
-Takes: a model with its tokenizer and config. Gives: a folder that the other runtime reads.
+Takes: a model with its tokenizer and config. Gives: a folder that the other program reads.
 """
