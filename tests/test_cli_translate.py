@@ -269,5 +269,5 @@ def test_a_gpu_that_does_not_exist(mt: Mt, tiny_run: Path) -> None:
 
     name = f"cuda:{torch.cuda.device_count()}"
     message = refused(mt("translate", "-m", tiny_run, "--device", name, stdin=b"eins\n"))
-    assert message.startswith(f"--device: {name} is not there: torch ")
+    assert message.startswith(f"--device: {name} does not exist: torch ")
     assert message.endswith("; use cpu")

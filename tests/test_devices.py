@@ -1,4 +1,4 @@
-"""Which device and arithmetic are chosen, what is refused, and the seeds of random numbers."""
+"""Devices, precisions, compilation and random seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch._dynamo.exc import Unsupported
 
 from mt.errors import ConfigError
 from mt.runtime import devices, memory
-from mt.runtime.devices import Device, can_compile, choose_device, compiled, seed_everything
+from mt.runtime.devices import Device, can_compile, choose_device, compile_model, seed_everything
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -25,8 +25,8 @@ from mt.runtime.memory import (
 
 
 @pytest.fixture(autouse=True)
-def same_arithmetic_after() -> Iterator[None]:
-    """What is set for the whole process is set back."""
+def restore_matmul_precision() -> Iterator[None]:
+    """Restore the one setting of `choose_device` that later tests depend on."""
     matmul = torch.backends.mkldnn.matmul
     before = getattr(matmul, "fp32_precision", None)
     yield
@@ -35,15 +35,17 @@ def same_arithmetic_after() -> Iterator[None]:
 
 
 @pytest.fixture
-def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As if there were two GPUs without bf16."""
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
+    """Two pretended GPUs without bf16; yields the devices that `torch.cuda.set_device` gets."""
+    selected: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation
     )
     before = torch.backends.cuda.cudnn_sdp_enabled()
-    yield
+    yield selected
     torch.backends.cuda.enable_cudnn_sdp(before)
 
 
@@ -63,26 +65,44 @@ def message_of(name: str, precision: str = "auto") -> str:
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_without_a_gpu_it_is_the_cpu() -> None:
+def test_without_a_gpu_auto_is_the_cpu() -> None:
     device = choose_device("auto", "fp32")
     assert (device.device, device.dtype, device.is_cuda) == (
         torch.device("cpu"),
         torch.float32,
         False,
     )
-    assert str(device) == f"CPU in fp32, {torch.get_num_threads()} threads"
+    assert str(device) == "CPU in fp32, 1 thread"
     assert choose_device("cpu", "bf16").dtype == torch.bfloat16
 
 
-@pytest.mark.usefixtures("gpus")
-def test_with_gpus_it_is_the_first_or_the_one_named() -> None:
+def test_with_gpus_it_is_the_first_or_the_one_named(gpus: list[torch.device]) -> None:
     assert choose_device().device == torch.device("cuda")
-    assert choose_device("cuda:1", "fp32").device == torch.device("cuda", 1)
     assert choose_device("cpu", "fp32").device == torch.device("cpu")
+    assert gpus == []
+    assert choose_device("cuda:1", "fp32").device == torch.device("cuda", 1)
+    assert gpus == [torch.device("cuda", 1)]
+
+
+def test_the_gpu_is_selected_before_its_precisions_are_probed(
+    gpus: list[torch.device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe asks the current device, which would be GPU 0."""
+    selected_at_probe: list[list[torch.device]] = []
+
+    def probe(including_emulation: bool) -> bool:
+        selected_at_probe.append(list(gpus))
+        return not including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", probe)
+    assert choose_device("cuda:1").precision == "bf16"
+    assert choose_device("cuda", local_rank=0).device == torch.device("cuda", 0)
+    first, second = torch.device("cuda", 1), torch.device("cuda", 0)
+    assert selected_at_probe == [[first], [first, second]]
 
 
 @pytest.mark.usefixtures("gpus")
-def test_auto_on_a_gpu_is_bf16_where_it_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_on_a_gpu_is_bf16_if_supported(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("cuda").precision == "fp16"
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert choose_device("cuda").precision == "bf16"
@@ -92,7 +112,7 @@ def test_auto_on_a_gpu_is_bf16_where_it_has_it(monkeypatch: pytest.MonkeyPatch) 
     ("unit", "precision"),
     [("none", "fp32"), ("avx512_bf16", "bf16"), ("amx_tile", "bf16"), ("avx512_vnni", "fp32")],
 )
-def test_auto_on_a_cpu_is_bf16_where_it_is_fast(
+def test_auto_on_a_cpu_is_bf16_if_fast(
     unit: str, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("avx512_bf16", "amx_tile", "avx512_vnni"):
@@ -109,25 +129,25 @@ def test_auto_on_a_cpu_that_torch_cannot_describe_is_fp32(monkeypatch: pytest.Mo
 
 
 @pytest.mark.usefixtures("no_gpu")
-def test_what_is_no_device_is_refused() -> None:
+def test_an_unknown_device_is_refused() -> None:
     assert message_of("gpu") == "--device: must be auto, cpu, cuda or cuda:N, found 'gpu'"
     assert message_of("mps") == "--device: must be auto, cpu, cuda or cuda:N, found 'mps'"
     expected = (
-        f"--device: cuda is not there: torch {torch.__version__} sees no CUDA device; use cpu"
+        f"--device: cuda does not exist: torch {torch.__version__} sees no CUDA device; use cpu"
     )
     assert message_of("cuda") == expected
 
 
 @pytest.mark.usefixtures("gpus")
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_gpu_that_does_not_exist_is_refused() -> None:
     expected = (
-        f"--device: cuda:2 is not there: torch {torch.__version__} sees 2 CUDA devices; use cpu"
+        f"--device: cuda:2 does not exist: torch {torch.__version__} sees 2 CUDA devices; use cpu"
     )
     assert message_of("cuda:2") == expected
 
 
 @pytest.mark.usefixtures("gpus")
-def test_what_a_device_cannot_compute_in_is_refused() -> None:
+def test_an_unsupported_precision_is_refused() -> None:
     assert (
         message_of("cuda", "bf16") == "precision: this GPU has no bf16 arithmetic; use fp16 or fp32"
     )
@@ -139,20 +159,21 @@ def test_what_a_device_cannot_compute_in_is_refused() -> None:
     )
 
 
-# --- arithmetic -------------------------------------------------------------------------------
+# --- float32 products -------------------------------------------------------------------------
 
 
 def test_products_in_fp32_stay_exact() -> None:
-    """The faster product that a CPU is asked for must not be one that rounds to bf16 on the way."""
+    """The faster backend chosen for a CPU must not round to bf16 on the way."""
     choose_device("cpu", "fp32")
     generator = torch.Generator().manual_seed(1)
-    a, b = (torch.randn(256, 300, generator=generator), torch.randn(300, 200, generator=generator))
+    a = torch.randn(256, 300, generator=generator)
+    b = torch.randn(300, 200, generator=generator)
     exact = a.double() @ b.double()
     assert float(((a @ b).double() - exact).norm() / exact.norm()) < 1e-6
 
 
-def test_a_product_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a CPU with tiles for bf16."""
+def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU with AMX."""
     matmul = torch.backends.mkldnn.matmul
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has one product only")
@@ -169,7 +190,7 @@ def test_a_product_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert matmul.fp32_precision == "ieee"
 
 
-def test_all_cores_that_the_process_may_use_unless_told_otherwise(
+def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[int] = []
@@ -182,7 +203,7 @@ def test_all_cores_that_the_process_may_use_unless_told_otherwise(
     assert asked == [3]
 
 
-def test_small_products_take_the_other_way_and_only_for_a_while(
+def test_small_products_use_mkl_inside_the_block_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matmul = torch.backends.mkldnn.matmul
@@ -198,30 +219,32 @@ def test_small_products_take_the_other_way_and_only_for_a_while(
     with pytest.raises(ZeroDivisionError):
         fail()
     assert matmul.fp32_precision == "bf16"
-    matmul.fp32_precision = "tf32"  # another's choice is left alone
+    matmul.fp32_precision = "tf32"  # somebody else's choice is left alone
     with devices.small_products():
         assert matmul.fp32_precision == "tf32"
 
 
-@pytest.mark.parametrize("lacking", ["nothing", "a new GPU", "triton", "a compiler"])
-def test_compiling_takes_a_gpu_triton_and_a_compiler(
-    lacking: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["nothing", "a new GPU", "triton", "a compiler"])
+def test_compiling_needs_a_gpu_triton_and_a_compiler(
+    missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capability = (6, 1) if lacking == "a new GPU" else (7, 0)
+    capability = (6, 1) if missing == "a new GPU" else (7, 0)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(
-        devices.importlib.util, "find_spec", lambda _: None if lacking == "triton" else "found"
+        devices.importlib.util, "find_spec", lambda _: None if missing == "triton" else "found"
     )
     monkeypatch.setattr(
-        devices.shutil, "which", lambda name: name if lacking != "a compiler" else None
+        devices.shutil, "which", lambda name: name if missing != "a compiler" else None
     )
-    assert can_compile(Device(torch.device("cuda"), "bf16")) == (lacking == "nothing")
+    assert can_compile(Device(torch.device("cuda"), "bf16")) == (missing == "nothing")
     assert not can_compile(Device(torch.device("cpu"), "bf16"))
 
 
-def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` says so once and goes on; `true` insists; and on a CPU there is nothing to insist on."""
-    model, said, calls = torch.nn.ReLU(), list[str](), []
+def test_a_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` reports it once and continues; `true` raises, and is refused on a CPU."""
+    model = torch.nn.ReLU()
+    said: list[str] = []
+    calls: list[int] = []
 
     def broken(*_: torch.Tensor) -> torch.Tensor:
         calls.append(1)
@@ -229,20 +252,21 @@ def test_a_model_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(devices.torch, "compile", lambda _, dynamic: broken)
     monkeypatch.setattr(devices, "can_compile", lambda device: device.is_cuda)
-    gpu, x = Device(torch.device("cuda"), "bf16"), torch.tensor([-1.0, 2.0])
-    forward = compiled(model, "auto", gpu, said.append)
+    gpu = Device(torch.device("cuda"), "bf16")
+    x = torch.tensor([-1.0, 2.0])
+    forward = compile_model(model, "auto", gpu, said.append)
     assert [forward(x).tolist() for _ in range(3)] == [[0.0, 2.0]] * 3
     assert said == ["the model cannot be compiled, so it runs slower (no such kernel)"]
     assert len(calls) == 1
     with pytest.raises(Unsupported):
-        compiled(model, True, gpu, said.append)(x)
+        compile_model(model, True, gpu, said.append)(x)
     cpu = Device(torch.device("cpu"), "fp32")
-    assert compiled(model, "auto", cpu, said.append) is model
-    assert compiled(model, False, gpu, said.append) is model
+    assert compile_model(model, "auto", cpu, said.append) is model
+    assert compile_model(model, False, gpu, said.append) is model
     with pytest.raises(
         ConfigError, match=r"train\.compile: true takes a GPU .* use auto, which compiles where"
     ):
-        compiled(model, True, cpu, said.append)
+        compile_model(model, True, cpu, said.append)
 
 
 # --- seeds ------------------------------------------------------------------------------------
@@ -258,20 +282,20 @@ def test_the_same_seed_and_path_give_the_same_numbers() -> None:
     assert drawn(2**70 + 1, 7) == drawn(2**70 + 1, 7)
 
 
-def test_seeds_steps_and_ranks_do_not_meet() -> None:
+def test_no_two_seeds_steps_or_ranks_share_their_numbers() -> None:
     paths = [(seed, step, rank) for seed in range(10) for step in range(20) for rank in range(5)]
     assert len({drawn(*path) for path in paths}) == len(paths)
     assert len({drawn(1), drawn(1, 0), drawn(1, 0, 0), drawn(0, 1)}) == 4
 
 
-def test_neighbouring_steps_have_unrelated_numbers() -> None:
+def test_numbers_of_neighbouring_steps_are_uncorrelated() -> None:
     first = np.array([drawn(1, step)[0] for step in range(1000)])
     assert abs(first.mean() - 0.5) < 0.05
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.1
 
 
-def test_freed_memory_goes_back_to_the_system() -> None:
-    """A heap of small tensors with one in a hundred still in use: what lies between is given back."""
+def test_freed_memory_is_returned_to_the_system() -> None:
+    """Of many small tensors one in a hundred stays in use: the memory between them is returned."""
     status = Path("/proc/self/status")
     if not status.exists() or not hasattr(memory._c_library(), "malloc_trim"):
         pytest.skip("this C library cannot")
@@ -292,7 +316,7 @@ def test_freed_memory_goes_back_to_the_system() -> None:
     assert len(kept) == 25
 
 
-def test_peak_memory_is_what_the_system_says() -> None:
+def test_peak_memory_is_the_figure_of_the_system() -> None:
     status = Path("/proc/self/status")
     if not status.exists():
         pytest.skip("no /proc here to compare with")
@@ -305,14 +329,14 @@ def test_peak_memory_is_what_the_system_says() -> None:
 
 
 def fresh_pages(size: int) -> mmap.mmap:
-    """Memory that the process did not have before, unlike what it takes from its heap, and every page of it touched."""
+    """Memory outside the heap, which is new to the process; every page is touched."""
     held = mmap.mmap(-1, size)
     for start in range(0, size, mmap.PAGESIZE):
         held[start] = 1
     return held
 
 
-def test_the_peak_of_memory_begins_anew_when_asked_to() -> None:
+def test_the_peak_of_memory_can_be_reset() -> None:
     if not Path("/proc/self/clear_refs").exists():
         pytest.skip("no /proc here that could do it")
     cpu = torch.device("cpu")
@@ -325,7 +349,7 @@ def test_the_peak_of_memory_begins_anew_when_asked_to() -> None:
     assert with_it - 350 < peak_memory_mb(cpu) < with_it - 250
 
 
-def test_memory_that_could_be_had_is_counted_with_what_the_process_has() -> None:
+def test_available_memory_includes_what_the_process_has() -> None:
     before = resident_memory_mb()
     if before is None:
         pytest.skip("the system does not tell")
@@ -357,7 +381,8 @@ def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(devices, "_has_int8", lambda: False)
     assert choose_device("cpu", "int8", said.append).precision == "fp32"
     assert said == [
-        f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): in fp32 instead"
+        f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): "
+        "computing in fp32 instead"
     ]
     monkeypatch.setattr(devices, "_has_int8", lambda: True)
     chosen = choose_device("cpu", "int8", said.append)

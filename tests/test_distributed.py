@@ -207,7 +207,7 @@ def test_only_the_first_process_writes(alone: Path, together: Path) -> None:
         (run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)
     ]
     assert len(logs[0]) == len(logs[1])
-    assert " on CPU in fp32, 1 threads, 2 processes" in logs[1][0]
+    assert " on CPU in fp32, 1 thread, 2 processes" in logs[1][0]
     for name in ("samples/step-00000020.txt", "tokenizer.model", "store/train/src.tokens"):
         assert (alone / name).read_bytes() == (together / name).read_bytes()
 
@@ -638,7 +638,7 @@ main()
     [
         (100, False, "batch.tokens_per_batch: a batch of "),
         ("auto", False, "batch.tokens_per_batch: one sentence, "),
-        (100, True, "the memory of CPU in fp32, 1 threads is too small: "),
+        (100, True, "the memory of CPU in fp32, 1 thread is too small: "),
     ],
 )
 def test_what_does_not_fit_into_the_memory_of_one_process_is_told_once(
@@ -688,7 +688,7 @@ def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> N
     first, second = both(tmp_path, command)
     assert (first.code, second.code, second.err) == (2, 2, "")
     assert first.err == (
-        f"mt: rank 1: --device: cuda:4 is not there: torch {torch.__version__} sees 4 CUDA devices; start one process "
+        f"mt: rank 1: --device: cuda:4 does not exist: torch {torch.__version__} sees 4 CUDA devices; start one process "
         "for each GPU (torchrun --nproc-per-node=gpu), or use cpu\n"
     )
     assert not run.exists()
@@ -709,7 +709,9 @@ class Told(World):
 
 def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where each sees but one GPU, only its identity tells whether it is the same."""
-    monkeypatch.setattr("mt.training.launch.gpu_id", lambda device: "a" if device.is_cuda else None)
+    monkeypatch.setattr(
+        "mt.training.launch.gpu_uuid", lambda device: "a" if device.is_cuda else None
+    )
     gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
     assert agree_on_devices(gpu, Told(2, 3, 2, gpus=("c", "b", "a"))) is gpu
     assert agree_on_devices(cpu, Told(2, 3, 2, gpus=(None, None, None))) is cpu

@@ -112,7 +112,7 @@ def test_a_search_that_fails_is_found_before_the_first_update(
     monkeypatch.setattr(Translator, "translate", full)
     with pytest.raises(
         ConfigError,
-        match=r"^decode: translating data.valid or data.test does not fit into the memory of CPU in fp32, 1 threads: "
+        match=r"^decode: translating data.valid or data.test does not fit into the memory of CPU in fp32, 1 thread: "
         r"[\d,]+ MB were in use. Lower decode.beam_size or decode.max_len_factor, or choose a smaller model$",
     ):
         train(config_of(), tmp_path, "cpu")
@@ -124,7 +124,7 @@ def test_a_model_that_does_not_fit_is_told(
 ) -> None:
     monkeypatch.setattr(Updater, "__init__", full)
     with pytest.raises(
-        ConfigError, match=r"the memory of CPU in fp32, 1 threads is too small: .* a smaller model$"
+        ConfigError, match=r"the memory of CPU in fp32, 1 thread is too small: .* a smaller model$"
     ):
         train(config_of(), tmp_path, "cpu")
 
@@ -154,7 +154,7 @@ def test_a_dry_run_says_what_a_run_would_be(
     assert told["updates to do"] == f"8, {8 / int(updates[1]):.1f} epochs"
     assert told["vocabulary"] == "320"
     assert re.fullmatch(
-        r"\d+ sentences of up to \d+ tokens: [\d,]+ MB, on CPU in fp32, 1 threads",
+        r"\d+ sentences of up to \d+ tokens: [\d,]+ MB, on CPU in fp32, 1 thread",
         told["largest batch"],
     )
     assert re.fullmatch(r"0:00:0\d at \d\.\d\d s an update, validations not counted", told["time"])
@@ -442,7 +442,7 @@ def test_a_sentence_that_does_not_fit_is_no_matter_of_the_batch(
         train(config_of(batch={"tokens_per_batch": tokens}, data=data), tmp_path, "cpu")
     assert re.fullmatch(
         r"batch\.tokens_per_batch: one sentence, \d+ source and \d+ target tokens long, does not fit into the memory "
-        r"of CPU in fp32, 1 threads: [\d,]+ MB were in use\. Lower data\.max_tokens, or choose a smaller model",
+        r"of CPU in fp32, 1 thread: [\d,]+ MB were in use\. Lower data\.max_tokens, or choose a smaller model",
         str(error.value),
     )
 

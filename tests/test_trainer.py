@@ -686,7 +686,7 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
         train(config_of(BLIND), tmp_path, "cpu")
     message = re.fullmatch(
         r"batch\.tokens_per_batch: a batch of (\d+) sentences, (\d+) source and (\d+) target tokens long, does not fit "
-        r"into the memory of CPU in fp32, 1 threads: [\d,]+ MB were in use\. Lower it from 500 "
+        r"into the memory of CPU in fp32, 1 thread: [\d,]+ MB were in use\. Lower it from 500 "
         r"\(tokens_per_update keeps the training the same\), or set it to auto",
         str(error.value),
     )
@@ -700,7 +700,7 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     )  # not in a batch, but in what the optimiser keeps
     with pytest.raises(
         ConfigError,
-        match=r"the memory of CPU in fp32, 1 threads is too small: .* Lower batch\.tokens_",
+        match=r"the memory of CPU in fp32, 1 thread is too small: .* Lower batch\.tokens_",
     ):
         train(config_of(BLIND), tmp_path, "cpu")
 

@@ -1,4 +1,4 @@
-"""Every fact about the hardware: device, arithmetic, threads, and the seeds of random numbers."""
+"""Choosing and preparing the hardware: device, precision, threads, compilation, random seeds."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from mt.errors import ConfigError
 
-# Of what is not multiplied in whole numbers in the case of int8, which only decodes, on a CPU.
+# torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
+# weights, and everything else stays in float32.
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
@@ -26,23 +28,27 @@ DTYPES = {
 
 @dataclass(frozen=True)
 class Device:
-    """Where tensors live and in which arithmetic the model runs there."""
+    """A torch device and the precision in which the model computes on it."""
 
     device: torch.device
     precision: str  # one of DTYPES
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of activations."""
         return DTYPES[self.precision]
 
     @property
     def is_cuda(self) -> bool:
+        """Whether it is a GPU."""
         return self.device.type == "cuda"
 
     def __str__(self) -> str:
         name = torch.cuda.get_device_name(self.device) if self.is_cuda else "CPU"
-        threads = "" if self.is_cuda else f", {torch.get_num_threads()} threads"
-        return f"{name} in {self.precision}{threads}"
+        if self.is_cuda:
+            return f"{name} in {self.precision}"
+        threads = torch.get_num_threads()
+        return f"{name} in {self.precision}, {threads} thread{'s' * (threads != 1)}"
 
 
 def choose_device(
@@ -51,24 +57,26 @@ def choose_device(
     say: Callable[[str], None] = lambda _: None,
     local_rank: int | None = None,
 ) -> Device:
-    """The device called `name` (auto, cpu, cuda, cuda:1) made ready to compute in `precision`.
+    """Choose the device `name` (auto, cpu, cuda, cuda:1) and prepare it to compute in `precision`.
 
-    Of several processes on a machine each says its `local_rank`, and gets the GPU of that number.
-    int8 becomes fp32 on a CPU that would gain nothing by it; that is said.
-    Raises ConfigError where there is no such device or it cannot compute in that precision.
+    With several processes on a machine, `cuda` is the GPU number `local_rank`. int8 becomes fp32,
+    reported through `say`, on a CPU that is no faster at int8. Raises ConfigError if the device
+    does not exist or does not support the precision.
     """
     device = _find_device(name, local_rank)
     if device.type == "cpu":
         _prepare_cpu()
     else:
-        if local_rank is not None:
+        if device.index is not None:
+            # The bf16 probe, pinned memory and synchronisation address the current device.
             torch.cuda.set_device(device)
-        # cuDNN's attention plans anew for each shape, about a second each, and batches come in many shapes.
+        # cuDNN's attention plans again for each shape, about a second each, and batches have many.
         torch.backends.cuda.enable_cudnn_sdp(False)
     found = _find_precision(precision, device)
     if precision == "int8" != found:
         say(
-            f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): in {found} instead"
+            f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): "
+            f"computing in {found} instead"
         )
     return Device(device, found)
 
@@ -81,7 +89,7 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
             raise ConfigError(
                 f"--device: must be auto, cpu or cuda where several processes train, found {name}"
             )
-        # A queue may show each process one GPU alone.
+        # A batch system may make only one GPU visible to each process.
         name = f"cuda:{local_rank if torch.cuda.device_count() > 1 else 0}"
     try:
         device = torch.device(name)
@@ -91,20 +99,21 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
         raise ConfigError(f"--device: must be auto, cpu, cuda or cuda:N, found {name!r}")
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
-        here = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
+        visible = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         fewer = (
             "start one process for each GPU (torchrun --nproc-per-node=gpu), or "
             if local_rank and count
             else ""
         )
         raise ConfigError(
-            f"--device: {name} is not there: torch {torch.__version__} sees {here}; {fewer}use cpu"
+            f"--device: {name} does not exist: torch {torch.__version__} sees {visible}; "
+            f"{fewer}use cpu"
         )
     return device
 
 
-def gpu_id(device: Device) -> str | None:
-    """What tells a GPU from all others, whatever number it has in a process; None for a CPU."""
+def gpu_uuid(device: Device) -> str | None:
+    """The UUID of a GPU, the same in every process whatever its index there; None for a CPU."""
     return str(torch.cuda.get_device_properties(device.device).uuid) if device.is_cuda else None
 
 
@@ -138,7 +147,7 @@ def _find_precision(name: str, device: torch.device) -> str:
 
 
 def _has_int8() -> bool:
-    """Whether torch and this CPU multiply whole numbers of 8 bits fast, and without loss in the sums (VNNI, AMX)."""
+    """Whether torch and this CPU have fast int8 products with exact int32 sums (VNNI, AMX)."""
     vnni = any(getattr(torch.cpu, f"_is_{unit}_supported", bool)() for unit in ("vnni", "amx_tile"))
     return (
         vnni
@@ -148,9 +157,9 @@ def _has_int8() -> bool:
 
 
 def _prepare_cpu() -> None:
-    """Threads, denormals, and the faster of torch's two ways to multiply float32 matrices."""
-    # oneDNN and torch keep compiled products for later use, 1,024 each, 0.5 MB apiece; but batches rarely have the
-    # shape of an earlier one. Training on batches of 4,096 tokens, d_model 256: 1.3 GB instead of 2.0, as fast.
+    """Set threads, denormals, and the faster of torch's two backends for float32 products."""
+    # oneDNN and torch cache 1,024 compiled products each, 0.5 MB apiece, but batches rarely repeat
+    # a shape. Training on batches of 4,096 tokens, d_model 256: 1.3 GB instead of 2.0, as fast.
     for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(variable, "64")
     torch.set_flush_denormal(True)
@@ -163,25 +172,26 @@ def _prepare_cpu() -> None:
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     if matmul is None or not hasattr(matmul, "fp32_precision"):
         return
-    # "bf16" only permits lower precision; what it does on a CPU without tiles for it is to hand float32
-    # products to oneDNN, which is 2.4 times faster than MKL on AMD and as exact. Where it really rounds
-    # (AMX), the error of a product tells, and the permission is taken back.
+    # "bf16" only permits lower precision. A CPU without AMX then computes float32 products with
+    # oneDNN, which is 2.4 times faster than MKL on AMD and as exact. A CPU that really rounds shows
+    # it in the error of a product, and gets its old setting back.
     before = matmul.fp32_precision
     matmul.fp32_precision = "bf16"
     generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randn(64, 512, generator=generator), torch.randn(512, 512, generator=generator))
+    a = torch.randn(64, 512, generator=generator)
+    b = torch.randn(512, 512, generator=generator)
     exact = a.double() @ b.double()
     if float(((a @ b).double() - exact).norm() / exact.norm()) > 1e-5:
         matmul.fp32_precision = before
 
 
 def prepare_worker() -> None:
-    """Make a fresh process on the CPU as `choose_device` has made the first one."""
+    """Prepare a worker process on the CPU as `choose_device` has prepared the main process."""
     _prepare_cpu()
 
 
 def can_compile(device: Device) -> bool:
-    """Whether torch.compile has what it takes on this GPU: Triton, compute capability 7.0, a C compiler."""
+    """Whether torch.compile can work: a GPU of compute capability 7.0, Triton, a C compiler."""
     compilers = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
     return (
         device.is_cuda
@@ -192,26 +202,27 @@ def can_compile(device: Device) -> bool:
 
 
 def check_compile(wanted: bool | str, device: Device) -> None:
-    """Raises ConfigError where `train.compile: true` insists on what is not possible here."""
+    """Raise ConfigError if `train.compile` is true and the device cannot compile."""
     if wanted is True and not can_compile(device):
         raise ConfigError(
-            "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C compiler, and not "
-            "all of them are here; use auto, which compiles where that is possible"
+            "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C "
+            "compiler, and not all of them were found; use auto, which compiles where it can"
         )
 
 
-def compiled(
+def compile_model(
     model: nn.Module, wanted: bool | str, device: Device, say: Callable[[str], None]
 ) -> Callable[..., Any]:
-    """`train.compile`: the model, compiled where that is wanted; `auto` means where it can work and pays.
+    """Compile the model as `train.compile` wants it: true, false, or `auto` for where it can.
 
-    On a GPU the many small kernels between products are fused. What cannot be compiled after all is said, and the
-    model runs as it is. Raises ConfigError where compiling is insisted on and not possible.
+    Compilation fuses the small kernels between matrix products on a GPU. If it fails with `auto`,
+    that is reported through `say`, and the model runs uncompiled. Raises ConfigError if it is
+    required and impossible.
     """
     check_compile(wanted, device)
     if not wanted or not can_compile(device):
         return model
-    from torch._dynamo.exc import TorchDynamoException  # a second to import
+    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
 
     fused: Callable[..., Any] = torch.compile(model, dynamic=True)
 
@@ -231,7 +242,7 @@ def compiled(
 
 @contextmanager
 def small_products() -> Iterator[None]:
-    """Inside, float32 products on a CPU go to MKL even where `_prepare_cpu` chose oneDNN for the large ones."""
+    """Inside, MKL computes float32 products on a CPU: it is faster than oneDNN at small ones."""
     matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
     before = getattr(matmul, "fp32_precision", None)
     if before != "bf16":
@@ -245,12 +256,6 @@ def small_products() -> Iterator[None]:
 
 
 def seed_everything(seed: int, *path: int) -> None:
-    """Seed torch from (seed, path...), such as (seed, step, rank): the same numbers wherever a run resumes."""
-    mixed = seed % 2**63
-    for part in path:
-        # One round of splitmix64: neighbouring steps must not give neighbouring seeds.
-        mixed = (mixed + 0x9E3779B97F4A7C15 * (part + 1)) % 2**64
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) % 2**64
-        mixed ^= mixed >> 31
-    torch.manual_seed(mixed % 2**63)
+    """Seed torch from (seed, path...), such as (seed, step, rank): no generator state to save."""
+    sequence = np.random.SeedSequence(seed, spawn_key=path)
+    torch.manual_seed(int(sequence.generate_state(1, np.uint64)[0]))

@@ -1,4 +1,7 @@
-"""How much memory is used and how much there is, on a GPU and on the machine; and what becomes of freed memory."""
+"""Memory of a GPU or of this process: how much is used, how much is available, and freeing it.
+
+psutil knows neither a container's limit nor how to reset the peak, so /proc is read here anyway.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from mt.runtime.devices import Device
 
 
 def release_freed_memory() -> None:
-    """Give what was freed back to the system, where the C library can (glibc).
+    """Return freed memory to the operating system, if the C library can (glibc).
 
-    Tensors of ever new sizes leave holes in the heap: training on batches of 4,096 tokens, d_model 256, grows to
-    2.1 GB within 60 updates, of which 1 GB is in use. One call takes 0.1 s.
+    Tensors of many sizes fragment the heap: training on batches of 4,096 tokens, d_model 256, grows
+    to 2.1 GB within 60 updates, of which 1 GB is in use. One call takes 0.1 s.
     """
     trim = getattr(_c_library(), "malloc_trim", None)
     if trim is not None:
@@ -28,15 +31,18 @@ def release_freed_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let what was freed be used again by this process, where the C library can (glibc), not given back at once.
+    """Keep freed memory in this process for reuse, if the C library can (glibc).
 
-    Large tensors are otherwise new pages each time, and a first touch of each costs more than what is computed there:
-    a step of decoding does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 % faster.
+    Otherwise each large tensor gets new pages, and touching them first costs more than computing on
+    them: a decoding step does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 %
+    faster.
     """
     mallopt = getattr(_c_library(), "mallopt", None)
     if mallopt is not None:
-        trim_threshold, mmap_threshold = -1, -3
-        # Older ones take 32 MB at most. Both or none: to set one stops the C library from adapting the other.
+        trim_threshold = -1
+        mmap_threshold = -3
+        # Older versions accept at most 32 MB. Setting one threshold stops glibc from adapting the
+        # other, so set both or none.
         if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):
             mallopt(trim_threshold, 1 << 30)
 
@@ -45,31 +51,29 @@ def keep_freed_memory() -> None:
 def _c_library() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(None)
-    except (OSError, TypeError):  # TypeError: Windows wants a name
+    except (OSError, TypeError):  # TypeError: Windows requires a name
         return None
 
 
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory used so far, in MB: of the GPU, or of this process on a CPU."""
+    """Peak memory in MB: of tensors on the GPU, or of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e6
     if (peak := _from_proc("/proc/self/status", "VmHWM")) is not None:
         return peak
     import resource
 
-    # In kB, but on macOS in bytes.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-        1e6 if sys.platform == "darwin" else 1e3
-    )
+    peak_rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_rss / (1e6 if sys.platform == "darwin" else 1e3)  # macOS counts in bytes, not kB
 
 
 def resident_memory_mb() -> float | None:
-    """Memory of this process now, in MB; None where the system does not tell."""
+    """Resident memory of this process in MB; None where there is no /proc."""
     return _from_proc("/proc/self/status", "VmRSS")
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let `peak_memory_mb` begin anew, where that can be done: on GPUs and on Linux."""
+    """Reset what `peak_memory_mb` returns; possible on GPUs and on Linux."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
@@ -79,18 +83,19 @@ def reset_peak_memory(device: torch.device) -> None:
 
 @contextmanager
 def explain_out_of_memory(device: Device) -> Iterator[None]:
-    """What does not fit into the memory of a GPU while training becomes a ConfigError."""
+    """Turn an out-of-memory error while training into a ConfigError with a remedy."""
     try:
         yield
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "
-            "batch.tokens_per_batch (tokens_per_update keeps the training the same), or choose a smaller model"
+            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in "
+            "use. Lower batch.tokens_per_batch (tokens_per_update keeps the training the same), or "
+            "choose a smaller model"
         ) from error
 
 
 def available_memory_mb(device: torch.device) -> float:
-    """Memory that this process has or could get, in MB: of the GPU, or of the machine."""
+    """Memory in MB that this process has or could get, of the GPU or of the machine."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return (free + torch.cuda.memory_reserved(device)) / 1e6
@@ -98,26 +103,22 @@ def available_memory_mb(device: torch.device) -> float:
     free_mb = _from_proc("/proc/meminfo", "MemAvailable")
     if free_mb is None:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6
-    # A container may be allowed less than the machine has.
+    # A container's limit may be below the machine's memory: cgroup version 2, then version 1.
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
     ):
         with suppress(OSError, ValueError):
             group = Path("/sys/fs/cgroup")
-            free_mb = min(
-                free_mb, (int((group / limit).read_text()) - int((group / used).read_text())) / 1e6
-            )
+            left = int((group / limit).read_text()) - int((group / used).read_text())
+            free_mb = min(free_mb, left / 1e6)
     return own + max(0.0, free_mb)
 
 
 def _from_proc(path: str, name: str) -> float | None:
-    """A figure of Linux's, in MB."""
+    """The value of `name` in a file of /proc, converted from KiB to MB; None without it."""
     with suppress(OSError, StopIteration):
         lines = Path(path).read_text(encoding="utf-8").splitlines()
-        return (
-            int(next(line for line in lines if line.startswith(f"{name}:")).split()[1])
-            / 1e3
-            * 1.024
-        )
+        line = next(line for line in lines if line.startswith(f"{name}:"))
+        return int(line.split()[1]) * 1.024 / 1e3
     return None

@@ -12,7 +12,7 @@ from mt.data.corpus import check_sources
 from mt.data.store import known_facts
 from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
-from mt.runtime.devices import Device, check_compile, choose_device, gpu_id
+from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
 from mt.training.checkpoints import tidy
@@ -79,7 +79,7 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
         return device
 
     own = world.all_or_raise(found)
-    gpus = world.all_gather(gpu_id(own))
+    gpus = world.all_gather(gpu_uuid(own))
 
     def not_shared() -> Device:
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:

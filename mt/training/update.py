@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.runtime.devices import Device, compiled, seed_everything
+from mt.runtime.devices import Device, compile_model, seed_everything
 from mt.runtime.distributed import World
 from mt.runtime.memory import peak_memory_mb, release_freed_memory
 from mt.training.finetune import freeze
@@ -56,7 +56,7 @@ class Updater:
         self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.replica = world.wrap(self.model)
-        self.forward: Any = compiled(self.replica, config.train.compile, device, say)
+        self.forward: Any = compile_model(self.replica, config.train.compile, device, say)
         # Updates in a row whose gradient was not finite; on the device, so that nothing waits.
         self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
 
