@@ -1,21 +1,21 @@
-"""What the user, the data or the training did wrong; never a defect of `mt` itself.
+"""Errors that are the user's to fix, never a defect of `mt` itself.
 
 The command line prints the message of an `MtError` without a traceback and exits with its code.
 """
 
 
 class MtError(Exception):
-    """A fault with a remedy: the message names what, where, required, found and what to do."""
+    """Base class; the message names what, where, required, found, and the remedy."""
 
     exit_code = 2
 
 
 class ConfigError(MtError):
-    """A config file, a `--set` or a combination of settings that cannot work."""
+    """An invalid config file, `--set` or combination of settings."""
 
 
 class DataError(MtError):
-    """A corpus, input file or output place that cannot be used as it is."""
+    """A corpus, input file or output path that cannot be used as it is."""
 
 
 class CheckpointError(MtError):
@@ -23,23 +23,23 @@ class CheckpointError(MtError):
 
 
 class NonFiniteError(CheckpointError):
-    """A model that gives nan or infinities where it should give probabilities."""
+    """A model whose output probabilities are NaN or infinite."""
 
 
 class TrainingDivergedError(MtError):
-    """Training gave up: the loss or its gradient stopped being a number."""
+    """Training gave up: the loss or its gradient was non-finite too often."""
 
     exit_code = 3
 
 
 class RankLostError(MtError):
-    """Another process of the same training has gone; this one has no fault, and could go on with a new one."""
+    """Another rank of the same training has died; a restart of all ranks can resume."""
 
-    exit_code = 75  # as sysexits.h has it for what is worth trying again
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h: worth another try
 
 
 class OtherRankFailedError(MtError):
-    """Another process of the same training has said what is wrong: this one ends without a word."""
+    """Another rank has reported the error: this one exits silently, with the same exit code."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__("")

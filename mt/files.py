@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all: written beside their place, flushed to disk, renamed."""
+"""Atomic file writing: to a temporary file beside the target, flushed to disk, renamed."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from typing import BinaryIO
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that takes its place only when the block ends well. Raises OSError.
+    """A binary file that replaces `path` only if the block succeeds. Raises OSError.
 
-    Behind a link it is the file meant that is replaced; a pipe or device is written to as it stands.
+    Behind a symbolic link the target is replaced. A pipe or device is written to directly.
     """
     path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:
             yield file
         return
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with beside.open("wb") as file:
+        with partial.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        partial.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write bytes, or text as UTF-8, to `path` at one stroke. Raises OSError."""
+    """Write bytes, or text as UTF-8, to `path` atomically. Raises OSError."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
 def sync_files(folder: Path) -> None:
-    """Make the content of the files inside `folder` survive a power cut."""
+    """Flush the files inside `folder` to disk, so that their content survives a power cut."""
     for path in folder.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames inside `folder` survive a power cut."""
+    """Flush `folder` itself to disk, so that renames inside it survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -55,7 +55,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hex digest of a file's content."""
+    """Hex SHA-256 digest of a file's content."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
         while block := file.read(1 << 20):
