@@ -146,7 +146,7 @@ def test_rows_follow_their_pieces(
             f"{'joint' if joint else label} vocabulary: {len(both)} pieces kept, "
             f"{len(ours) - len(both)} new, {len(theirs) - len(both)} dropped"
         ) in tuned.log
-    assert not any(line.startswith("tokenizer: kept") for line in tuned.log)
+    assert not any(line.startswith("tokenizer: taken") for line in tuned.log)
 
 
 def test_a_piece_that_no_old_piece_spells_stays_random(
