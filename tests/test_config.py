@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import example, given, settings
@@ -44,9 +45,11 @@ def flat(tree: dict[str, Any]) -> dict[str, Any]:
 # --- shipped configs --------------------------------------------------------------------------
 
 
-def test_shipped_configs_are_those_of_the_design() -> None:
+def test_shipped_configs() -> None:
     assert shipped_configs() == [
         "base.yaml",
+        "chiasson-vaila.yaml",
+        "coding-details.yaml",
         "iwslt14.yaml",
         "multi30k.yaml",
         "tiny.yaml",
@@ -114,6 +117,45 @@ def test_vaswani2017_is_the_paper() -> None:
     assert config.train.keep_last == 5
     assert (config.decode.beam_size, config.decode.length_penalty) == (4, 0.6)
     assert (config.decode.max_len_factor, config.decode.max_len_extra) == (1.0, 50)
+
+
+def test_chiasson_vaila_is_the_document() -> None:
+    """`attention-and-transformers-background.txt`, as far as it states values."""
+    config = load_config("chiasson-vaila.yaml").config
+    model, optim = config.model, config.optim
+    assert (model.d_model, model.n_heads, model.d_ff) == (512, 8, 1024)
+    assert (model.norm, model.activation, model.positions) == ("post", "relu", "sinusoidal")
+    assert (model.attention_bias, model.output_bias, model.tie_embeddings) == (False, False, False)
+    assert (model.dropout, model.attention_dropout, model.activation_dropout) == (0.0, 0.0, None)
+    assert (config.tokenizer.joint, config.tokenizer.vocab_size) == (False, 10_000)
+    assert (config.data.src_lang, config.data.tgt_lang) == ("fr", "en")
+    assert optim.label_smoothing == 0.0
+    assert config.decode.beam_size == 1
+
+
+def test_chiasson_vaila_takes_one_sentence_per_update() -> None:
+    from mt.data.batches import Plan
+    from mt.data.store import Store
+
+    lengths = np.array([1, 7, 3, 3, 20, 5])
+    starts = lengths.cumsum() - lengths
+    ids = np.arange(lengths.sum())
+    store = Store(ids, ids, lengths, lengths, starts, starts, (len(lengths),), "", "")
+    batch = load_config("chiasson-vaila.yaml").config.batch
+    updates = Plan(store, [1.0], batch, seed=1).updates(epoch=0)
+    assert sorted(np.concatenate(update).tolist() for update in updates) == [[i] for i in range(6)]
+
+
+def test_coding_details_is_the_document() -> None:
+    """`transformer-coding-details.txt`, as far as it states values; the rest is the 2017 base."""
+    config = load_config("coding-details.yaml").config
+    model = config.model
+    assert (model.d_model, model.n_heads, model.d_ff) == (512, 8, 2048)
+    assert (model.norm, model.activation, model.positions) == ("pre", "relu", "sinusoidal")
+    assert (model.attention_bias, model.output_bias, model.tie_embeddings) == (True, True, False)
+    assert not config.tokenizer.joint
+    assert (config.data.src_lang, config.data.tgt_lang) == ("de", "en")
+    assert config.decode.beam_size == 1
 
 
 def test_paths_of_recipes_are_those_of_the_corpora() -> None:
@@ -207,7 +249,8 @@ def test_training_needs_a_text() -> None:
     with pytest.raises(ConfigError) as caught:
         require_training_data(Config())
     assert str(caught.value) == (
-        "data.train: must name at least one text to train on, found none; add - {src: FILE, tgt: FILE} below it"
+        "data.train: must name at least one text to train on, found none; "
+        "add - {src: FILE, tgt: FILE} below it"
     )
 
 
@@ -250,7 +293,7 @@ def test_missing_config(
         Path(file).touch()
     with pytest.raises(ConfigError) as caught:
         load_config(name)
-    shipped = "base.yaml, iwslt14.yaml, multi30k.yaml, tiny.yaml, vaswani2017.yaml, wmt14.yaml"
+    shipped = ", ".join(shipped_configs())
     assert str(caught.value) == (
         f"--config {name}: must be a file or the name of a shipped config ({shipped}), {found}"
     )

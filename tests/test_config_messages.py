@@ -63,7 +63,8 @@ optim:
         ),
         (
             "train: {max_steps: }",
-            "train.max_steps: must be a whole number, found nothing (null); leave the key out for its default",
+            "train.max_steps: must be a whole number, found nothing (null); leave the "
+            "key out for its default",
         ),
         ("optim: {eps: true}", "optim.eps: must be a number, found true"),
         ("optim: {eps: [1]}", "optim.eps: must be a number, found a list"),
@@ -97,7 +98,8 @@ optim:
         ("model: {attention_dropout: 1.5}", "model.attention_dropout: must be below 1, found 1.5"),
         (
             "model: {attention_dropout: null}",
-            "model.attention_dropout: must be a number, found nothing (null); leave the key out for its default",
+            "model.attention_dropout: must be a number, found nothing (null); leave "
+            "the key out for its default",
         ),
         (
             "model: {activation_dropout: -0.1}",
@@ -145,12 +147,14 @@ optim:
         ),
         (
             "tokenizer: {vocab_size: 260}",
-            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with byte_fallback, found 260",
+            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) "
+            "with byte_fallback, found 260",
         ),
         ("tokenizer: {sampling_alpha: 0}", "tokenizer.sampling_alpha: must be above 0, found 0"),
         (
             "tokenizer: {sampling_alpha: 1}",
-            "tokenizer.sampling_alpha: must be below 1 with type bpe (the share of merges skipped), found 1.0",
+            "tokenizer.sampling_alpha: must be below 1 with type bpe (the share of "
+            "merges skipped), found 1.0",
         ),
         (
             "optim: {schedule: noam}",
@@ -162,11 +166,13 @@ optim:
         ),
         (
             "optim: {schedule: cosine}\ntrain: {max_steps: 4000}",
-            "optim.warmup_steps: must be below train.max_steps (4000) with schedule cosine, found 4000",
+            "optim.warmup_steps: must be below train.max_steps (4000) with schedule "
+            "cosine, found 4000",
         ),
         (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
-            "data.valid.name: is the configuration of a data set, found 'de-en' without path; add path",
+            "data.valid.name: is the configuration of a data set, found 'de-en' "
+            "without path; add path",
         ),
         # not YAML, or not a config
         ("", f"must have sections ({SECTIONS}), found an empty file"),
@@ -175,7 +181,8 @@ optim:
         ("base", f"must have sections ({SECTIONS}), found 'base'"),
         (
             "model:\n  d_ff: 8\n  norm: pre\n  d_ff: 9",
-            "line 4, column 3: not valid YAML: the key d_ff is already in line 2; remove one of the two",
+            "line 4, column 3: not valid YAML: the key d_ff is already in line 2; "
+            "remove one of the two",
         ),
         (
             "model:\n\td_ff: 8",
@@ -194,7 +201,8 @@ optim:
         ),
         (
             "? [a]\n: 1",
-            "line 1, column 3: not valid YAML: a key must be a word; check this line and the one above it",
+            "line 1, column 3: not valid YAML: a key must be a word; check this line "
+            "and the one above it",
         ),
         ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long or keys too deep"),
@@ -274,15 +282,18 @@ def test_faults_are_errors_of_the_user() -> None:
         ),
         (
             "model={d_ff: 3}",
-            "--set model={d_ff: 3}: must name one key, found a whole section; write model.KEY=value",
+            "--set model={d_ff: 3}: must name one key, found a whole section; write "
+            "model.KEY=value",
         ),
         (
             "data.train.src=c",
-            "--set data.train.src=c: data.train is a list; say which entry, such as data.train[0].src",
+            "--set data.train.src=c: data.train is a list; say which entry, such as "
+            "data.train[0].src",
         ),
         (
             "data.train[2].src=c",
-            "--set data.train[2].src=c: data.train has 1 entries; set data.train[1] or data.train=[...]",
+            "--set data.train[2].src=c: data.train has 1 entries; set data.train[1] or "
+            "data.train=[...]",
         ),
         (
             "model.d_ff.x=3",
