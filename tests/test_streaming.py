@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import mt_command
+from conftest import Mt, mt_command, refused
 
 from mt.decoding.streaming import open_output, read_input, windows, write_lines
 from mt.errors import ConfigError, DataError
@@ -245,3 +245,45 @@ def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError) as caught, open_output("-"):
         raise AssertionError("nothing must be translated")
     assert str(caught.value) == "stdout: is closed; give an output file with -o"
+
+
+def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """By name, through a link of either kind, and where the unfinished output would stand."""
+    text, other = tmp_path / "text", tmp_path / "other"
+    text.write_bytes(b"eins\n")
+    other.write_bytes(b"one\n")
+    (tmp_path / "symlink").symlink_to(text)
+    (tmp_path / "hardlink").hardlink_to(text)
+    (tmp_path / "job.partial").symlink_to(text)
+    for name in ("text", "symlink", "hardlink", "../" + tmp_path.name + "/text", "job"):
+        output = tmp_path / name
+        message = f"--output {output}: is the same file as {{}} ({text}), which would be lost; "
+        translated = refused(mt("translate", "-m", tiny_run, text, "-o", output))
+        assert translated.startswith(message.format("the input"))
+        forced = refused(mt("translate", "-m", tiny_run, other, "--prefix", text, "-o", output))
+        assert forced.startswith(message.format("--prefix"))
+        if name == "job":  # only `mt translate` writes to NAME.partial first
+            continue
+        for sides in (["--src", text, "--tgt", other], ["--src", other, "--tgt", text]):
+            scored = refused(mt("score", "-m", tiny_run, *sides, "-o", output))
+            assert scored.startswith(message.format("--src" if sides[1] == text else "--tgt"))
+    assert text.read_bytes() == b"eins\n"
+
+
+def test_a_standard_stream_over_input_is_refused(
+    run_mt: Callable[..., subprocess.CompletedProcess[str]], tiny_run: Path, tmp_path: Path
+) -> None:
+    """`mt translate text >> text` would read its own output without end."""
+    text = tmp_path / "text"
+    text.write_bytes(b"eins\n")
+    with text.open("ab") as appended:
+        ended = run_mt(
+            "translate", "-m", tiny_run, text, stdout=appended, stderr=-1, capture_output=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("mt: --output stdout: is the same file as the input")
+    with text.open("rb") as stdin:
+        ended = run_mt("translate", "-m", tiny_run, "-o", text, stdin=stdin)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"mt: --output {text}: is the same file as the input (-)")
+    assert text.read_bytes() == b"eins\n"

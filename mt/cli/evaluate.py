@@ -73,13 +73,14 @@ def score(
     mt score --model runs/base --src test.de --tgt test.en --json -o scores.jsonl
     """
     from mt.decoding.scoring import Scorer, format_scored
-    from mt.decoding.streaming import open_output, read_input, write_lines
+    from mt.decoding.streaming import open_output, read_input, refuse_overwrite, write_lines
     from mt.errors import ConfigError
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
+    refuse_overwrite(output, {"--src": src, "--tgt": tgt})
     sources = read_input(src)
     targets = read_input(tgt)
     chosen = choose_device(device, precision, say)

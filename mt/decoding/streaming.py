@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
 import queue
+import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from mt.data.text_files import decode_lines, read_lines
 from mt.decoding.formats import LineFormat
@@ -106,6 +108,35 @@ def _with_remedy(lines: Iterator[str]) -> Iterator[str]:
         raise DataError(
             f"{error}. Or give --errors replace, which turns them into U+FFFD"
         ) from None
+
+
+def refuse_overwrite(output: str, inputs: Mapping[str, str | Path | None]) -> None:
+    """Raise ConfigError if writing `output` would destroy one of the inputs, also through links.
+
+    `inputs`: files by the option that names them; `-` is stdin, None is not given.
+    """
+    targets = [output, f"{output}.partial"]
+    for option, name in inputs.items():
+        source = None if name is None else _regular_file(str(name), sys.stdin)
+        if source is None:
+            continue
+        for target in targets:
+            place = _regular_file(target, sys.stdout)
+            if place is not None and os.path.samestat(source, place):
+                shown = "stdout" if output == "-" else output
+                raise ConfigError(
+                    f"--output {shown}: is the same file as {option} ({name}), which would be lost; "
+                    "name another file"
+                )
+
+
+def _regular_file(name: str, standard: TextIO | None) -> os.stat_result | None:
+    """Return the status of a file, or of a standard stream (`-`); None if it is not a file."""
+    try:
+        status = os.stat(name) if name != "-" else os.fstat(standard.fileno() if standard else -1)
+    except (OSError, ValueError):  # ValueError: a stream of Python's own, without a descriptor
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from mt.data.text_files import read_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.options import Sampling, SearchOptions, sampling_of
 from mt.decoding.resume import ResumableOutput
-from mt.decoding.streaming import open_output, read_input, translate_lines
+from mt.decoding.streaming import open_output, read_input, refuse_overwrite, translate_lines
 from mt.decoding.translate import Translator, load_translator
 from mt.errors import ConfigError
 from mt.files import sha256_of
@@ -110,8 +110,9 @@ def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> Non
         raise ConfigError("--resume: continues an output file; name it with -o")
     search = options.search_options()
     line_format = options.format_of_lines()
-    lines = read_input(options.source, options.errors)
     prefix = options.prefix
+    refuse_overwrite(options.output, {"the input": options.source, "--prefix": prefix})
+    lines = read_input(options.source, options.errors)
     prefixes = None if prefix is None else read_lines(prefix, "--prefix")
     output = ResumableOutput(options.resume)
     output.made_with["--prefix"] = (
