@@ -22,7 +22,7 @@ def rendered(form: LineFormat, line: str, one: Translation, number: int = 1) -> 
 
 
 def test_text() -> None:
-    assert LineFormat().extract("a\tb", 1) == "a\tb"
+    assert LineFormat().extract("a\tb", "x") == "a\tb"
     assert rendered(LineFormat(), "a", TWO) == ["one"]
     assert rendered(LineFormat(), "", BLANK) == [""]
     assert rendered(LineFormat(scores=True), "a", TWO) == ["-0.5000\tone"]
@@ -40,8 +40,8 @@ def test_text() -> None:
 
 def test_tsv() -> None:
     form = LineFormat("tsv", column=2)
-    assert form.extract("id\teins zwei\tx", 1) == "eins zwei"
-    assert form.extract(" \t ", 1) == " \t "  # a blank line
+    assert form.extract("id\teins zwei\tx", "x") == "eins zwei"
+    assert form.extract(" \t ", "x") == " \t "  # a blank line
     assert rendered(form, "id\teins\tx", TWO) == ["id\teins\tx\tone"]
     assert rendered(LineFormat("tsv", scores=True), "eins", ALIGNED) == ["eins\t-0.5000\tone\t0-0"]
     assert rendered(LineFormat("tsv", n_best=2), "eins", TWO) == [
@@ -49,17 +49,17 @@ def test_tsv() -> None:
         "eins\t-1.2500\ttwo",
     ]
     with pytest.raises(DataError) as error:
-        form.extract("eins", 1204)
+        form.extract("eins", "in.tsv, line 1,204")
     assert str(error.value) == (
-        "line 1,204: --column 2 is asked for, but the line has 1; "
+        "in.tsv, line 1,204: --column 2 is asked for, but the line has 1; "
         "columns are separated by tabs and counted from 1"
     )
 
 
 def test_jsonl() -> None:
     form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
-    assert form.extract(line, 1) == "grün\u2028"
-    assert form.extract(" ", 1) == " "
+    assert form.extract(line, "x") == "grün\u2028"
+    assert form.extract(" ", "x") == " "
     assert rendered(form, " ", BLANK) == [" "]
     (found,) = rendered(form, line, TWO)
     assert json.loads(found) == {**json.loads(line), "translation": "one"}
@@ -75,7 +75,13 @@ def test_jsonl() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 3: must be a JSON object, cannot be read: Expecting property name"),
+        (
+            '{"text": eins}',
+            "line 3, character 10: cannot be read as JSON: Expecting value; every line must be one "
+            "JSON object, found '{\"text\": eins}'",
+        ),
+        ("[" * 99999, "line 3: cannot be read as JSON: "),
+        ('{"text": ' + "9" * 5000 + "}", "line 3: cannot be read as JSON: "),
         ("[1]", "line 3: must be a JSON object, found '[1]'"),
         ("{}", "line 3: --field text must hold a text, its fields are none"),
         (
@@ -91,7 +97,7 @@ def test_jsonl() -> None:
 )
 def test_json_that_cannot_be_used(line: str, message: str) -> None:
     with pytest.raises(DataError) as error:
-        LineFormat("jsonl").extract(line, 3)
+        LineFormat("jsonl").extract(line, "line 3")
     assert str(error.value).startswith(message)
 
 
@@ -105,7 +111,7 @@ def test_half_a_character_comes_back_as_it_came() -> None:
     """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot."""
     line = json.dumps({"text": "grün \ud83d", "note": "\ude00", "whole": "\U0001f600"})
     form = LineFormat("jsonl")
-    assert form.extract(line, 1) == "grün \ufffd"
+    assert form.extract(line, "x") == "grün \ufffd"
     (found,) = rendered(form, line, TWO)
     assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
 
@@ -125,4 +131,6 @@ def test_formats_of_a_model(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     said = refused(
         mt("translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 3)
     )
-    assert said.startswith("line 1: --column 3 is asked for, but the line has 2;")
+    assert said.startswith(
+        f"{tmp_path / 'in.tsv'}, line 1: --column 3 is asked for, but the line has 2;"
+    )

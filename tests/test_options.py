@@ -147,16 +147,21 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
         ),
         (
             ["--repetition-penalty", 0],
-            "--repetition-penalty: must be above 0, found 0; 1 switches it off",
+            "--repetition-penalty: must be above 0 and finite, found 0; 1 switches it off",
         ),
         (
             ["--repetition-penalty", "nan"],
-            "--repetition-penalty: must be above 0, found nan; 1 switches it off",
+            "--repetition-penalty: must be above 0 and finite, found nan; 1 switches it off",
         ),
         (
             ["--sample", "--temperature", 0],
-            "--temperature: must be above 0, found 0; 1 leaves the model's distribution as it is",
+            "--temperature: must be from 0.001 to 1000, found 0; 1 leaves the model's",
         ),
+        (
+            ["--sample", "--temperature", "inf"],
+            "--temperature: must be from 0.001 to 1000, found inf;",
+        ),
+        (["--workers", 10**6], "--workers: must be at most "),
         (
             ["--sample", "--top-k", -1],
             "--top-k: must be at least 0, found -1; 0 allows all tokens",

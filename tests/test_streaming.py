@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import math
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from typing import Any
 import pytest
 from conftest import Mt, mt_command, refused
 
+from mt.decoding import progress
+from mt.decoding.progress import Progress
 from mt.decoding.streaming import open_output, read_input, windows, write_lines
 from mt.errors import ConfigError, DataError
 
@@ -50,6 +53,10 @@ def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
     assert next(found) == ["one", "two"]
     go_on.set()
     assert list(found) == [["three"]]
+
+
+def test_waiting_for_ever_is_waiting_for_lines() -> None:
+    assert list(windows(iter("ab"), lambda: 10, math.inf)) == [["a", "b"]]
 
 
 def test_a_fault_of_the_input_comes_through() -> None:
@@ -127,8 +134,12 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
     assert "--errors" not in str(missing.value)  # would be no remedy
-    with pytest.raises(DataError, match="is a folder, a file is required"):
+    with pytest.raises(DataError) as folder:
         read_input(str(tmp_path))
+    assert str(folder.value) == (
+        f"the input: {tmp_path} is a folder, a text file is required; name a file in it "
+        "(the folder of a model goes to --model)"
+    )
     (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
     with pytest.raises(DataError, match="Unpack it first: xz -dk"):
         read_input(str(tmp_path / "in.xz"))
@@ -287,3 +298,43 @@ def test_a_standard_stream_over_input_is_refused(
     assert ended.returncode == 2
     assert ended.stderr.startswith(f"mt: --output {text}: is the same file as the input (-)")
     assert text.read_bytes() == b"eins\n"
+
+
+def test_a_file_with_carriage_returns_only_is_named(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """It is one line to us, as line ends go, and an old Mac's three."""
+    path = tmp_path / "mac"
+    path.write_bytes(b"eins\rzwei\rdrei\r")
+    ended = mt("translate", "-m", tiny_run, path)
+    assert ended.code == 0
+    assert len(ended.lines) == 1
+    assert ended.err.startswith(
+        f"mt: {path}, line 1: holds carriage returns (CR). Lines end at a line feed (LF);"
+    )
+    path.write_bytes(b"eins\r\nzwei\r\n")  # of Windows
+    assert "carriage" not in mt("translate", "-m", tiny_run, path).err
+
+
+def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    said: list[str] = []
+    with Progress(5000, 1000, said.append, on_terminal=False) as shown:
+        for clock[0], done in (
+            (1.0, 1001),
+            (59.0, 1059),
+            (61.0, 1122),
+            (62.0, 1130),
+            (122.0, 1976),
+        ):
+            shown.update(done)
+    assert said == [
+        "1,122 of 5,000 lines translated, 2.0 lines/s",
+        "1,976 of 5,000 lines translated, 8.0 lines/s",
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(None, 0, pytest.fail, on_terminal=True) as shown:
+        shown.update(7)
+        assert shown.bar is not None
+        assert shown.bar.n == 7

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
-from conftest import Mt
+from conftest import Mt, refused
 from torch import Tensor
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
@@ -408,17 +410,78 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
 def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
     inference = Scripted([300], once=True)
     one = of_model(inference, loaded)
-    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u2028", "\x85\x1c", "\u3000"]
+    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u3000"]
     found = list(one.translate(["eins", *blank, "zwei"]))
     assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
     assert [line.segments for line in found] == [1] + [0] * len(blank) + [1]
     assert len(inference.sources) == 2
-    assert (one.tally.lines, one.tally.blank) == (10, 8)
+    assert (one.tally.lines, one.tally.blank, one.tally.flagged) == (8, 6, {})
     assert one.tally.tokens == 4  # a word and eos, twice
     inference.sources.clear()
     assert texts(one.translate(blank)) == [""] * len(blank)
     assert texts(one.translate([])) == []
     assert inference.sources == []
+
+
+def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
+    """Of these nothing is left for the model: a tokenizer's own sign for a space, controls."""
+    inference = Scripted([300], once=True)
+    one = of_model(inference, loaded)
+    lines = ["eins", "\u2581\u2581\u2581", "", "\u2028", "\x85\x1c", " "]
+    found = list(one.translate(lines))
+    assert [line.texts for line in found[1:]] == [("",)] * 5
+    assert [line.flags for line in found[1:]] == [("empty",), (), ("empty",), ("empty",), ()]
+    assert len(inference.sources) == 1
+    assert one.tally.summary().startswith("6 lines (2 blank) in ")
+    assert one.tally.summary().endswith("\nempty: 3 (the translation is blank): line 2, 4, 5")
+
+
+def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: list[str]) -> None:
+    one = translator(loaded, batch_tokens=400)
+    shapes = started(one)
+    reported: list[int] = []
+    one.on_progress = reported.append
+    texts(one.translate(sources))
+    assert len(reported) == len(shapes) > 3
+    assert reported == sorted(reported)
+    assert 0 < reported[0] < 20
+    assert reported[-1] == 64
+
+
+def test_a_batch_beyond_the_memory_is_one_message(mt: Mt, tiny_run: Path) -> None:
+    """8 PB are more than any process can address."""
+    options = ["-m", tiny_run, "--beam-size", 10**15, "--workers"]
+    for workers in (1, 2):
+        note, said = refused(mt("translate", *options, workers, stdin=b"eins\n")).split("\n")
+        assert note.startswith("--beam-size 1,000,000,000,000,000: time and memory grow with")
+        assert re.fullmatch(
+            r"mt: decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "
+            r"not fit into the memory of CPU: [\d,]+ MB were in use\. Lower --beam-size "
+            r"\(decode\.beam_size\), --batch-tokens, .*",
+            said,
+        )
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), ZeroDivisionError()]
+)
+def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) -> None:
+    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
+    expected = type(error) if isinstance(error, ZeroDivisionError) else ConfigError
+    with (
+        mock.patch.object(engine.model, "start", side_effect=error),
+        pytest.raises(expected) as caught,
+    ):
+        engine.search([[9], [10]])
+    if expected is ConfigError:
+        assert str(caught.value).startswith("decoding: a batch of 2 sentences with 2 hypotheses")
+
+
+def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path) -> None:
+    assert refused(mt("translate", "-m", tiny_run, "--length-penalty", 1e9)) == (
+        "--length-penalty (decode.length_penalty): must be at most 100, found 1e+09; "
+        "0 to 2 is usual"
+    )
 
 
 # --- lines that are too long -------------------------------------------------------------------

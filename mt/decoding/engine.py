@@ -21,8 +21,12 @@ from mt.decoding.constraints import Constraint, force_prefixes
 from mt.decoding.options import Sampling
 from mt.decoding.search import Hypothesis, Stepper, beam_search, greedy_search, sampling_search
 from mt.errors import ConfigError
+from mt.runtime.memory import is_out_of_memory, peak_memory_mb
 
 Ids = Sequence[int]
+
+# A length to a higher power may be beyond the range of floats.
+LARGEST_PENALTY = 100
 
 
 class IncrementalModel(Protocol):
@@ -60,6 +64,12 @@ class TorchEngine:
 
     def __post_init__(self) -> None:
         """Check that the options fit together."""
+        penalty = self.decode.length_penalty
+        if penalty > LARGEST_PENALTY:
+            raise ConfigError(
+                f"--length-penalty (decode.length_penalty): must be at most {LARGEST_PENALTY}, "
+                f"found {penalty:g}; 0 to 2 is usual"
+            )
         beam_size = self.decode.beam_size
         if self.n_best > beam_size and self.sampling is None:
             raise ConfigError(
@@ -97,12 +107,31 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Return the `n_best` hypotheses of each source, best first.
 
-        Those of source i begin with the tokens `prefixes[i]`.
+        Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
+        too small for the batch.
         """
         if prefixes is None:
             prefixes = [()] * len(sources)
-        if self.sampling is not None:
-            return self._sample(self.sampling, sources, prefixes)
+        try:
+            if self.sampling is not None:
+                return self._sample(self.sampling, sources, prefixes)
+            return self._search(sources, prefixes)
+        except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+            if not is_out_of_memory(error):
+                raise
+            raise self._memory_error(len(sources)) from error
+
+    def _memory_error(self, n_sources: int) -> ConfigError:
+        sentences = "1 sentence" if n_sources == 1 else f"{n_sources:,} sentences"
+        return ConfigError(
+            f"decoding: a batch of {sentences} with {self.hypotheses_per_source:,} hypotheses each "
+            f"does not fit into the memory of {self.device.type.upper()}: "
+            f"{peak_memory_mb(self.device):,.0f} MB were in use. Lower --beam-size "
+            "(decode.beam_size), --batch-tokens, decode.max_len_factor or decode.max_len_extra; "
+            "with --sample lower --n-best"
+        )
+
+    def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
         beam_size = self.decode.beam_size
         stepper, limits, constraints = self._start(sources, prefixes, beam_size)
         if beam_size == 1:

@@ -18,6 +18,8 @@ from mt.errors import ConfigError, DataError
 FORMATS = ("text", "tsv", "jsonl")
 # The fields that a translation adds to a JSON object.
 JSON_KEYS = ("translation", "translations", "score", "alignment", "flags")
+# Characters of a broken line that a message shows.
+SHOWN = 40
 # Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
 SURROGATES = re.compile("[\\ud800-\\udfff]")
 
@@ -45,10 +47,10 @@ class LineFormat:
                     f"add --format {name}, or leave out {option}"
                 )
 
-    def extract(self, line: str, number: int) -> str:
-        """Return the text to translate in line `number` (from 1); a blank line is returned as is.
+    def extract(self, line: str, where: str) -> str:
+        """Return the text to translate in a line; a blank line is returned as is.
 
-        Raises DataError if the line lacks the column or field.
+        Raises DataError, which begins with `where`, if the line lacks the column or field.
         """
         if self.name == "text" or not line.strip():
             return line
@@ -57,21 +59,21 @@ class LineFormat:
             column = self.column or 1
             if len(cells) < column:
                 raise DataError(
-                    f"line {number:,}: --column {column} is asked for, but the line has "
+                    f"{where}: --column {column} is asked for, but the line has "
                     f"{len(cells)}; columns are separated by tabs and counted from 1"
                 )
             return cells[column - 1]
         field = self.field or "text"
-        row = _json_object(line, number)
+        row = _json_object(line, where)
         if taken := [key for key in JSON_KEYS if key in row]:
             raise DataError(
-                f"line {number:,}: already has the field {taken[0]!r}, which the translation "
+                f"{where}: already has the field {taken[0]!r}, which the translation "
                 "would overwrite; rename it"
             )
         if not isinstance(row.get(field), str):
             fields = f"its fields are {', '.join(row) or 'none'}"
             found = f"found {row[field]!r}" if field in row else fields
-            raise DataError(f"line {number:,}: --field {field} must hold a text, {found}")
+            raise DataError(f"{where}: --field {field} must hold a text, {found}")
         return SURROGATES.sub("\ufffd", row[field])
 
     def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:
@@ -83,7 +85,7 @@ class LineFormat:
         separated by a tab.
         """
         if self.name == "jsonl":
-            yield self._json(line, translation, number) if line.strip() else line
+            yield self._json(line, translation) if line.strip() else line
             return
         rows = itertools.zip_longest(translation.texts, translation.scores, translation.alignments)
         for text, score, aligned in itertools.islice(rows, self.n_best):
@@ -99,8 +101,8 @@ class LineFormat:
     def _with_scores(self) -> bool:
         return self.scores or self.n_best > 1
 
-    def _json(self, line: str, translation: Translation, number: int) -> str:
-        row = _json_object(line, number) | self._fields(translation)
+    def _json(self, line: str, translation: Translation) -> str:
+        row = json.loads(line) | self._fields(translation)
         text = json.dumps(row, ensure_ascii=False)
         # A lone surrogate can only be written as an escape, the way it came in.
         return SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -120,12 +122,20 @@ class LineFormat:
         return fields | ({"flags": list(translation.flags)} if translation.flags else {})
 
 
-def _json_object(line: str, number: int) -> dict[str, Any]:
+def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError as error:
-        message = f"line {number:,}: must be a JSON object, cannot be read: {error}"
-        raise DataError(message) from None
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}, character {error.pos + 1:,}: cannot be read as JSON: {error.msg}; "
+            f"every line must be one JSON object, found {_shortened(line)!r}"
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+        raise DataError(f"{where}: cannot be read as JSON: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"line {number:,}: must be a JSON object, found {line[:40]!r}")
+        raise DataError(f"{where}: must be a JSON object, found {_shortened(line)!r}")
     return row
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from mt.decoding.constraints import (
 )
 from mt.errors import ConfigError, DataError
 
+# Beyond these, logits divided by the temperature may leave the range of floats.
+TEMPERATURES = (1e-3, 1e3)
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -29,10 +33,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range."""
-        if not self.temperature > 0:
+        low, high = TEMPERATURES
+        if not low <= self.temperature <= high:
             raise ConfigError(
-                f"--temperature: must be above 0, found {self.temperature:g}; "
-                "1 leaves the model's distribution as it is"
+                f"--temperature: must be from {low:g} to {high:g}, found {self.temperature:g}; "
+                "1 leaves the model's distribution as it is, --top-k 1 takes the best token"
             )
         if self.top_k < 0:
             raise ConfigError(
@@ -71,10 +76,10 @@ class SearchOptions:
         for option, value in counts.items():
             if value < 0:
                 raise ConfigError(f"{option}: must be at least 0, found {value}; 0 switches it off")
-        if not self.repetition_penalty > 0:
+        if not 0 < self.repetition_penalty < math.inf:
             raise ConfigError(
-                f"--repetition-penalty: must be above 0, found {self.repetition_penalty:g}; "
-                "1 switches it off"
+                "--repetition-penalty: must be above 0 and finite, found "
+                f"{self.repetition_penalty:g}; 1 switches it off"
             )
         if self.exact and self.sampling is not None:
             raise ConfigError(

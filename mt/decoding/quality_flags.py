@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -43,6 +44,14 @@ def flags(
         "truncated": truncated,
     }
     return tuple(name for name in FLAGS if found[name])
+
+
+def is_blank(text: str) -> bool:
+    """Whether a line is empty or only white space: tabs, carriage returns and spaces of any width.
+
+    Line separators and control characters are not: a line of them asks why it came out empty.
+    """
+    return all(char in "\t\r" or unicodedata.category(char) == "Zs" for char in text)
 
 
 def _loops(words: Sequence[str], source_words: Sequence[str]) -> bool:

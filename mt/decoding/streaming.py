@@ -39,6 +39,7 @@ def windows(
     if max_wait is None:
         yield from iter(lambda: list(itertools.islice(lines, size())), [])
         return
+    max_wait = min(max_wait, threading.TIMEOUT_MAX)
     arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=WINDOW)
 
     def read() -> None:
@@ -81,9 +82,36 @@ def read_input(source: str, errors: str = "strict") -> Iterator[str]:
         if not sys.stdin:
             raise DataError("stdin: is closed; name an input file, or send text to it")
         return _with_remedy(_stdin(errors))
-    lines = _with_remedy(read_lines(Path(source), "", errors))
+    return read_file(Path(source), errors=errors)
+
+
+def read_file(path: Path, option: str = "", errors: str = "strict") -> Iterator[str]:
+    """Return the lines of a file, plain or .gz; otherwise as `read_input`.
+
+    `option`: what named the file, for messages.
+    """
+    if path.is_dir():
+        raise DataError(
+            f"{option or 'the input'}: {path} is a folder, a text file is required; name a file in "
+            "it (the folder of a model goes to --model)"
+        )
+    lines = _with_remedy(read_lines(path, option, errors))
     # Reading one line opens the file, so that its faults are reported before a model is loaded.
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
+
+
+def with_note_about_returns(
+    lines: Iterator[str], name: str, say: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield the lines; say so if the first one looks like a whole file with old Mac line ends."""
+    for line in itertools.islice(lines, 1):
+        if "\r" in line:
+            say(
+                f"{name}, line 1: holds carriage returns (CR). Lines end at a line feed (LF); if "
+                "each CR is to end a line, as on old Macs, convert the text first: tr '\\r' '\\n'"
+            )
+        yield line
+    yield from lines
 
 
 def _stdin(errors: str) -> Iterator[str]:
@@ -125,8 +153,8 @@ def refuse_overwrite(output: str, inputs: Mapping[str, str | Path | None]) -> No
             if place is not None and os.path.samestat(source, place):
                 shown = "stdout" if output == "-" else output
                 raise ConfigError(
-                    f"--output {shown}: is the same file as {option} ({name}), which would be lost; "
-                    "name another file"
+                    f"--output {shown}: is the same file as {option} ({name}), which would be "
+                    "lost; name another file"
                 )
 
 
@@ -188,6 +216,7 @@ def write_lines(file: BinaryIO, lines: Iterable[str]) -> None:
 def translate_lines(
     translator: Translator,
     lines: Iterator[str],
+    name: str,
     prefixes: Iterator[str] | None,
     line_format: LineFormat,
     file: BinaryIO,
@@ -196,7 +225,8 @@ def translate_lines(
 ) -> None:
     """Translate `lines` into `file`, starting after those that `output` already holds.
 
-    `prefixes`: what each output must begin with, line for line. `max_wait`: as for `windows`.
+    `name`: where the lines come from, for messages. `prefixes`: what each output must begin with,
+    line for line. `max_wait`: as for `windows`.
     """
     lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
     if prefixes is not None:
@@ -214,7 +244,9 @@ def translate_lines(
         nonlocal window
         for window in windows(lines, size, max_wait):
             numbered = enumerate(window, output.lines + 1)
-            yield [line_format.extract(line, number) for number, line in numbered]
+            yield [
+                line_format.extract(line, f"{name}, line {number:,}") for number, line in numbered
+            ]
 
     for translations in translator.translate_windows(texts(), prefixes):
         pairs = zip(window, translations, strict=True)

@@ -8,6 +8,7 @@ translated in segments.
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from mt.decoding.engine import TorchEngine
 from mt.decoding.ensemble import Ensemble
 from mt.decoding.inference import Inference
 from mt.decoding.options import SearchOptions, encode_prefixes
-from mt.decoding.quality_flags import flags
+from mt.decoding.quality_flags import flags, is_blank
 from mt.decoding.scoring import ForcedDecoder
 from mt.decoding.search import Hypothesis
 from mt.decoding.segments import split_source
@@ -44,6 +45,10 @@ BATCH_TOKENS = {"cpu": 8192, "worker": 4096, "cuda": 131072}
 # A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
 # as much as a longer one.
 LEAST_SIZE = 8
+# A wider beam is more likely a mistake than a wish.
+LARGE_BEAM = 1_000
+# More processes for each core are a mistake: each has its own batches in memory.
+WORKERS_PER_CORE = 16
 # Lines that are read, sorted by length and translated at a time; they are in memory together.
 WINDOW = 20_000
 
@@ -137,6 +142,8 @@ class Translator:
         self.utility = None if mbr_utility is None else mbr.metric(mbr_utility)
         self.forced_decoder = None if alignment is None else _forced_decoder(engine, alignment)
         self.tally = Tally()
+        # Called after each batch with the number of lines done, those before a resume included.
+        self.on_progress: Callable[[int], None] = lambda _: None
         self.pool = Pool(engine.search, workers) if workers > 1 else None
 
     def __enter__(self) -> Translator:
@@ -184,7 +191,11 @@ class Translator:
     def _translate_window(self, texts: list[str], prefixes: list[str]) -> list[Translation]:
         start = time.perf_counter()
         lines = self._encode(texts, prefixes)
-        self._search([segment for line in lines for segment in line.segments])
+        before = self._next_line - 1
+        self._search(
+            [segment for line in lines for segment in line.segments],
+            lambda share: self.on_progress(before + int(share * len(lines))),
+        )
         for line in lines:
             line.outputs = self._outputs(line)
         if self.forced_decoder is not None:
@@ -212,10 +223,11 @@ class Translator:
             lines.append(Line(number, text, segments))
         return lines
 
-    def _search(self, segments: list[Segment]) -> None:
+    def _search(self, segments: list[Segment], report: Callable[[float], None]) -> None:
         """Find the hypotheses of each segment and their texts.
 
-        The longest segments come first, in batches of similar length.
+        The longest segments come first, in batches of similar length. `report` is called after each
+        batch with the share of the source tokens that is done.
         """
         if not segments:
             return
@@ -236,7 +248,10 @@ class Translator:
             if self.pool is None
             else self.pool.imap_unordered(jobs)
         )
+        done = 0
         for number, answer in answers:
+            done += sum(len(segment.source) for segment in batches[number])
+            report(done / int(lengths.sum()))
             for segment, hypotheses in zip(batches[number], answer, strict=True):
                 segment.hypotheses = hypotheses
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
@@ -292,7 +307,9 @@ class Translator:
     def _translation(self, line: Line) -> Translation:
         aligned = self.forced_decoder is not None
         if not line.outputs:
-            return Translation(("",), (0.0,), 0, ("",) if aligned else ())
+            # Of some texts nothing is left for the model, such as of invisible characters.
+            suspect = () if is_blank(line.text) else ("empty",)
+            return Translation(("",), (0.0,), 0, ("",) if aligned else (), suspect)
         return Translation(
             texts=tuple(output.text for output in line.outputs),
             scores=tuple(output.score for output in line.outputs),
@@ -320,7 +337,7 @@ class Translator:
     def _count(self, lines: list[Line], translations: list[Translation]) -> None:
         tally = self.tally
         for line, translation in zip(lines, translations, strict=True):
-            tally.blank += translation.segments == 0
+            tally.blank += is_blank(line.text)
             if translation.segments > 1:
                 tally.split.add(line.number)
             for flag in translation.flags:
@@ -380,6 +397,12 @@ def load_translator(
         raise ConfigError(
             f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}"
         )
+    most = WORKERS_PER_CORE * (os.cpu_count() or 1)
+    if (workers or 1) > most:
+        raise ConfigError(
+            f"--workers: must be at most {most} on this machine, {WORKERS_PER_CORE} for each core, "
+            f"found {workers:,}; one for each core is fastest"
+        )
     if ensemble is not None and len(models) == 1:
         raise ConfigError(
             "--ensemble: takes several models, found one; give --model again, or leave it out"
@@ -391,6 +414,12 @@ def load_translator(
     given = {key: value for key, value in decode.items() if value is not None}
     values = {**first.decode.model_dump(), **given}
     options = options or SearchOptions()
+    beam_size = int(values["beam_size"])
+    if beam_size > LARGE_BEAM:
+        say(
+            f"--beam-size {beam_size:,}: time and memory grow with the beam, and translations get "
+            f"no better above about 10; is there a reason to search more than {LARGE_BEAM:,}?"
+        )
     engine = TorchEngine(
         _incremental_model(loaded, chosen, ensemble),
         config_from_mapping({"decode": values}, "command line").decode,

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mt.data.text_files import read_lines
+from mt.data.text_files import count_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.options import Sampling, SearchOptions, sampling_of
+from mt.decoding.progress import Progress
 from mt.decoding.resume import ResumableOutput
-from mt.decoding.streaming import open_output, read_input, refuse_overwrite, translate_lines
+from mt.decoding.streaming import (
+    open_output,
+    read_file,
+    read_input,
+    refuse_overwrite,
+    translate_lines,
+    with_note_about_returns,
+)
 from mt.decoding.translate import Translator, load_translator
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
 
 # Seconds after which lines from stdin are translated if no more arrive.
@@ -84,6 +94,11 @@ class TranslateOptions:
         outputs = 1 if self.mbr else self.n_best
         return LineFormat(self.line_format, self.column, self.field, outputs, self.scores)
 
+    def on_terminal(self) -> bool:
+        """Whether a progress bar can be shown: not between lines that appear on the terminal."""
+        to_stdout = self.output == "-" and sys.stdout is not None
+        return sys.stderr.isatty() and not (to_stdout and sys.stdout.isatty())
+
     def load_translator(self, search: SearchOptions, say: Callable[[str], None]) -> Translator:
         """Load the models, ready to translate."""
         return load_translator(
@@ -113,7 +128,7 @@ def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> Non
     prefix = options.prefix
     refuse_overwrite(options.output, {"the input": options.source, "--prefix": prefix})
     lines = read_input(options.source, options.errors)
-    prefixes = None if prefix is None else read_lines(prefix, "--prefix")
+    prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(options.resume)
     output.made_with["--prefix"] = (
         sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
@@ -121,8 +136,21 @@ def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> Non
     max_wait = options.max_wait
     if max_wait is None and options.source == "-":
         max_wait = STDIN_WAIT
+    name = "stdin" if options.source == "-" else options.source
+    lines = with_note_about_returns(lines, name, say)
     with open_output(options.output, output.open) as file:
         translator = options.load_translator(search, say)
-        with translator:
-            translate_lines(translator, lines, prefixes, line_format, file, output, max_wait)
+        before = output.lines
+        progress = Progress(_number_of_lines(options.source), before, say, options.on_terminal())
+        with translator, progress:
+            translator.on_progress = progress.update
+            translate_lines(translator, lines, name, prefixes, line_format, file, output, max_wait)
     say(translator.tally.summary())
+
+
+def _number_of_lines(source: str) -> int | None:
+    """The lines of a regular file; None of a stream, and of a file that cannot be read."""
+    if source != "-" and Path(source).is_file():
+        with suppress(DataError):  # reported when it is translated
+            return count_lines(Path(source), "")
+    return None

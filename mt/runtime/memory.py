@@ -81,6 +81,15 @@ def reset_peak_memory(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory could not be allocated, on a GPU or a CPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    # The CPU allocator raises a plain RuntimeError; sizes beyond 64 bits fail even earlier.
+    signs = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
+
+
 @contextmanager
 def explain_out_of_memory(device: Device) -> Iterator[None]:
     """Turn an out-of-memory error while training into a ConfigError with a remedy."""
