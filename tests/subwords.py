@@ -62,7 +62,8 @@ def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:
     lengths = np.array([[len(row) for row in rows] for rows in sides], np.int64)
     starts = lengths.cumsum(axis=1) - lengths
     src, tgt = (np.array(list(chain.from_iterable(rows)), "<u2") for rows in sides)
-    return Store(src, tgt, *lengths, *starts, (len(pairs),), "", "")
+    (n_src, n_tgt), (src_starts, tgt_starts) = lengths, starts
+    return Store(src, tgt, n_src, n_tgt, src_starts, tgt_starts, (len(pairs),), "", "")
 
 
 def sampling_of(

@@ -15,19 +15,23 @@ from corpora import multi30k
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
-from mt.data.batches import Plan, batch_ends, bucket, collate
+from mt.data.batches import Indices, Plan, batch_ends, bucket, collate
 from mt.data.loader import Prefetcher, Update
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import train_tokenizer
 
 
-def store_of(src: Sequence[int], tgt: Sequence[int], kept: Sequence[int] = ()) -> Store:
+def store_of(
+    src: Sequence[int] | Indices, tgt: Sequence[int] | Indices, kept: Sequence[int] = ()
+) -> Store:
     """A store of sentences of these lengths; every id in it is another number."""
     lengths = np.array([src, tgt], np.int64)
     starts = lengths.cumsum(axis=1) - lengths
     ids = np.arange(4, 4 + lengths.sum(), dtype=np.int64)
     n_src = lengths[0].sum()
-    return Store(ids[:n_src], ids[n_src:], *lengths, *starts, tuple(kept or [len(src)]), "", "")
+    (n_srcs, n_tgts), (src_starts, tgt_starts) = lengths, starts
+    counts = tuple(kept or [len(n_srcs)])
+    return Store(ids[:n_src], ids[n_src:], n_srcs, n_tgts, src_starts, tgt_starts, counts, "", "")
 
 
 def random_store(n: int, kept: Sequence[int] = ()) -> Store:

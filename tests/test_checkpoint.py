@@ -356,9 +356,12 @@ def test_a_full_disk_leaves_everything_saved_before(
     monkeypatch.setattr(f"mt.model.checkpoint.{where}", FAILURES[where])
     seen: list[list[str]] = []  # what the folder holds when its free space is measured
     usage = shutil.disk_usage
-    monkeypatch.setattr(
-        shutil, "disk_usage", lambda path: seen.append(os.listdir(path)) or usage(path)
-    )
+
+    def measured(path: Path) -> Any:
+        seen.append(os.listdir(path))
+        return usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", measured)
     with pytest.raises(CheckpointError) as error:
         save(1 if again else 2)
     monkeypatch.undo()

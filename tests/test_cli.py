@@ -138,7 +138,7 @@ def test_options_are_listed_in_panels(mt: Mt) -> None:
     assert list(panels)[-7:] == [
         "Input", "Output", "Search", "Constraints on outputs", "Sampling", "Execution", "Options",
     ]  # fmt: skip
-    for panel, options in (
+    for panel, names in (
         ("Input", ["--model", " IN ", "--format"]),
         ("Output", ["--output", "--n-best", "--scores"]),
         ("Search", ["--beam-size", "--length-penalty", "--mbr"]),
@@ -146,7 +146,7 @@ def test_options_are_listed_in_panels(mt: Mt) -> None:
         ("Execution", ["--device", "--precision", "--workers"]),
         ("Options", ["--help"]),
     ):
-        for option in options:
+        for option in names:
             assert option in panels[panel]
 
 

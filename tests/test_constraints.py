@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -140,7 +142,7 @@ def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> 
         "all": [force_prefixes([[C, A]], [min_length(4), no_repeat_ngram(2), forbid([B])])],
     }[name]
     every = [s for n in range(1, limit + 1) for s in itertools.product((A, B, C), repeat=n)]
-    rules = {
+    rules: dict[str, Callable[[tuple[int, ...]], bool]] = {
         "forbid": lambda s: B not in s,
         "min_length": lambda s: len(s) >= 3,
         "no_repeat": lambda s: max(Counter(itertools.pairwise(s)).values(), default=0) < 2,
@@ -204,7 +206,7 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
     def run(chosen: list[int], size: int) -> list[tuple[int, ...]]:
         stepper = ScriptedStepper([models[i] for i in chosen], size)
         rules = [force_prefixes([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
-        options = {"length_penalty": 1.0, "constraints": rules}
+        options: dict[str, Any] = {"length_penalty": 1.0, "constraints": rules}
         found = torch.tensor([limits[i] for i in chosen])
         if size == 1:
             return [one.tokens for one in greedy_search(stepper, found, **options)]

@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,11 +24,13 @@ from mt.runtime.memory import (
     resident_memory_mb,
 )
 
+MATMUL: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined] # set when torch is imported
+
 
 @pytest.fixture(autouse=True)
 def restore_matmul_precision() -> Iterator[None]:
     """Restore the one setting of `choose_device` that later tests depend on."""
-    matmul = torch.backends.mkldnn.matmul
+    matmul = MATMUL
     before = getattr(matmul, "fp32_precision", None)
     yield
     if before is not None:
@@ -174,7 +177,7 @@ def test_products_in_fp32_stay_exact() -> None:
 
 def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a CPU with AMX."""
-    matmul = torch.backends.mkldnn.matmul
+    matmul = MATMUL
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has one product only")
     matmul.fp32_precision = "ieee"
@@ -206,7 +209,7 @@ def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
 def test_small_products_use_mkl_inside_the_block_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    matmul = torch.backends.mkldnn.matmul
+    matmul = MATMUL
     if not hasattr(matmul, "fp32_precision"):
         pytest.skip("this torch has one product only")
 

@@ -142,9 +142,7 @@ def check_close(run: Path, other: Path) -> None:
     ours, others = tensors_of(run), tensors_of(other)
     assert ours.keys() == others.keys()
     for name in ours:
-        torch.testing.assert_close(
-            ours[name], others[name], rtol=0, atol=1e-6, msg=lambda text, n=name: f"{n}: {text}"
-        )
+        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6, msg=name)
     own, theirs = (
         {
             key: value

@@ -201,10 +201,11 @@ def test_background_encoder_layer_and_its_norms(spy: list[Attention]) -> None:
     the deviation. It also gives gain and shift one entry per word (n); they have one per component.
     """
     model = build(BACKGROUND)
-    layer, x = model.encoder[0], 3 * torch.randn(1, 4, 512).double()
+    layer: Any = model.encoder[0]
+    x = 3 * torch.randn(1, 4, 512).double()
     out = layer(x, layer.attention)[0]
 
-    def norm(rows: Tensor, module: nn.LayerNorm) -> Tensor:
+    def norm(rows: Tensor, module: Any) -> Tensor:
         mean = rows.mean(dim=1, keepdim=True)
         deviation = ((rows - mean) ** 2).mean(dim=1, keepdim=True).sqrt()
         return (rows - mean) / deviation * module.weight + module.bias
@@ -279,9 +280,9 @@ def test_background_slip_cosine_first_and_a_frequency_for_every_component() -> N
         step = torch.linalg.lstsq(table[:-1], table[1:]).solution
         return (table[:-1] @ step - table[1:]).abs().max().item()
 
-    k, i = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
-    angle = k * 10000 ** (-2 * i / 8)
-    own_frequencies = torch.where(i % 2 == 1, angle.cos(), angle.sin())
+    k, pair = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
+    angle = k * 10000 ** (-2 * pair / 8)
+    own_frequencies = torch.where(pair % 2 == 1, angle.cos(), angle.sin())
     assert misfit_of_a_step(transformer.sinusoids(64, 8)) < 1e-9
     assert misfit_of_a_step(own_frequencies) > 1e-3
 
@@ -490,7 +491,7 @@ def test_coding_blocks_norm_before_and_once_more_at_the_end() -> None:
     src_bias = attention_bias(src_mask, torch.float64)[:, None, None]
     tgt_bias = attention_bias(causal_mask(5, src.device), torch.float64)
 
-    def norm(x: Tensor, module: nn.LayerNorm) -> Tensor:
+    def norm(x: Tensor, module: Any) -> Tensor:
         return F.layer_norm(x, (16,), module.weight, module.bias)
 
     block, x = model.encoder[0], model.src_embedding(src, torch.float64)

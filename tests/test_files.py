@@ -38,9 +38,12 @@ def test_the_content_is_flushed_before_the_rename(
     done: list[str] = []
     monkeypatch.setattr(files.os, "fsync", lambda _: done.append("flushed"))
     real = Path.replace
-    monkeypatch.setattr(
-        Path, "replace", lambda self, target: done.append("renamed") or real(self, target)
-    )
+
+    def replace(self: Path, target: Path) -> Path:
+        done.append("renamed")
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
     write_whole(tmp_path / "a", b"x")
     assert done == ["flushed", "renamed"]
 

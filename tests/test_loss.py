@@ -21,7 +21,7 @@ from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World
 from mt.training import loss
-from mt.training.loss import _chunk, batch_loss, smoothed_cross_entropy
+from mt.training.loss import Loss, _chunk, batch_loss, smoothed_cross_entropy
 from mt.training.update import Updater
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
@@ -34,8 +34,12 @@ def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(loss, "CHUNK_ELEMENTS", {"cpu": 1})
 
 
-def inputs(bias: bool, scale: float = 1.0) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """hidden (N, D), weight (V, D), bias (V,), target (N,) in float64; every word is a target."""
+def cross_entropy(*arguments: Any) -> Loss:
+    return smoothed_cross_entropy(*arguments)
+
+
+def inputs(bias: bool, scale: float = 1.0) -> Any:
+    """hidden (N, D), weight (V, D), bias (V,) or None, target (N,) in float64; every word is a target."""
     generator = torch.Generator().manual_seed(1)
     hidden = scale * torch.randn(N_TOKENS, WIDTH, generator=generator, dtype=torch.float64)
     weight = torch.randn(VOCAB, WIDTH, generator=generator, dtype=torch.float64)
@@ -133,14 +137,14 @@ class Products(TorchDispatchMode):
 def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
     """The others get the one they always get; a product less for hidden states, and for the matrix."""
     *leaves, target = inputs(bias=True)
-    full = smoothed_cross_entropy(*leaves, target, 0.1)
+    full = cross_entropy(*leaves, target, 0.1)
     expected = torch.autograd.grad(
         full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns]
     )
     for leaf, learns in zip(leaves, learning, strict=True):
         leaf.requires_grad_(bool(learns))
     with Products() as products:
-        result = smoothed_cross_entropy(*leaves, target, 0.1)
+        result = cross_entropy(*leaves, target, 0.1)
         result.smoothed.backward()
     assert products.count == 1 + learning[0] + learning[1]
     assert result.smoothed.item() == full.smoothed.item()
@@ -150,7 +154,7 @@ def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...
 
 def test_smoothing_moves_the_loss() -> None:
     """By an amount proportional to it, and not by nothing."""
-    values = [smoothed_cross_entropy(*inputs(True), e).smoothed.item() for e in (0.0, 0.1, 0.9)]
+    values = [cross_entropy(*inputs(True), e).smoothed.item() for e in (0.0, 0.1, 0.9)]
     assert abs(values[1] - values[0]) > 1
     assert abs(values[2] - values[0]) == pytest.approx(9 * abs(values[1] - values[0]), rel=1e-9)
 
@@ -158,7 +162,7 @@ def test_smoothing_moves_the_loss() -> None:
 def test_a_second_walk_through_the_graph_is_refused() -> None:
     """The gradients were scaled in place; a wrong answer would be worse than none."""
     hidden, *others = inputs(bias=True)
-    total = smoothed_cross_entropy(hidden, *others, 0.1).smoothed
+    total = cross_entropy(hidden, *others, 0.1).smoothed
     torch.autograd.grad(total, hidden, torch.tensor(2.0).double(), retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         torch.autograd.grad(total, hidden)
@@ -169,10 +173,8 @@ def test_gradients_scale_with_what_the_loss_is_multiplied_by(upstream: float) ->
     """The division by an update's tokens, and the scale of half precision."""
     *leaves, target = inputs(bias=True)
     assert all(x is not None for x in leaves)
-    plain = torch.autograd.grad(smoothed_cross_entropy(*leaves, target, 0.1).smoothed, leaves)
-    scaled = torch.autograd.grad(
-        smoothed_cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves
-    )
+    plain = torch.autograd.grad(cross_entropy(*leaves, target, 0.1).smoothed, leaves)
+    scaled = torch.autograd.grad(cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves)
     for one, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(one * upstream, other, rtol=1e-12, atol=0)
 
@@ -203,11 +205,14 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     """
     leaves = inputs(bias)
     target = leaves[3]
-    exact_result = smoothed_cross_entropy(*leaves, 0.1)
+    exact_result = cross_entropy(*leaves, 0.1)
     wanted = [x for x in leaves[:3] if x is not None]
     exact = torch.autograd.grad(exact_result.smoothed, wanted)
     hidden = leaves[0].detach().bfloat16().requires_grad_()
-    weight, b = (None if x is None else x.detach().float().requires_grad_() for x in leaves[1:3])
+    low_leaves: list[Any] = [
+        None if x is None else x.detach().float().requires_grad_() for x in leaves[1:3]
+    ]
+    weight, b = low_leaves
     result = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
     low_wanted = [x for x in (hidden, weight, b) if x is not None]
     low = torch.autograd.grad(result.smoothed, low_wanted)
@@ -217,7 +222,8 @@ def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
     assert abs(result.smoothed.item() - exact_result.smoothed.item()) < 1.6
     assert abs(result.nll.item() - exact_result.nll.item()) < 1.6
     assert abs(without.smoothed.item() - result.smoothed.item()) < 0.1
-    low_weight, low_b = (None if x is None else x.detach().bfloat16() for x in (weight, b))
+    low_weight = weight.detach().bfloat16()
+    low_b = None if b is None else b.detach().bfloat16()
     scores = F.linear(
         hidden, low_weight, low_b
     ).float()  # nothing after the scores is rounded to 8 digits
@@ -378,7 +384,13 @@ def test_a_divergence_of_scores_far_apart_is_finite() -> None:
 def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: float) -> None:
     """Equation 4 of the paper, halved, from the outputs for a batch that holds each sentence twice."""
     batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
-    sizes = {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16}
+    sizes: dict[str, Any] = {
+        "d_model": 8,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 16,
+    }
     torch.manual_seed(1)
     model = Transformer(ModelConfig(**sizes, dropout=dropout), VOCAB, VOCAB, True).double().train()
 

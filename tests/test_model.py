@@ -17,6 +17,7 @@ from mt.model import cpu_ops, transformer
 from mt.model.transformer import Dropout, ReluDropout, Transformer
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Weights = dict[str, Array]
 SMALL: dict[str, Any] = {"d_model": 12, "n_heads": 3, "d_ff": 20, "max_positions": 16}
 SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 3}
@@ -75,9 +76,7 @@ def np_norm(x: Array, w: Weights, name: str) -> Array:
     return (x - mean) / np.sqrt(variance + 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
 
-def np_attention(
-    x: Array, memory: Array, mask: Array, w: Weights, name: str, n_heads: int
-) -> Array:
+def np_attention(x: Array, memory: Array, mask: Mask, w: Weights, name: str, n_heads: int) -> Array:
     """x (T, D) attends to memory (S, D) where mask (T, S) is True."""
     d = x.shape[1]
     width = d // n_heads
@@ -114,7 +113,7 @@ def np_sinusoids(n_positions: int, d: int) -> Array:
 
 
 def np_stack(
-    x: Array, side: str, config: ModelConfig, w: Weights, memory: Array | None, src_mask: Array
+    x: Array, side: str, config: ModelConfig, w: Weights, memory: Array | None, src_mask: Mask
 ) -> Array:
     """All layers of one side for one sentence. x (T, D), memory (S, D) or None in the encoder."""
     t = len(x)
@@ -122,7 +121,9 @@ def np_stack(
     n_layers = config.n_encoder_layers if memory is None else config.n_decoder_layers
     for layer in (f"{side}.{n}" for n in range(n_layers)):
         if memory is None:
-            blocks = [("attention", None, np.tile(src_mask, (t, 1)))]
+            blocks: list[tuple[str, Array | None, Mask]] = [
+                ("attention", None, np.tile(src_mask, (t, 1)))
+            ]
         else:
             cross = ("cross_attention", memory, np.tile(src_mask, (t, 1)))
             blocks = [("self_attention", None, causal), cross]
@@ -208,7 +209,7 @@ THEIR_NAMES = {
 }
 
 
-def copied(ours: nn.ModuleList, last: nn.Module, theirs: nn.Module, last_norm: str) -> nn.Module:
+def copied(ours: nn.ModuleList, last: nn.Module, theirs: Any, last_norm: str) -> nn.Module:
     """`theirs` with the weights of `ours`; strict: neither has one that the other lacks."""
     for layer, their_layer in zip(ours, theirs.layers, strict=True):
         state = {}
@@ -515,6 +516,8 @@ def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
         (y * torch.arange(9, dtype=dtype)).sum().backward()
         found.append((y.detach(), leaf.grad))
     assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] is not None
-    assert torch.allclose(found[0][1], found[1][1], rtol=2 * torch.finfo(dtype).eps, atol=0)
+    one, other = found[0][1], found[1][1]
+    assert one is not None
+    assert other is not None
+    assert torch.allclose(one, other, rtol=2 * torch.finfo(dtype).eps, atol=0)
     assert torch.equal(ReluDropout(0.25).eval()(x.clone()), x.relu())

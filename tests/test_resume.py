@@ -557,7 +557,7 @@ def test_another_batch_size_begins_a_new_epoch_and_says_so(copied: Path, setting
 
 
 def test_other_optimiser_settings_take_effect(copied: Path, settings: Mapped) -> None:
-    changed = {
+    changed: dict[str, Any] = {
         "train": {"max_steps": STEPS + 2, "ema": None},
         "optim": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
     }
@@ -693,8 +693,10 @@ def test_best_and_patience_survive_a_restart(
 
     def judge(self: validation.Validation, *_: Any) -> Any:
         return validation.ValidationResult(
-            1.0, SimpleNamespace(value=next(left), signature=""), self.ref
-        )  # type: ignore[arg-type]
+            1.0,
+            SimpleNamespace(value=next(left), signature=""),  # type: ignore[arg-type]
+            self.ref,
+        )
 
     monkeypatch.setattr(validation.Validation, "evaluate", judge)
     changes = {"valid_every": 1, "patience": 3, "keep_last": 1}

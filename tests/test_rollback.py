@@ -65,7 +65,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
             spoilt = asked[-1](next(updates))
             return learn(*arguments)
 
-        self.updater.forward, self.updater.train_step = spoiling, counted  # type: ignore[method-assign]
+        self.updater.forward, self.updater.train_step = spoiling, counted  # type: ignore[method-assign, assignment]
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)

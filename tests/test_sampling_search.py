@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -46,16 +47,15 @@ def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
     for i in range(8):
         assert sample([models[i]], [limits[i]], [seeds[i]], temperature=1.3) == [together[i]]
     order = [5, 2, 7, 0, 1, 6, 4, 3]
-    shuffled = ([values[i] for i in order] for values in (models, limits, seeds))
+    shuffled: list[Any] = [[values[i] for i in order] for values in (models, limits, seeds)]
     assert sample(*shuffled, temperature=1.3) == [together[i] for i in order]
     assert sample(models, limits, [seed + 100 for seed in seeds], temperature=1.3) != together
 
 
 def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
     model = random_model("obedient")
-    for tokens in sample(
-        [model] * 200, [4] * 200, list(range(200)), constraints=[min_length(2), forbid([B])]
-    ):  # type: ignore[arg-type]
+    options: dict[str, Any] = {"constraints": [min_length(2), forbid([B])]}
+    for tokens in sample([model] * 200, [4] * 200, list(range(200)), **options):
         assert 2 <= len(tokens) <= 4
         assert not {PAD, UNK, BOS, EOS, B} & set(tokens)
     assert sample([], [], []) == []

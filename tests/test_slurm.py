@@ -302,16 +302,16 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     finally:
         undisturbed.kill()
         undisturbed.wait()
-    log = cluster.log(job)
-    print(log, ended)
+    text = cluster.log(job)
+    print(text, ended)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0")
     restarts = int(ended["Restarts"])
     assert restarts >= 1
-    stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", log)
+    stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", text)
     assert len(stopped) == restarts
-    assert re.findall(r"resuming after update ([\d,]+)", log) == stopped
-    assert log.count("train.sbatch: back into the queue") == restarts
-    assert f"all {steps:,} updates are done" in log
+    assert re.findall(r"resuming after update ([\d,]+)", text) == stopped
+    assert text.count("train.sbatch: back into the queue") == restarts
+    assert f"all {steps:,} updates are done" in text
     weights = [
         (tmp_path / run / "checkpoints" / "last" / "model.safetensors").read_bytes()
         for run in ("queued", "undisturbed")

@@ -266,7 +266,9 @@ def test_a_store_is_rebuilt_when_data_or_limits_change(
     change: str, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     write(root / "b", [("fünf", "five")])
-    first, names, limits = build(root, tokenizer, "ab"), "ab", {}
+    first = build(root, tokenizer, "ab")
+    names = "ab"
+    limits: dict[str, Any] = {}
     if change == "text":
         write(root / "a", [*PAIRS, ("fünf drei", "five three")])
     elif change == "one side":

@@ -47,7 +47,7 @@ from mt.training.validation import ValidationResult
 Mapped = Mapping[str, Mapping[str, Any]]
 # Short outputs and no search: what validation finds is not the point of most tests here.
 QUICK = {"decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1}}
-BLIND = {"data": {"valid": None, "test": []}}
+BLIND: dict[str, Any] = {"data": {"valid": None, "test": []}}
 
 
 @pytest.fixture
@@ -369,7 +369,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_up
 
 
-NO_TEST = {"data": {"test": []}}
+NO_TEST: dict[str, Any] = {"data": {"test": []}}
 
 
 def test_patience_ends_a_run_and_the_best_is_kept(
