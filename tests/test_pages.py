@@ -7,7 +7,7 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typer
@@ -241,6 +241,13 @@ def model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for one in get_args(annotation) if (found := model_in(one))), None)
 
 
+def choices(annotation: Any) -> list[str]:
+    """The words that a key may be set to, if it takes no other text."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str)]
+    return [word for one in get_args(annotation) for word in choices(one)]
+
+
 def table_of_keys() -> str:
     """Every section: its heading, then a row for each key with its default and its description."""
     parts = []
@@ -265,6 +272,8 @@ def table_of_keys() -> str:
 def row(key: str, field: FieldInfo) -> str:
     default = default_of(field)
     meaning = (field.description or "").replace("<", "&lt;")
+    if values := choices(field.annotation):
+        meaning += f": {', '.join(f'`{value}`' for value in values)}"
     return f"| `{key}` | {f'`{default}`' if default else 'required'} | {meaning} |"
 
 
