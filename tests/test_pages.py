@@ -272,7 +272,8 @@ def table_of_keys() -> str:
 def row(key: str, field: FieldInfo) -> str:
     default = default_of(field)
     meaning = (field.description or "").replace("<", "&lt;")
-    if values := choices(field.annotation):
+    values = choices(field.annotation)
+    if len(values) > 1:
         meaning += f": {', '.join(f'`{value}`' for value in values)}"
     return f"| `{key}` | {f'`{default}`' if default else 'required'} | {meaning} |"
 
