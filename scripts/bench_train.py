@@ -1,15 +1,19 @@
-"""Measure training speed: non-padding target tokens per second, by the trainer's own update.
+"""Measure training speed: non-padding target tokens per second of the trainer's own update.
 
-    python scripts/bench_train.py --data ../shared/data/multi30k
-    python scripts/bench_train.py --data synthetic --shape base --precision bf16 --vocab-size 32000 --device cuda \\
+    python scripts/bench_train.py --data FOLDER
+    python scripts/bench_train.py --data synthetic --shape base --precision bf16 --device cuda \\
         --marian --peak-tflops 790 --json speed.json
 
-The corpus folder holds train.de.gz and train.en.gz (or other languages: --src-lang, --tgt-lang); `synthetic` stands for
-200,000 made-up pairs of 32,000 made-up words, as long as those of WMT are. Shapes: small is d_model 256, 4 heads,
-3+3 layers, d_ff 1024, 4,096-token batches; base is d_model 512, 8 heads, 6+6 layers, d_ff 2048, 2,048-token batches
-(25,000 on a GPU); both with a joint vocabulary of 8,000 (--vocab-size). --marian puts Hugging Face's MarianMTModel
-(pip install transformers) of the same shape beside it: the same batches, its own label-smoothed loss, fused AdamW.
-All that is compared takes turns, round after round, so that a change in the machine's speed meets them all alike.
+FOLDER holds train.de.gz and train.en.gz (--src-lang and --tgt-lang for other languages).
+`synthetic` is 200,000 made-up pairs of 32,000 made-up words, with lengths distributed as in WMT.
+
+Shapes: `small` is d_model 256, 4 heads, 3+3 layers, d_ff 1024, batches of 4,096 tokens; `base` is
+d_model 512, 8 heads, 6+6 layers, d_ff 2048, batches of 2,048 tokens. On a GPU both take 25,000
+tokens. The vocabulary is joint and has 8,000 pieces, 32,000 on a GPU.
+
+--marian also measures Hugging Face's MarianMTModel (pip install transformers) of the same shape,
+on the same batches, with its own label-smoothed loss and fused AdamW. The models that are compared
+take turns, so a change in the machine's speed affects all of them.
 """
 
 from __future__ import annotations
@@ -21,8 +25,11 @@ import json
 import platform
 import statistics
 import tempfile
-import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from time import perf_counter
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -53,36 +60,87 @@ SHAPES = {
     },
 }
 TOKENS = {"small": 4096, "base": 2048}
-SMOOTHING = 0.1
+TOKENS_ON_GPU = 25_000
+VOCAB_SIZE = 8000
+VOCAB_SIZE_ON_GPU = 32_000
+LABEL_SMOOTHING = 0.1
+
+# The made-up corpus. Line lengths are lognormal, and so is the length of a target line relative to
+# its source line: a standard deviation of about 22 %, as in WMT. Less of it would mean less padding
+# than real text has.
+N_SYNTHETIC = 200_000
+MEAN_LOG_WORDS = 3.1
+STD_LOG_WORDS = 0.55
+STD_LOG_RATIO = 0.22
+MAX_WORDS = 120
 
 
-def write_synthetic(folder: Path, args: argparse.Namespace) -> None:
-    """Pairs of lines of made-up words, Zipf-distributed; lengths like those of WMT's (28 and 30 tokens in the mean)."""
-    random = np.random.default_rng(1)
-    syllables = [
-        a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "el", "is")
-    ]
-    words = np.array(["".join(random.choice(syllables, 2 + i % 3)) for i in range(32_000)])
-    share = 1 / np.arange(1, len(words) + 1)
-    share /= share.sum()
-    sizes = np.clip(random.lognormal(3.1, 0.55, 200_000).round(), 1, 120).astype(int)
-    for language in (args.src_lang, args.tgt_lang):
-        own = np.clip(sizes + random.integers(-2, 3, len(sizes)), 1, None)
-        drawn, ends = random.choice(words, own.sum(), p=share), own.cumsum()
-        lines = (" ".join(drawn[end - size : end]) for size, end in zip(own, ends, strict=True))
-        with gzip.open(
-            folder / f"train.{language}.gz", "wt", encoding="utf-8", compresslevel=1
-        ) as file:
-            file.writelines(f"{line}\n" for line in lines)
+class Model(Protocol):
+    """What is measured: something that can do an update."""
+
+    def update(self, update: Update) -> None:
+        """Do one optimizer step on the batches of an update."""
 
 
-def flops(config: Config, vocab_size: int, n_src: int, n_tgt: int) -> float:
-    """Of the products with matrices of weights, forwards and backwards: six for each weight and token."""
-    m = config.model
-    d, ff = m.d_model, m.d_ff
-    per_src = m.n_encoder_layers * (4 * d * d + 2 * d * ff) + m.n_decoder_layers * 2 * d * d
-    per_tgt = m.n_decoder_layers * (6 * d * d + 2 * d * ff) + d * vocab_size
-    return 6.0 * (n_src * per_src + n_tgt * per_tgt)
+@dataclass(frozen=True)
+class Round:
+    """What one round of updates took."""
+
+    seconds: float
+    n_src: int  # source tokens, without padding
+    n_tgt: int  # target tokens, without padding
+    n_padded: int  # tokens of both sides, with padding
+
+
+@dataclass
+class Contender:
+    """A model with its own stream of batches, and the rounds measured so far."""
+
+    name: str
+    precision: str
+    model: Model
+    feed: Prefetcher
+    trainer: Trainer  # its config, tokenizer, plan and device are those of the model
+    rounds: list[Round] = field(default_factory=list)
+
+    def measure(self, n_updates: int) -> Round:
+        """Do the next updates, waiting for data included."""
+        device = self.trainer.device.device
+        updates = iter(self.feed)
+        n_src = 0
+        n_tgt = 0
+        n_padded = 0
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        start = perf_counter()
+        for _ in range(n_updates):
+            update = next(updates)
+            self.model.update(update)
+            n_src += sum(batch.n_src for batch in update.batches)
+            n_tgt += update.n_tgt
+            n_padded += sum(batch.n_padded for batch in update.batches)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return Round(perf_counter() - start, n_src, n_tgt, n_padded)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: speeds are target tokens per second, medians over the rounds."""
+
+    model: str
+    shape: str
+    precision: str
+    tokens_per_second: int
+    slowest: int
+    fastest: int
+    tflops: float
+    share_of_peak: float | None
+    padding: float  # share of padding in all tokens
+    updates: int
+    vocab_size: int
+    parameters: int
+    memory_mb: int  # peak of the process, with all models that take turns
 
 
 class Ours:
@@ -91,42 +149,60 @@ class Ours:
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
 
-    def learn(self, update: Update) -> None:
+    def update(self, update: Update) -> None:
+        """Do one optimizer step."""
         self.trainer.updater.train_step(update, self.trainer.state.step)
         self.trainer.state.step += 1
 
 
 class Marian:
-    """MarianMTModel on the same batches."""
+    """MarianMTModel of the same shape on the same batches."""
 
     def __init__(self, config: Config, vocab_size: int, device: Device) -> None:
         from transformers import MarianConfig, MarianMTModel
         from transformers.trainer_pt_utils import LabelSmoother
 
-        m = config.model
-        self.device, self.smoother = device, LabelSmoother(SMOOTHING)
+        model = config.model
+        self.device = device
+        self.smoother = LabelSmoother(LABEL_SMOOTHING)
         shape = MarianConfig(
-            vocab_size=vocab_size, d_model=m.d_model, encoder_layers=m.n_encoder_layers,
-            decoder_layers=m.n_decoder_layers, encoder_attention_heads=m.n_heads, decoder_attention_heads=m.n_heads,
-            encoder_ffn_dim=m.d_ff, decoder_ffn_dim=m.d_ff, dropout=m.dropout, attention_dropout=0.0,
-            activation_dropout=m.dropout, max_position_embeddings=m.max_positions, pad_token_id=0, eos_token_id=3,
-            bos_token_id=2, decoder_start_token_id=2, scale_embedding=True, activation_function="relu",
-            share_encoder_decoder_embeddings=True, tie_word_embeddings=True, use_cache=False,
-        )  # fmt: skip
-        self.model = MarianMTModel(shape).to(device.device).train()
+            vocab_size=vocab_size,
+            d_model=model.d_model,
+            encoder_layers=model.n_encoder_layers,
+            decoder_layers=model.n_decoder_layers,
+            encoder_attention_heads=model.n_heads,
+            decoder_attention_heads=model.n_heads,
+            encoder_ffn_dim=model.d_ff,
+            decoder_ffn_dim=model.d_ff,
+            dropout=model.dropout,
+            attention_dropout=0.0,
+            activation_dropout=model.dropout,
+            max_position_embeddings=model.max_positions,
+            pad_token_id=0,
+            eos_token_id=3,
+            bos_token_id=2,
+            decoder_start_token_id=2,
+            scale_embedding=True,
+            activation_function="relu",
+            share_encoder_decoder_embeddings=True,
+            tie_word_embeddings=True,
+            use_cache=False,
+        )
+        self.model: Any = MarianMTModel(shape).to(device.device).train()
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
 
-    def learn(self, update: Update) -> None:
-        for batch in update.batches:
-            batch = batch.to(self.device.device)
-            labels = torch.full_like(batch.tgt_in, -100).flatten()  # (B T,)
+    def update(self, update: Update) -> None:
+        """Do one optimizer step."""
+        device = self.device.device
+        for cpu_batch in update.batches:
+            batch = cpu_batch.to(device)
+            labels = torch.full_like(batch.tgt_in, -100).flatten()  # (B * T,)
             labels[batch.tgt_positions] = batch.tgt_out
             labels = labels.view_as(batch.tgt_in)
-            with torch.autocast(
-                self.device.device.type, self.device.dtype, enabled=self.device.precision != "fp32"
-            ):
+            mixed = self.device.precision != "fp32"
+            with torch.autocast(device.type, self.device.dtype, enabled=mixed):
                 outputs = self.model(
                     input_ids=batch.src,
                     attention_mask=batch.src_mask,
@@ -139,154 +215,197 @@ class Marian:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def config_of(
+def synthetic_lengths(
+    random: np.random.Generator, n_pairs: int
+) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
+    """Words of each source line and of each target line."""
+    src = random.lognormal(MEAN_LOG_WORDS, STD_LOG_WORDS, n_pairs)
+    tgt = src * random.lognormal(0.0, STD_LOG_RATIO, n_pairs)
+    src_words, tgt_words = (
+        np.clip(side.round(), 1, MAX_WORDS).astype(np.int64) for side in (src, tgt)
+    )
+    return src_words, tgt_words
+
+
+def write_synthetic(folder: Path, src_lang: str, tgt_lang: str) -> None:
+    """Write pairs of lines of made-up words, whose frequencies follow Zipf's law."""
+    random = np.random.default_rng(1)
+    vowels = ("a", "e", "i", "o", "u", "an", "el", "is")
+    syllables = [first + second for first in "bdfgklmnprstvz" for second in vowels]
+    words = np.array(["".join(random.choice(syllables, 2 + i % 3)) for i in range(32_000)])
+    frequency = 1 / np.arange(1, len(words) + 1)
+    frequency /= frequency.sum()
+    lengths = synthetic_lengths(random, N_SYNTHETIC)
+    for language, sizes in zip((src_lang, tgt_lang), lengths, strict=True):
+        drawn = random.choice(words, sizes.sum(), p=frequency)
+        ends = sizes.cumsum()
+        path = folder / f"train.{language}.gz"
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=1) as file:
+            for size, end in zip(sizes, ends, strict=True):
+                file.write(" ".join(drawn[end - size : end]) + "\n")
+
+
+def matrix_flops(config: Config, vocab_size: int, n_src: int, n_tgt: int) -> float:
+    """Floating-point operations in products with weight matrices, forward and backward.
+
+    Six for each weight and token: two forward, four backward. Attention's own products are left
+    out, and so are those with padding.
+    """
+    model = config.model
+    attention = model.d_model * model.d_model  # the size of one of its projections
+    feed_forward = 2 * model.d_model * model.d_ff
+    # Cross-attention projects the source to keys and values, and the target to queries and outputs.
+    per_src = model.n_encoder_layers * (4 * attention + feed_forward)
+    per_src += model.n_decoder_layers * 2 * attention
+    per_tgt = model.n_decoder_layers * (6 * attention + feed_forward)
+    per_tgt += model.d_model * vocab_size
+    return 6.0 * (n_src * per_src + n_tgt * per_tgt)
+
+
+def bench_config(
     args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path
 ) -> Config:
-    """The config of one measurement."""
-    tokens = args.tokens or (25_000 if args.device.startswith("cuda") else TOKENS[shape])
+    """Build the config of one measurement."""
+    on_gpu = choose_device(args.device, precision).is_cuda
+    tokens = args.tokens or (TOKENS_ON_GPU if on_gpu else TOKENS[shape])
+    vocab_size = args.vocab_size or (VOCAB_SIZE_ON_GPU if on_gpu else VOCAB_SIZE)
     src, tgt = args.src_lang, args.tgt_lang
-    tree = {
+    mapping = {
         "data": {
             "root": str(folder if args.data == "synthetic" else args.data),
             "src_lang": src,
             "tgt_lang": tgt,
             "train": [{"src": f"train.{src}.gz", "tgt": f"train.{tgt}.gz"}],
         },
-        "tokenizer": {"vocab_size": args.vocab_size},
+        "tokenizer": {"vocab_size": vocab_size},
         "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
         "model": SHAPES[shape],
         "optim": {
             "optimizer": optimizer,
             "peak_lr": 5e-4,
             "warmup_steps": 400,
-            "label_smoothing": SMOOTHING,
+            "label_smoothing": LABEL_SMOOTHING,
         },
         "train": {"precision": precision, "compile": args.compile},
     }
-    return config_from_mapping(tree, "bench")
+    return config_from_mapping(mapping, "bench")
 
 
-def measure(
-    model: Ours | Marian, device: torch.device, feed: Prefetcher, n_updates: int
-) -> tuple[float, int, int]:
-    """Seconds that the next updates take, the wait for data counted; their source and target tokens."""
-    n_src, n_tgt, updates = 0, 0, iter(feed)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    for _ in range(n_updates):
-        update = next(updates)
-        model.update(update)
-        n_src += sum(batch.n_src for batch in update.batches)
-        n_tgt += update.n_tgt
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start, n_src, n_tgt
-
-
-def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[dict[str, object]]:
-    """One row per model, optimiser and precision: the median over rounds of `--window` updates, after a warm-up."""
-    runs: dict[tuple[str, str], tuple[Ours | Marian, Prefetcher, Trainer]] = {}
+def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Contender]:
+    """Build every model of this shape."""
+    found = []
     for precision in args.precision:
         for optimizer in args.optimizer:
-            config = config_of(args, shape, precision, optimizer, folder)
-            device, log = (
-                choose_device(args.device, precision),
-                RunLog(folder, config.train.max_steps),
-            )
+            config = bench_config(args, shape, precision, optimizer, folder)
+            device = choose_device(args.device, precision)
+            log = RunLog(folder, config.train.max_steps)
             trainer = Trainer(prepare(config, folder, device, log), folder, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
-            runs[name, precision] = Ours(trainer), Prefetcher(trainer.plan, 0, 0), trainer
+            feed = Prefetcher(trainer.plan, 0, 0)
+            found.append(Contender(name, precision, Ours(trainer), feed, trainer))
         if args.marian:
             marian = Marian(config, trainer.tokenizer.tgt_vocab_size, device)
-            runs["Marian", precision] = marian, Prefetcher(trainer.plan, 0, 0), trainer
-    found: dict[tuple[str, str], list[tuple[float, int, int]]] = {name: [] for name in runs}
+            feed = Prefetcher(trainer.plan, 0, 0)
+            found.append(Contender("Marian", precision, marian, feed, trainer))
+    return found
+
+
+def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[Row]:
+    """Measure all models of a shape, in turns of `--window` updates after a warm-up."""
+    models = contenders(args, shape, folder)
     with contextlib.ExitStack() as stack:
-        for model, feed, trainer in runs.values():
-            stack.enter_context(feed)
-            measure(model, trainer.device.device, feed, args.warm_up)
+        for contender in models:
+            stack.enter_context(contender.feed)
+            contender.measure(args.warm_up)
         for _ in range(args.updates // args.window):
-            for name, (model, feed, trainer) in runs.items():
-                found[name].append(measure(model, trainer.device.device, feed, args.window))
-    rows: list[dict[str, object]] = []
-    for (name, precision), (_, _, trainer) in runs.items():
-        speeds = [n_tgt / seconds for seconds, _, n_tgt in found[name, precision]]
-        vocab_size = trainer.tokenizer.tgt_vocab_size
-        work = [
-            flops(trainer.config, vocab_size, n_src, n_tgt) / s / 1e12
-            for s, n_src, n_tgt in found[name, precision]
-        ]
-        rows.append(
-            {
-                "model": name,
-                "shape": shape,
-                "precision": precision,
-                "tokens_per_second": round(statistics.median(speeds)),
-                "slowest": round(min(speeds)),
-                "fastest": round(max(speeds)),
-                "tflops": round(statistics.median(work), 3),
-                "share_of_peak": round(statistics.median(work) / args.peak_tflops, 4)
-                if args.peak_tflops
-                else None,
-                "updates": args.updates,
-                "vocab_size": vocab_size,
-                "parameters": sum(p.numel() for p in trainer.updater.model.parameters()),
-                "memory_mb": round(peak_memory_mb(trainer.device.device)),  # of all that take turns
-            }
-        )
-    return rows
+            for contender in models:
+                contender.rounds.append(contender.measure(args.window))
+    return [summarize(contender, shape, args) for contender in models]
 
 
-def main() -> None:
+def summarize(contender: Contender, shape: str, args: argparse.Namespace) -> Row:
+    """Make one row of the rounds of a model."""
+    trainer = contender.trainer
+    rounds = contender.rounds
+    vocab_size = trainer.tokenizer.tgt_vocab_size
+    speeds = [one.n_tgt / one.seconds for one in rounds]
+    tflops = statistics.median(
+        matrix_flops(trainer.config, vocab_size, one.n_src, one.n_tgt) / one.seconds / 1e12
+        for one in rounds
+    )
+    real = sum(one.n_src + one.n_tgt for one in rounds)
+    return Row(
+        model=contender.name,
+        shape=shape,
+        precision=contender.precision,
+        tokens_per_second=round(statistics.median(speeds)),
+        slowest=round(min(speeds)),
+        fastest=round(max(speeds)),
+        tflops=round(tflops, 3),
+        share_of_peak=round(tflops / args.peak_tflops, 4) if args.peak_tflops else None,
+        padding=round(1 - real / sum(one.n_padded for one in rounds), 4),
+        updates=args.updates,
+        vocab_size=vocab_size,
+        parameters=sum(p.numel() for p in trainer.updater.model.parameters()),
+        memory_mb=round(peak_memory_mb(trainer.device.device)),
+    )
+
+
+def print_row(names: Sequence[str], values: Sequence[str]) -> None:
+    """Print one line of the table: names to the left, values to the right."""
+    left = " ".join(f"{name:<9}" for name in names)
+    print(left, " ".join(f"{value:>12}" for value in values), flush=True)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", required=True, help="folder of the corpus, or synthetic")
-    parser.add_argument("--src-lang", default="de")
-    parser.add_argument("--tgt-lang", default="en")
-    parser.add_argument("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
-    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"])
-    parser.add_argument("--optimizer", nargs="+", default=["adamw"], choices=["adamw", "muon"])
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--compile", default="auto", choices=["auto", "true", "false"])
-    parser.add_argument("--vocab-size", type=int, default=8000)
-    parser.add_argument("--tokens", type=int, help="padded tokens of a batch, one batch an update")
-    parser.add_argument("--warm-up", type=int, default=8, help="updates before the clock starts")
-    parser.add_argument("--updates", type=int, default=60, help="updates measured")
-    parser.add_argument("--window", type=int, default=10, help="updates of one round")
-    parser.add_argument("--marian", action="store_true", help="beside Hugging Face's MarianMTModel")
-    parser.add_argument(
-        "--peak-tflops", type=float, help="of the device, to say which share of it is reached"
-    )
-    parser.add_argument("--json", type=Path)
+    add = parser.add_argument
+    add("--data", required=True, help="folder of the corpus, or synthetic")
+    add("--src-lang", default="de")
+    add("--tgt-lang", default="en")
+    add("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
+    add("--precision", nargs="+", default=["fp32", "bf16"])
+    add("--optimizer", nargs="+", default=["adamw"], choices=["adamw", "muon"])
+    add("--device", default="auto")
+    add("--compile", default="auto", choices=["auto", "true", "false"])
+    add("--vocab-size", type=int, help="of the joint vocabulary; 8,000, on a GPU 32,000")
+    add("--tokens", type=int, help="padded tokens per batch; an update is one batch")
+    add("--warm-up", type=int, default=8, help="updates before the clock starts")
+    add("--updates", type=int, default=60, help="updates measured")
+    add("--window", type=int, default=10, help="updates per round")
+    add("--marian", action="store_true", help="also measure Hugging Face's MarianMTModel")
+    add("--peak-tflops", type=float, help="peak of the device, to print the share reached")
+    add("--json", type=Path, help="also write the rows to this file")
     args = parser.parse_args()
     args.compile = {"auto": "auto", "true": True, "false": False}[args.compile]
+    return args
+
+
+def main() -> None:
+    """Measure and print the table."""
+    args = parse_arguments()
+    processor = platform.processor() or platform.machine()
+    print(f"{processor}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    titles = ("target tok/s", "slowest", "fastest", "TFLOP/s", "of peak", "padding", "memory MB")
+    print_row(("model", "shape", "precision"), titles)
     rows = []
-    print(
-        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
-    )
-    titles = ("target tok/s", "slowest", "fastest", "TFLOP/s", "of peak", "memory MB")
-    print(
-        f"{'model':<7} {'shape':<6} {'precision':<9} "
-        + " ".join(f"{title:>12}" for title in titles)
-    )
     for shape in args.shape:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if args.data == "synthetic":
-                write_synthetic(folder, args)
+                write_synthetic(folder, args.src_lang, args.tgt_lang)
             for row in bench(args, shape, folder):
                 rows.append(row)
-                share = "" if row["share_of_peak"] is None else f"{row['share_of_peak']:.1%}"
-                print(
-                    f"{row['model']:<7} {row['shape']:<6} {row['precision']:<9} {row['tokens_per_second']:>12,} "
-                    f"{row['slowest']:>12,} {row['fastest']:>12,} {row['tflops']:>12} {share:>12} "
-                    f"{row['memory_mb']:>12,}"
-                )
+                speeds = [f"{n:,}" for n in (row.tokens_per_second, row.slowest, row.fastest)]
+                share = "" if row.share_of_peak is None else f"{row.share_of_peak:.1%}"
+                rest = [f"{row.tflops}", share, f"{row.padding:.1%}", f"{row.memory_mb:,}"]
+                print_row((row.model, row.shape, row.precision), [*speeds, *rest])
     if args.json:
-        args.json.write_text(
-            json.dumps({"torch": torch.__version__, "rows": rows}, indent=1) + "\n"
-        )
+        result = {"torch": torch.__version__, "rows": [asdict(row) for row in rows]}
+        args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
