@@ -1,6 +1,6 @@
-"""The job scripts: what they compute, in plain bash; and what they do, on a real Slurm of one node.
+"""The job scripts: their functions in plain bash, and the jobs on a real Slurm with one node.
 
-The tests marked `slurm` start that node with `scripts/slurm/local-cluster.sh`, which takes root.
+The tests marked `slurm` start that node with `scripts/slurm/local-cluster.sh`, which needs root.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import yaml
 from conftest import ROOT, merged, metrics_of, mt_command, write_lines
 
 SCRIPTS = ROOT / "scripts" / "slurm"
-TRAIN, TRANSLATE, CLUSTER = (
-    SCRIPTS / "train.sbatch",
-    SCRIPTS / "translate.sbatch",
-    SCRIPTS / "local-cluster.sh",
-)
-# A time limit is a minute at least, and Slurm looks every 30 seconds whether to send the signal: 5 seconds before the
-# end, as the test asks for it, means 25 to 55 seconds after the start. A run that takes longer than that is stopped.
+TRAIN = SCRIPTS / "train.sbatch"
+TRANSLATE = SCRIPTS / "translate.sbatch"
+CLUSTER = SCRIPTS / "local-cluster.sh"
+# The shortest time limit is a minute, and Slurm checks every 30 seconds whether to send the signal.
+# So 5 seconds before the end, as the test asks, means 25 to 55 seconds after the start. A longer run
+# is stopped.
 SECONDS_OF_TRAINING = 75
 ENDED = {
     "COMPLETED",
@@ -46,7 +45,7 @@ RunMt = Callable[..., subprocess.CompletedProcess[str]]
 def bash(
     command: str, *arguments: object, **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """A command with the functions of translate.sbatch."""
+    """Run a command that can use the functions of translate.sbatch."""
     source = f"source {shlex.quote(str(TRANSLATE))}; {command}"
     return subprocess.run(
         ["bash", "-c", source, "bash", *map(str, arguments)],
@@ -66,9 +65,7 @@ def test_bash_can_read_the_scripts(script: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "shards"), [(0, 3), (1, 1), (2, 5), (10, 3), (101, 8), (4_000_000_001, 7)]
 )
-def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(
-    lines: int, shards: int
-) -> None:
+def test_shards_have_equal_sizes_and_each_line_is_in_one(lines: int, shards: int) -> None:
     command = 'for ((shard = 0; shard < $2; shard++)); do share "$1" "$shard" "$2"; done'
     shares = [
         tuple(map(int, line.split())) for line in bash(command, lines, shards).stdout.splitlines()
@@ -86,7 +83,7 @@ def test_shards_have_equal_shares_of_the_lines_and_each_line_is_in_one(
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])
 @pytest.mark.parametrize("last", [b"the end\n", b"no line end", b"\n"])
 def test_shards_hold_the_file_byte_for_byte(packed: bool, last: bytes, tmp_path: Path) -> None:
-    """What some tools take for the end of a line or of the text: form feed, U+2028, NUL, bytes that are not UTF-8."""
+    """Form feed, U+2028, NUL and bytes that are not UTF-8 end neither a line nor the text."""
     text = (
         b"\nZeile\r\n\x0c\n"
         + "a\u2028b\u0085c\n".encode()
@@ -121,16 +118,20 @@ def test_an_empty_file_has_no_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "task", "message"),
     [
-        ([], "0", "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER [options of mt translate]"),
+        (
+            [], "0",
+            "usage: sbatch [options] translate.sbatch IN OUT --model FOLDER "
+            "[options of mt translate]",
+        ),
         (["nowhere", "out"], "0", "nowhere: must be a file"),
-        (["in", "out"], "7", "4 shards go from 0 to 3, found 7; mend --array or SHARDS"),
+        (["in", "out"], "7", "4 shards are numbered 0 to 3, found 7; correct --array or SHARDS"),
         (
             ["in", "out", "--prefix", "begin"], "0",
-            "--prefix: its lines are not shared out as those of IN are; run mt translate itself",
+            "--prefix: its lines are not split into shards; run mt translate itself",
         ),
         (
             ["in", "out", "--n-best", "5"], "0",
-            "--n-best: one line for each of IN is required; leave it out, or add --mbr",
+            "--n-best: one output line per line of IN is required; leave it out, or add --mbr",
         ),
     ],
 )  # fmt: skip
@@ -165,41 +166,43 @@ def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:
     again = bash(command, source, folder)
     assert again.returncode == 2
     assert again.stderr.decode() == (
-        f"translate.sbatch: {folder} was begun with another input or other options; give the same, or remove it to "
-        "begin again\n"
+        f"translate.sbatch: {folder} was made with another input or other options; "
+        "give the same ones, or remove it to start again\n"
     )
     assert [path.name for path in folder.iterdir()] == ["made-with"]
 
 
-def test_training_refuses_gpus_that_would_idle() -> None:
+def test_training_refuses_more_gpus_than_tasks() -> None:
     allocation = {"SLURM_TASKS_PER_NODE": "1(x2)", "SLURM_GPUS_ON_NODE": "4", "SLURM_JOB_ID": "1"}
     ended = subprocess.run(
         ["bash", TRAIN], env=os.environ | allocation, capture_output=True, text=True, check=False
     )
-    message = "4 GPUs on a node take as many tasks, found 1; give sbatch --ntasks-per-node=4"
+    message = (
+        "4 GPUs per node require as many tasks per node, found 1; give sbatch --ntasks-per-node=4"
+    )
     assert (ended.returncode, ended.stderr) == (2, f"train.sbatch: {message}\n")
 
 
 # --- on a real Slurm --------------------------------------------------------------------------
 
-# A line of what is started in the place of mt, and ends well when Slurm has requeued its job.
+# The first line of a stand-in for mt that succeeds at once when Slurm has requeued its job.
 STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
-two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks take two cores")
+two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks need two cores")
 
 
 class Cluster:
-    """Jobs of one node, submitted from a folder of the test."""
+    """Submits jobs to the Slurm of this machine, from a folder of the test."""
 
     def __init__(self, slurm_conf: str, folder: Path) -> None:
         self.folder = folder
         self.environment = os.environ | {"SLURM_CONF": slurm_conf, "MT": str(folder / "mt")}
         command, environment = mt_command()
-        self.in_place_of_mt(
+        self.replace_mt(
             f'PYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.join(command)} "$@"'
         )
 
-    def in_place_of_mt(self, *lines: str) -> None:
-        """From now on jobs start a bash script of these lines."""
+    def replace_mt(self, *lines: str) -> None:
+        """Let the jobs that follow run a bash script of these lines in place of mt."""
         mt = Path(self.environment["MT"])
         mt.write_text("\n".join(["#!/usr/bin/env bash", *lines, ""]), encoding="utf-8")
         mt.chmod(0o755)
@@ -207,21 +210,26 @@ class Cluster:
     def run(self, *command: object) -> str:
         return subprocess.run(
             [str(part) for part in command],
-            cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=60, check=True,
-        ).stdout  # fmt: skip
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
 
     def submit(self, *arguments: object) -> str:
         return self.run("sbatch", "--parsable", *arguments).strip()
 
     def jobs(self, job: str) -> list[dict[str, str]]:
-        """What Slurm says of a job, or of each task of an array."""
+        """The fields that Slurm reports for a job, or for each task of an array."""
         lines = self.run("scontrol", "show", "job", "--oneliner", job).splitlines()
         return [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
 
     def wait(
         self, job: str, seconds: float, until: Callable[[], bool] | None = None
     ) -> list[dict[str, str]]:
-        """Wait until a job has ended, or for something else."""
+        """Wait until a job has ended, or until something else is true."""
         end = time.monotonic() + seconds
         while True:
             found = self.jobs(job)
@@ -255,11 +263,11 @@ def cluster(slurm_conf: str, tmp_path: Path) -> Iterator[Cluster]:
     yield cluster
     cluster.run(
         "scancel", "--user=root"
-    )  # what a failed test has left must not be in the way of the next one
+    )  # a failed test may leave jobs, which must not delay the next test
 
 
 def long_config(tiny_mapping: Mapping[str, Any], steps: int, folder: Path) -> Path:
-    """The tiny model with so many updates, and one validation, at the end."""
+    """A config of the tiny model with this many updates and one validation, at the end."""
     changes = {
         "data": {"test": []},
         "train": {"max_steps": steps, "valid_every": steps, "log_every": 50},
@@ -275,14 +283,11 @@ def updates_per_second(
 ) -> float:
     folder = tmp_path_factory.mktemp("speed")
     config = long_config(tiny_mapping, 150, folder)
-    assert (
-        run_mt(
-            "train", "--config", config, "--run-dir", folder / "run", "--device", "cpu"
-        ).returncode
-        == 0
-    )
-    seconds = {line["step"]: line["seconds"] for line in metrics_of(folder / "run", "train")}
-    return 100 / (seconds[150] - seconds[50])
+    run_dir = folder / "run"
+    ended = run_mt("train", "--config", config, "--run-dir", run_dir, "--device", "cpu")
+    assert ended.returncode == 0
+    seconds = {line["step"]: line["seconds"] for line in metrics_of(run_dir, "train")}
+    return float(100 / (seconds[150] - seconds[50]))
 
 
 @pytest.mark.slurm
@@ -294,24 +299,24 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     train = ["--config", long_config(tiny_mapping, steps, tmp_path), "--device", "cpu", "--run-dir"]
     job = cluster.submit("--time=1", "--signal=USR1@5", TRAIN, *train, tmp_path / "queued")
     command, environment = mt_command("train", *train, tmp_path / "undisturbed")
-    with (tmp_path / "undisturbed.log").open("wb") as log:
-        undisturbed = subprocess.Popen(command, env=environment, stderr=log)
+    with (tmp_path / "undisturbed.log").open("wb") as stderr:
+        undisturbed = subprocess.Popen(command, env=environment, stderr=stderr)
     try:
         (ended,) = cluster.wait(job, 600)
         assert undisturbed.wait(300) == 0
     finally:
         undisturbed.kill()
         undisturbed.wait()
-    text = cluster.log(job)
-    print(text, ended)
+    log = cluster.log(job)
+    print(log, ended)
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0")
     restarts = int(ended["Restarts"])
     assert restarts >= 1
-    stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", text)
+    stopped = re.findall(r"stopped by SIGUSR1 after update ([\d,]+)", log)
     assert len(stopped) == restarts
-    assert re.findall(r"resuming after update ([\d,]+)", text) == stopped
-    assert text.count("train.sbatch: back into the queue") == restarts
-    assert f"all {steps:,} updates are done" in text
+    assert re.findall(r"resuming after update ([\d,]+)", log) == stopped
+    assert log.count("train.sbatch: requeued") == restarts
+    assert f"all {steps:,} updates are done" in log
     weights = [
         (tmp_path / run / "checkpoints" / "last" / "model.safetensors").read_bytes()
         for run in ("queued", "undisturbed")
@@ -324,8 +329,8 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
 @pytest.mark.slurm
 @pytest.mark.timeout(300)
 def test_a_job_that_overran_its_time_limit_is_requeued_too(cluster: Cluster) -> None:
-    """Where the signal came too late, SIGTERM and KillWait are left. In the place of mt: what ends by SIGTERM."""
-    cluster.in_place_of_mt(
+    """If the signal comes too late, SIGTERM and KillWait remain. A shell script replaces mt."""
+    cluster.replace_mt(
         STARTED_ONCE, "trap 'sleep 1; exit 143' TERM", "while true; do sleep 0.2; done"
     )
     job = cluster.submit("--time=1", "--signal=CONT@1", TRAIN)  # a signal that means nothing here
@@ -355,7 +360,7 @@ def test_a_cancelled_job_stays_cancelled_and_has_its_checkpoint(
 
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
-def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluster: Cluster) -> None:
+def test_a_job_is_not_requeued_after_an_error_nor_more_often_than_allowed(cluster: Cluster) -> None:
     faulty = cluster.submit(TRAIN, "--config", "nowhere.yaml")
     (ended,) = cluster.wait(faulty, 60)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "2:0", "0"), (
@@ -363,14 +368,14 @@ def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluste
     )
     assert "nowhere.yaml" in cluster.log(faulty)
 
-    cluster.in_place_of_mt("exit 138")
+    cluster.replace_mt("exit 138")
     cluster.environment["MAX_RESTARTS"] = "1"
     loop = cluster.submit(TRAIN)
     (ended,) = cluster.wait(loop, 60)
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("FAILED", "138:0", "1"), (
         cluster.log(loop)
     )
-    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to go on" in cluster.log(
+    assert "stopped after 1 restarts (MAX_RESTARTS); submit the job again to resume" in cluster.log(
         loop
     )
 
@@ -378,14 +383,14 @@ def test_a_job_is_not_requeued_for_a_fault_and_no_more_often_than_allowed(cluste
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
 @two_cores
-def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster: Cluster) -> None:
-    cluster.in_place_of_mt(STARTED_ONCE, "exit 75")
+def test_a_job_is_requeued_if_a_process_is_lost_and_none_has_failed(cluster: Cluster) -> None:
+    cluster.replace_mt(STARTED_ONCE, "exit 75")
     lost = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(lost, 60)
     assert (ended["JobState"], ended["Restarts"]) == ("COMPLETED", "1"), cluster.log(lost)
 
-    # The one with the fault ends after the one that has lost it.
-    cluster.in_place_of_mt("[ $RANK = 1 ] || exit 75", "sleep 2", "exit 3")
+    # The process that fails ends after the one that has lost it.
+    cluster.replace_mt("[ $RANK = 1 ] || exit 75", "sleep 2", "exit 3")
     faulty = cluster.submit("--ntasks=2", TRAIN)
     (ended,) = cluster.wait(faulty, 60)
     assert (ended["JobState"], ended["Restarts"]) == ("FAILED", "0"), cluster.log(faulty)
@@ -395,9 +400,9 @@ def test_a_job_is_requeued_where_a_process_was_lost_and_none_has_a_fault(cluster
 @pytest.mark.slurm
 @pytest.mark.timeout(120)
 @two_cores
-def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluster: Cluster) -> None:
-    told = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
-    cluster.in_place_of_mt(f'echo "$@ {told}"')
+def test_tasks_get_the_address_to_meet_and_an_error_of_one_ends_all(cluster: Cluster) -> None:
+    variables = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
+    cluster.replace_mt(f'echo "$@ {variables}"')
     several = cluster.submit(
         "--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words"
     )
@@ -409,8 +414,8 @@ def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluste
     ]
     assert sorted(cluster.log(several).splitlines()) == expected
 
-    # One diverges; the other is ended by srun, and its 143 is what srun reports.
-    cluster.in_place_of_mt(
+    # One diverges. srun ends the other and reports its 143.
+    cluster.replace_mt(
         "[ $RANK = 0 ] || exit 3", "trap 'exit 143' TERM", "while true; do sleep 0.1; done"
     )
     faulty = cluster.submit("--ntasks=2", TRAIN)
@@ -423,10 +428,10 @@ def test_several_tasks_are_told_where_to_meet_and_a_fault_of_one_ends_all(cluste
 
 @pytest.mark.slurm
 @pytest.mark.timeout(300)
-def test_shards_are_joined_to_what_one_process_translates(
+def test_joined_shards_equal_the_output_of_one_process(
     cluster: Cluster, tiny_run: Path, tiny_corpus: Path, run_mt: RunMt, tmp_path: Path
 ) -> None:
-    """An array of three over 41 lines, one of them empty; the task in the middle is stopped and requeued."""
+    """Three tasks for 41 lines, one of them empty; the middle task is stopped and requeued."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
     text = "".join(f"{line}\n" for line in [*lines[:20], "", *lines[20:]]).encode()
     (tmp_path / "in").write_bytes(text)
@@ -452,20 +457,20 @@ def test_shards_are_joined_to_what_one_process_translates(
         "1": "1",
         "2": "0",
     }, log
-    assert "translate.sbatch: back into the queue, to go on later" in log
+    assert "translate.sbatch: requeued; it will resume where it stopped" in log
     joined = (tmp_path / "joined").read_bytes()
     assert joined.count(b"\n") == 41
     assert joined.split(b"\n")[20] == b""
     assert joined == (tmp_path / "whole").read_bytes()
-    assert not list(tmp_path.glob("joined?*"))  # neither shards nor anything half-done
+    assert not list(tmp_path.glob("joined?*"))  # neither shards nor temporary files
 
 
 @pytest.mark.slurm
 @pytest.mark.timeout(300)
-def test_a_shard_that_failed_is_made_up_for_and_a_lost_line_is_noticed(
+def test_missing_shards_are_translated_later_and_a_lost_line_is_an_error(
     cluster: Cluster, tiny_run: Path, tmp_path: Path
 ) -> None:
-    """Two lines for three tasks, so that one has none."""
+    """Two lines for three tasks, so one task has none."""
     source, output, folder = tmp_path / "in", tmp_path / "out", tmp_path / "out.shards"
     write_lines(source, ["eins zwei", "drei"])
     translate = [TRANSLATE, source, output, "--model", tiny_run]
@@ -480,7 +485,10 @@ def test_a_shard_that_failed_is_made_up_for_and_a_lost_line_is_noticed(
     lost.write_bytes(b"")
     second = cluster.submit("--array=2", "--export=ALL,SHARDS=3", *translate)
     assert [one["ExitCode"] for one in cluster.wait(second, 100)] == ["2:0"], cluster.log(second)
-    message = f"{source} has 2 lines, and the shards in {folder} have another number; {output} is not written"
+    message = (
+        f"{source} has 2 lines, but the shards in {folder} do not add up to that; "
+        f"{output} is not written"
+    )
     assert f"translate.sbatch: {message}" in cluster.log(second)
     assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.shards"]
 

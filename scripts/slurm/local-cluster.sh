@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# A Slurm cluster of one node, this machine, to try the scripts beside this one on. For Debian and Ubuntu, as root;
-# neither systemd nor cgroups are needed, so that it works in a container too.
-#   eval "$(bash scripts/slurm/local-cluster.sh start)"    installs what is missing, starts, exports SLURM_CONF
-#   bash scripts/slurm/local-cluster.sh stop               ends it with all its jobs, and removes its folder
+# Runs a Slurm cluster whose only node is this machine, to try the job scripts. It needs Debian or
+# Ubuntu and root, but neither systemd nor cgroups, so it also works in a container.
+#   eval "$(bash scripts/slurm/local-cluster.sh start)"
+#       installs Slurm if it is missing, starts it, and exports SLURM_CONF
+#   bash scripts/slurm/local-cluster.sh stop
+#       ends it with all its jobs, and removes its folder
 
 set -euo pipefail
 
-# Everything it writes is in here: root's own place, so that nobody else can have laid anything into it.
+# Everything it writes is here. Only root can write to /run, so nobody else can prepare this folder.
 folder=/run/mt-slurm
-# Not Slurm's usual ports: a real slurmd may be running here.
+# Not Slurm's usual ports, because a real slurmd may be running.
 slurmctld_port=16817
 slurmd_port=16818
 seconds_to_wait=30
@@ -18,27 +20,29 @@ give_up() { printf 'error: %s\n' "$*" >&2; exit 2; }
 
 install_missing() {
     if command -v slurmctld slurmd sbatch munged mungekey >/dev/null; then return; fi
-    command -v apt-get >/dev/null || give_up "Slurm is not installed, and there is no apt-get to install it with"
+    command -v apt-get >/dev/null \
+        || give_up "Slurm is not installed, and there is no apt-get to install it"
     say "installing slurm-wlm and munge"
-    # To stderr: stdout is for the line that is evaluated.
-    { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-        slurm-wlm munge; } >&2 || give_up "apt-get could not install slurm-wlm and munge, see its message above"
+    export DEBIAN_FRONTEND=noninteractive
+    # To stderr: the caller evaluates stdout.
+    { apt-get update -q && apt-get install -q -y --no-install-recommends slurm-wlm munge; } >&2 \
+        || give_up "apt-get could not install slurm-wlm and munge, see its message above"
 }
 
 write_config() {
     local name cpus memory
     name=$(uname -n)
     name=${name%%.*}
-    cpus=$(getconf _NPROCESSORS_ONLN) # not nproc, which believes OMP_NUM_THREADS
+    cpus=$(getconf _NPROCESSORS_ONLN) # not nproc, which obeys OMP_NUM_THREADS
     memory=$(awk '/^MemTotal:/ {print int($2 / 1024)}' /proc/meminfo)
     cat >"$folder/slurm.conf" <<CONF
 ClusterName=mt
 SlurmctldHost=$name(127.0.0.1)
 SlurmctldPort=$slurmctld_port
 SlurmdPort=$slurmd_port
-# Listen on the address of the host above, which is loopback, and not on all there are.
+# Listen only on the host's address above, which is loopback.
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
-# A requeued job waits for as long as the credentials of its last start live, by default two minutes.
+# A requeued job waits until the credentials of its last start expire, by default two minutes.
 AuthInfo=socket=$folder/munge.socket,cred_expire=5
 
 SlurmUser=root
@@ -50,7 +54,7 @@ SlurmdPidFile=$folder/slurmd.pid
 SlurmctldLogFile=$folder/slurmctld.log
 SlurmdLogFile=$folder/slurmd.log
 
-# What needs cgroups, systemd or a database is left out.
+# Without plugins that need cgroups, systemd or a database.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -60,9 +64,9 @@ MpiDefault=none
 
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
-# Look for what can be started every two seconds, not every minute.
+# Look for jobs to start every two seconds instead of every minute.
 SchedulerParameters=sched_interval=2,bf_interval=2
-# GPUs that exist on paper only, so that scripts which ask for some can be tried.
+# Pretended GPUs, so that scripts that ask for GPUs can be tried.
 GresTypes=gpu
 NodeName=$name NodeAddr=127.0.0.1 CPUs=$cpus RealMemory=$memory Gres=gpu:2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -74,7 +78,7 @@ CONF
     printf 'AutoDetect=off\nNodeName=%s Name=gpu File=%s/gpu[0-1]\n' "$name" "$folder" >"$folder/gres.conf"
 }
 
-# Prints the process that a pid file names, if it is alive and is what it should be: numbers are used again.
+# Print the process id in a pid file if that process still runs the daemon: the system reuses ids.
 running() {
     local pid
     pid=$(cat "$folder/$1.pid" 2>/dev/null) || return 1
@@ -105,7 +109,7 @@ start() {
     mkdir -p "$folder/state" "$folder/spool"
     write_config
     mungekey --create --keyfile="$folder/munge.key"
-    # A munged of its own, with a key of its own: one that the machine has already is left alone.
+    # A munged with its own key, so that one already on the machine is not disturbed.
     munged --key-file="$folder/munge.key" --socket="$folder/munge.socket" --pid-file="$folder/munged.pid" \
         --log-file="$folder/munged.log" --seed-file="$folder/munged.seed"
     slurmctld -c -f "$SLURM_CONF"
@@ -124,7 +128,7 @@ stop() {
     for name in slurmd slurmctld munged; do
         if pid=$(running "$name"); then
             kill "$pid"
-            wait_until gone "$pid" || give_up "$name (process $pid) does not end"
+            wait_until gone "$pid" || give_up "$name (process $pid) did not end"
         fi
     done
     rm -rf "$folder"
