@@ -24,7 +24,7 @@ SCRIPTS = ROOT / "scripts" / "slurm"
 TRAIN = SCRIPTS / "train.sbatch"
 TRANSLATE = SCRIPTS / "translate.sbatch"
 CLUSTER = SCRIPTS / "local-cluster.sh"
-# The shortest time limit is a minute, and Slurm checks every 30 seconds whether to send the signal.
+# The shortest time limit is a minute, and Slurm checks every 30 seconds whether to signal a job.
 # So 5 seconds before the end, as the test asks, means 25 to 55 seconds after the start. A longer run
 # is stopped.
 SECONDS_OF_TRAINING = 75
