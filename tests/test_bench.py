@@ -1,0 +1,43 @@
+"""The benchmarks: what their figures rest on."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
+bench_train: Any = importlib.import_module("bench_train")
+
+
+def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:
+    src, tgt = bench_train.synthetic_lengths(np.random.default_rng(1), 50_000)
+    assert min(src.min(), tgt.min()) >= 1
+    assert max(src.max(), tgt.max()) == bench_train.MAX_WORDS
+    # Short and cut lines are left out: whole numbers of words, and the limit, distort their ratio.
+    usual = (src >= 15) & (src <= 60)
+    ratio = tgt[usual] / src[usual]
+    assert ratio.std() == pytest.approx(0.22, abs=0.02)
+    assert np.median(ratio) == pytest.approx(1, abs=0.02)
+
+
+def test_made_up_pairs_are_aligned_and_the_same_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_train, "N_SYNTHETIC", 200)
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        bench_train.write_synthetic(tmp_path / name, "de", "en")
+    for language in ("de", "en"):
+        first, second = (
+            gzip.decompress((tmp_path / name / f"train.{language}.gz").read_bytes())
+            for name in ("one", "two")
+        )
+        assert first == second
+        assert first.count(b"\n") == 200
