@@ -1,4 +1,4 @@
-"""What many tests share: a corpus so small that a model learns it in seconds, its config, and `mt` as a process."""
+"""Shared by many tests: a tiny corpus, its config, a model trained on it, `mt` as a command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("mt")
 
-# A shell that starts the tests in the background has them ignore Ctrl-C, and so would the commands that they start.
+# A shell makes background jobs ignore Ctrl-C; the commands that tests start must not inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """{train,valid,test}.{src,tgt}: German digits, 1 to 8 a line, and the same in English; no line twice."""
+    """{train,valid,test}.{src,tgt}: 1 to 8 German digits a line, and English; no line twice."""
     folder = tmp_path_factory.mktemp("corpus")
     draw, seen = random.Random(7), set[tuple[str, ...]]()
     for split, size in (("train", 2000), ("valid", 40), ("test", 40)):
@@ -125,7 +125,7 @@ def tiny_config(
 def tiny_run(
     tiny_mapping: Mapping[str, Mapping[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
-    """The run directory of a tiny model that gets most digits right (BLEU about 50); copy it before you write to it."""
+    """The run directory of a tiny model (BLEU about 50). Copy it before you write to it."""
     from mt.config.load import config_from_mapping
     from mt.training.launch import train
 
@@ -143,7 +143,7 @@ def tiny_run(
 
 @pytest.fixture(scope="session")
 def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
-    """`run_mt("translate", "--model", run, input="eins\n")`: mt as a process of its own, output as text."""
+    """`run_mt("translate", "--model", run, input="eins\n")`: mt in a process of its own."""
 
     def run(
         *arguments: object, env: Mapping[str, str] | None = None, **options: Any
@@ -162,7 +162,7 @@ def run_mt() -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture
 def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
-    """`mt("translate", "--model", run, stdin=b"...")` inside this process; an exception that leaves `main` fails."""
+    """`mt("translate", "--model", run, stdin=b"...")` here; an exception fails the test."""
 
     def run(*arguments: object, stdin: bytes | None = b"") -> Ended:
         from mt.cli.main import main
@@ -184,7 +184,7 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
 
 @pytest.fixture
 def small_disk() -> Iterator[Callable[[int], Path]]:
-    """`small_disk(256)`: a file system of its own, of so many kB; skips where none can be mounted."""
+    """`small_disk(256)`: a file system of 256 kB; skips where none can be mounted."""
     mounted: list[str] = []
 
     def mount(kilobytes: int) -> Path:
@@ -235,7 +235,7 @@ def merged(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def config_of(
     mapping: Mapping[str, Any], *changes: Mapping[str, Any], **sections: Mapping[str, Any]
 ) -> Config:
-    """`config_of(tiny_mapping, QUICK, train={"max_steps": 3})`: the config with changes, the last one counts."""
+    """`config_of(tiny_mapping, QUICK, train={"max_steps": 3})`: with changes."""
     from mt.config.load import config_from_mapping
 
     for change in (*changes, sections):
