@@ -84,11 +84,13 @@ optim:
         ("model: {norm: x}", "model.norm: must be pre or post, found 'x'"),
         (
             "data: {train: a.de}",
-            "data.train[0]: must have keys (src, tgt, weight, path, name, split), found 'a.de'",
+            "data.train[0]: must have keys (src, tgt, weight, path, name, split, delimiter, "
+            "quoting), found 'a.de'",
         ),
         (
             "data: {valid: []}",
-            "data.valid: must have keys (src, tgt, weight, path, name, split), found a list",
+            "data.valid: must have keys (src, tgt, weight, path, name, split, delimiter, "
+            "quoting), found a list",
         ),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; add it"),

@@ -10,7 +10,8 @@ import pytest
 from corpora import WHERE, message_of, pairs_of, write
 
 from mt.config.schema import DataConfig, Source
-from mt.data.corpus import check_sources, file_facts, local_files, read_pairs
+from mt.data.check import check_data
+from mt.data.corpus import file_facts, local_files, read_pairs
 from mt.errors import DataError
 
 
@@ -68,11 +69,11 @@ def test_all_faults_of_all_sources_are_found_at_once(tmp_path: Path) -> None:
         valid=Source(src="good.de", tgt="empty"),
         test=[good, Source(src="good.de", tgt="rows.jsonl")],
     )
-    assert [fault.split(": ")[0] for fault in check_sources(data)] == [
+    assert [fault.split(": ")[0] for fault in check_data(data).faults] == [
         *["data.train[1].src", "data.train[1].tgt", "data.train[2].tgt"],
         *["data.valid.tgt", "data.test[1].tgt"],
     ]
-    assert check_sources(DataConfig(root=str(tmp_path), train=[good])) == []
+    assert check_data(DataConfig(root=str(tmp_path), train=[good])).faults == []
 
 
 def test_facts_of_a_file_that_is_not_text(tmp_path: Path) -> None:

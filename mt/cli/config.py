@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from mt.cli.console import print_result
+from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand
 from mt.cli.options import ConfigName, Settings
 
@@ -21,13 +21,16 @@ def check(config: ConfigName, settings: Settings = None) -> None:
     mt config check --config base.yaml
     """
     from mt.config.load import load_config, require_training_data
-    from mt.data.corpus import check_sources
+    from mt.data.check import check_data
     from mt.errors import DataError
 
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
-    if faults := check_sources(loaded.config.data):
-        raise DataError("\n".join(faults))
+    data = check_data(loaded.config.data, stream=True)
+    if data.faults:
+        raise DataError("\n".join(data.faults))
+    for line in (*data.unread, *(f"warning: {warning}" for warning in data.warnings)):
+        say(line)
     if loaded.config.train.init_from or loaded.config.train.freeze:
         from mt.training.finetune import resolve_init_from
 

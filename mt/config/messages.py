@@ -21,6 +21,7 @@ _REQUIRED = {
     "bool_type": "must be true or false",
     "string_type": "must be text",
     "string_too_short": "must not be empty",
+    "string_too_long": "must be one character",
     "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",

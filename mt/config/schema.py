@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 from mt.config import yaml_text
@@ -77,21 +77,54 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _column_number(value: object) -> object:
+    """Accept 2 for the second column; True is no number of a column."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return str(value) if is_number else value
+
+
+def _tab(value: object) -> object:
+    r"""Accept a backslash and t, which a shell or YAML without quotes leaves as they are."""
+    return "\t" if value == r"\t" else value
+
+
+FileOrColumn = Annotated[
+    Text,
+    BeforeValidator(_column_number),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}
+    ),
+]
+Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
+
+
 class Source(_Strict):
     """A parallel text: two line-aligned files, or two columns of a data set."""
 
-    src: Text = Field(
-        description="source side: a text file, plain or .gz; with path, the name of a column"
+    src: FileOrColumn = Field(
+        description="source side: a text file, plain or .gz; with path, the name of a column, or "
+        "its number (from 1) where the first line has no names"
     )
-    tgt: Text = Field(description="target side, aligned line by line: a file or a column as src")
+    tgt: FileOrColumn = Field(
+        description="target side, aligned line by line: a file or a column as src"
+    )
     weight: Positive = _key(1.0, "how often the text is sampled, relative to the other texts")
     path: Text | None = _key(
         None,
-        "data set with columns src and tgt (a dot leads into a nested column): a .jsonl, .json, "
-        ".csv, .tsv or .parquet file, a folder written by save_to_disk, or a hub name",
+        "data set with columns src and tgt (a dot: a nested column): .jsonl, .json, .csv, .tsv, "
+        ".txt (tabs) or .parquet files (* for several), a folder of them or of save_to_disk, a hub "
+        "name",
     )
     name: Text | None = _key(None, "configuration of a hub data set, such as de-en")
     split: Text = _key("train", "split of the data set at path")
+    delimiter: Delimiter | None = _key(
+        None, "between the cells of path; null means a comma in .csv, a tab in .tsv and .txt"
+    )
+    quoting: Literal["csv", "none"] | None = _key(
+        None,
+        "csv: cells of path may stand in quotation marks; none: a quotation mark is text; null "
+        "means csv in .csv, none in .tsv and .txt",
+    )
 
 
 class RunConfig(_Strict):

@@ -1,19 +1,24 @@
-"""The sentence pairs of a corpus, from two text files or a data set, and the faults in them."""
+"""The sentence pairs of a corpus: from line-aligned text files, table files or a data set."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.config.schema import named_sources
-from mt.data.datasets_source import read_columns
+from mt.data.columns import Row, select_pairs
+from mt.data.datasets_source import read_dataset
+from mt.data.table_files import DELIMITERS, TABLE_SUFFIXES, read_table, suffix_of
 from mt.data.text_files import (
     count_lines,
     existing_path,
     first_shifted_line,
+    is_pattern,
+    matching_files,
     os_errors_as_data_errors,
     read_lines,
+    require_line_feeds,
     under,
 )
 from mt.errors import DataError
@@ -31,11 +36,11 @@ def data_root(data: DataConfig) -> Path:
 def local_files(source: Source, root: Path) -> list[Path]:
     """The files on this machine that a source is read from; none for a hub name."""
     if source.path is None:
-        return [under(root, source.src), under(root, source.tgt)]
+        return [*matching_files(source.src, root), *matching_files(source.tgt, root)]
     path = under(root, source.path)
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())
-    return [path] if path.is_file() else []
+    return [file for file in matching_files(source.path, root) if file.is_file()]
 
 
 def file_facts(path: Path) -> tuple[str, int | None]:
@@ -51,39 +56,80 @@ def file_facts(path: Path) -> tuple[str, int | None]:
         return digest, None
 
 
-def read_pairs(source: Source, root: Path, where: str) -> Iterator[tuple[str, str]]:
+def read_pairs(
+    source: Source, root: Path, where: str, stream: bool = False
+) -> Iterator[tuple[str, str]]:
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
-    `where` names the source in messages, such as `data.train[0]`. Raises `DataError` for
-    everything that makes the source unusable; unequal line counts are found at the end.
+    `where` names the source in messages, such as `data.train[0]`. With `stream` a hub data set is
+    not downloaded whole. Raises `DataError` for everything that makes the source unusable; unequal
+    line counts are found at the end.
     """
     if source.path is None:
-        yield from _text_pairs(source, root, where)
+        for src, tgt in aligned_files(source, root, where):
+            yield from _aligned_lines(src, tgt, where)
     else:
-        yield from read_columns(source, root, where)
+        yield from select_pairs(_rows(source, source.path, root, where, stream), source, where)
 
 
-def check_sources(data: DataConfig) -> list[str]:
-    """Every fault of the data that can be found before training, each as one message.
+# --- rows with columns ------------------------------------------------------------------------
 
-    Text files are read once (existence, UTF-8, line counts); of data sets only the first row.
+
+def _rows(source: Source, path: str, root: Path, where: str, stream: bool) -> Iterator[Row]:
+    """The rows of the table files or the data set at `path`."""
+    suffix = suffix_of(Path(path))
+    for key in ("delimiter", "quoting"):
+        if getattr(source, key) and suffix not in DELIMITERS:
+            raise DataError(
+                f"{where}.{key}: only for {', '.join(DELIMITERS)} files, but path is {path}. Leave "
+                f"{key} out."
+            )
+    if suffix not in TABLE_SUFFIXES or under(root, path).is_dir():
+        yield from read_dataset(source, root, where, stream)
+        return
+    existing_path(path, root, f"{where}.path")
+    if source.split != "train":
+        raise DataError(
+            f"{where}.split: {under(root, path)} has no split {source.split!r}; set split to one "
+            "that it has: 'train'."
+        )
+    for file in matching_files(path, root):
+        yield from read_table(file, source, where)
+
+
+# --- line-aligned text files ------------------------------------------------------------------
+
+
+def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Path]]:
+    """The text files of a source: (source, target) paths that belong together.
+
+    In names with `*` or `?` those files belong together for which they stand for the same text.
     """
-    root = data_root(data)
-    faults: list[str] = []
-    for where, source in named_sources(data):
-        if source.path is None:
-            faults += _text_faults(source, root, where)
-            continue
-        try:
-            next(read_columns(source, root, where, first_row_only=True))
-        except DataError as error:
-            faults += str(error).split("\n")
-    return faults
+    src = _by_wildcards(source.src, root, f"{where}.src")
+    tgt = _by_wildcards(source.tgt, root, f"{where}.tgt")
+    for side, own, other in (("src", src, tgt), ("tgt", tgt, src)):
+        if alone := sorted(other.keys() - own.keys()):
+            raise DataError(
+                f"{where}.{side}: no file belongs to {other[alone[0]]}; with * and ? in a name "
+                "each source file needs a target file for which they stand for the same text. "
+                "Add the file, or correct the name."
+            )
+    return [(src[key], tgt[key]) for key in sorted(src)]
 
 
-def _text_pairs(source: Source, root: Path, where: str) -> Iterator[tuple[str, str]]:
-    src_path = existing_path(source.src, root, f"{where}.src")
-    tgt_path = existing_path(source.tgt, root, f"{where}.tgt")
+def _by_wildcards(name: str, root: Path, where: str) -> dict[tuple[str, ...], Path]:
+    """Files by the text that the wildcards of `name` stand for; `()` where it has none."""
+    path = existing_path(name, root, where)
+    if path.exists() or not is_pattern(name):
+        return {(): path}
+    pattern = re.escape(str(path)).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])")
+    matches = ((re.fullmatch(pattern, str(file)), file) for file in matching_files(name, root))
+    return {match.groups(): file for match, file in matches if match}
+
+
+def _aligned_lines(src_path: Path, tgt_path: Path, where: str) -> Iterator[tuple[str, str]]:
+    require_line_feeds(src_path, f"{where}.src")
+    require_line_feeds(tgt_path, f"{where}.tgt")
     src_lines = read_lines(src_path, f"{where}.src")
     tgt_lines = read_lines(tgt_path, f"{where}.tgt")
     n_pairs = 0
@@ -101,18 +147,27 @@ def _text_pairs(source: Source, root: Path, where: str) -> Iterator[tuple[str, s
         raise DataError("\n".join(faults))
 
 
-def _text_faults(source: Source, root: Path, where: str) -> list[str]:
-    """The faults of two line-aligned files, without going through their pairs."""
+def aligned_files_faults(source: Source, root: Path, where: str) -> list[str]:
+    """The faults of line-aligned files, read whole: existence, UTF-8, line ends, line counts."""
     faults: list[str] = []
-    counted: list[tuple[Path, int]] = []
+    lines: dict[Path, int] = {}
     for side, name in (("src", source.src), ("tgt", source.tgt)):
         field = f"{where}.{side}"
         try:
-            path = existing_path(name, root, field)
-            counted.append((path, count_lines(path, field)))
+            for path in _by_wildcards(name, root, field).values():
+                require_line_feeds(path, field)
+                lines[path] = count_lines(path, field)
         except DataError as error:
             faults.append(str(error))
-    return faults or _line_count_faults(where, *counted)
+    if faults:
+        return faults
+    try:
+        pairs = aligned_files(source, root, where)
+    except DataError as error:
+        return [str(error)]
+    for src, tgt in pairs:
+        faults += _line_count_faults(where, (src, lines[src]), (tgt, lines[tgt]))
+    return faults
 
 
 def _line_count_faults(where: str, src: tuple[Path, int], tgt: tuple[Path, int]) -> list[str]:

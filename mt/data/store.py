@@ -73,6 +73,8 @@ def fingerprint_of(
 
     def text(source: Source) -> list[Any]:
         columns = source.path and [source.src, source.tgt, source.name, source.split]
+        if columns and (source.delimiter or source.quoting):
+            columns += [source.delimiter, source.quoting]
         files = [facts[str(path)]["sha256"] for path in local_files(source, root)]
         return [columns, files or source.path]
 

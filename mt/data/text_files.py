@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import glob
 import gzip
 import re
 import zlib
@@ -87,16 +88,41 @@ def count_lines(path: Path, where: str) -> int:
 
 
 def existing_path(name: str, root: Path, where: str) -> Path:
-    """The path of a file or folder of the config below `root`; `DataError` if it does not exist."""
+    """The path of a name in the config below `root`; `DataError` where nothing is there."""
     path = under(root, name)
     with os_errors_as_data_errors(path, where):
-        if not path.exists():
+        if not path.exists() and not (is_pattern(name) and matching_files(name, root)):
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
                 f"{str(root)!r}).{_similar_names(path)} Correct the name, or data.root where paths "
                 "start."
             )
     return path
+
+
+def matching_files(name: str, root: Path) -> list[Path]:
+    """The files of a name in the config: one, or those that match it where it has `*` or `?`."""
+    path = under(root, name)
+    if path.exists() or not is_pattern(name):
+        return [path]
+    return sorted(Path(match) for match in glob.glob(str(path).replace("[", "[[]")))
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name in the config stands for several files, such as `part-*.de.gz`."""
+    return "*" in name or "?" in name
+
+
+def require_line_feeds(path: Path, where: str) -> None:
+    r"""Raise `DataError` where the line ends of a file are `\r` only, as on old Macintoshes."""
+    with open_text(path, where) as file:
+        start = file.read(1 << 16)
+        if b"\n" in start or b"\r" not in start[:-1] or b"\n" in file.read(1 << 20):
+            return
+    raise DataError(
+        f"{prefix(where)}{path}: its line ends are carriage returns (\\r) without line feeds, so it "
+        "would be read as one line. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
+    )
 
 
 def under(root: Path, name: str) -> Path:

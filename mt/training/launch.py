@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.config.load import require_training_data
-from mt.data.corpus import check_sources
+from mt.data.check import check_data
 from mt.data.store import known_facts
 from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
@@ -102,7 +102,7 @@ def _train(
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
-    lock, changed = world.main_first(
+    lock, notes = world.main_first(
         lambda: _claim(config, run_dir, fresh), lambda: _find_claimed(run_dir)
     )
     try:
@@ -113,8 +113,8 @@ def _train(
             run_log as log,
             explain_write_errors(run_dir),
         ):
-            for line in changed:
-                log.say(f"config changed since this run was started: {line}")
+            for line in notes:
+                log.say(line)
             others = f", {world.size} processes" if world.size > 1 else ""
             log.say(f"run directory {run_dir} on {device}{others}")
             prepared = prepare(config, run_dir, device, log, world, base)
@@ -141,11 +141,13 @@ def _train(
 def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
     """Check data and run directory, and lock the latter.
 
-    Returns the lock, and the keys that have changed since the run was started.
+    Returns the lock, and what to log: warnings about the data, and changes of the config since the
+    run was started.
     """
     require_training_data(config)
-    if faults := check_sources(config.data):
-        raise DataError("\n".join(faults))
+    data = check_data(config.data)
+    if data.faults:
+        raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
         summary_writer()
     check_is_run(run_dir)
@@ -160,7 +162,9 @@ def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
     except BaseException:
         lock.close()
         raise
-    return lock, changed
+    notes = [f"warning: {warning}" for warning in data.warnings]
+    notes += [f"config changed since this run was started: {line}" for line in changed]
+    return lock, notes
 
 
 def _find_claimed(run_dir: Path) -> tuple[None, list[str]]:

@@ -1,0 +1,191 @@
+"""Rows of table files: JSON Lines, JSON, CSV, TSV and tab-separated text, plain or gzip."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.data.text_files import read_lines, require_line_feeds
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import Source
+    from mt.data.columns import Row
+
+# Suffix -> delimiter between cells.
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
+# Delimiters that a message may suggest.
+USUAL_DELIMITERS = (";", "\t", "|", ",")
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's name, in lower case, without that of gzip."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
+    """The rows of a table file, in order; of all but `.json` lists in bounded memory.
+
+    Raises `DataError`, with the line, where the file is damaged.
+    """
+    require_line_feeds(path, f"{where}.path")
+    if suffix_of(path) == ".jsonl":
+        return _json_lines(path, where)
+    if suffix_of(path) == ".json":
+        return _json_rows(path, where)
+    return _delimited_rows(path, source, where)
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def _json_lines(path: Path, where: str) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path, f"{where}.path"), start=1):
+        if line.strip():
+            place = f"{path}, line {number:,}"
+            yield place, _json_object(line, place, where)
+
+
+def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}.path: {place}: one JSON object is required, such as "
+            f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
+            "remove it."
+        ) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{where}.path: {place}: one JSON object is required, found a "
+            f"{type(value).__name__}: {line.strip()[:40]!r}. Correct the line or remove it."
+        )
+    return value
+
+
+def _json_rows(path: Path, where: str) -> Iterator[Row]:
+    """The rows of a list in a `.json` file, or of JSON Lines under that name."""
+    if _holds_json_lines(path, where):
+        yield from _json_lines(path, where)
+        return
+    text = "\n".join(read_lines(path, f"{where}.path"))
+    try:
+        rows = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}.path: {path} is not JSON ({error}). Write a list of objects, or one object "
+            "per line into a .jsonl file."
+        ) from None
+    if not isinstance(rows, list):
+        raise DataError(_not_a_list(rows, path, where))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number:,} (the first is 1)"
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{where}.path: {place}: an object is required, found a {type(row).__name__}: "
+                f"{str(row)[:40]!r}. Correct the row or remove it."
+            )
+        yield place, row
+
+
+def _holds_json_lines(path: Path, where: str) -> bool:
+    """Whether the first line of a file is a whole JSON object, and more lines follow."""
+    lines = read_lines(path, f"{where}.path")
+    try:
+        first = json.loads(next(lines, ""))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and any(map(str.strip, lines))
+
+
+def _not_a_list(value: object, path: Path, where: str) -> str:
+    """What to do with a JSON file that is not a list, such as {"data": [...]}."""
+    rows = value if isinstance(value, dict) else {}
+    keys = [key for key, below in rows.items() if isinstance(below, list)]
+    found = f"one object with the list {keys[0]!r}" if keys else f"one {type(value).__name__}"
+    remedy = f" With jq: jq -c '.[\"{keys[0]}\"][]' {path} > rows.jsonl" if keys else ""
+    return (
+        f"{where}.path: {path} holds {found}; a list of objects, or one object per line (.jsonl), "
+        f"is required.{remedy}"
+    )
+
+
+# --- cells between delimiters -----------------------------------------------------------------
+
+
+def _delimited_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
+    """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
+    delimiter = source.delimiter or DELIMITERS[suffix_of(path)]
+    quoting = source.quoting or ("csv" if suffix_of(path) == ".csv" else "none")
+    lines = read_lines(path, f"{where}.path")
+    if quoting == "csv":
+        rows = _quoted_cells(lines, delimiter, path, where)
+    else:
+        rows = _plain_cells(lines, delimiter)
+    first = next(rows, None)
+    if first is None:
+        return
+    line, names = first
+    wanted = {source.src, source.tgt}
+    if len(names) == 1 and not wanted <= set(names):
+        _suggest_delimiter(names[0], delimiter, f"{where}.path: {path}, line {line:,}")
+    if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
+        names = [str(number) for number in range(1, len(names) + 1)]
+        rows = chain([first], rows)
+    for column in sorted(wanted):
+        if names.count(column) > 1:
+            raise DataError(
+                f"{where}.path: {path}, line {line:,} names the column {column!r} "
+                f"{names.count(column)} times. Give each column another name."
+            )
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise DataError(
+                f"{where}.path: {path}, line {line:,} has {len(cells):,} cells, the first line has "
+                f"{len(names):,}. Correct the line; where cells contain the delimiter or line "
+                f"breaks in quotation marks set quoting to csv, else to none (here {quoting})."
+            )
+        yield f"{path}, line {line:,}", dict(zip(names, cells, strict=True))
+
+
+def _plain_cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of each line that is not empty. A quotation mark is a character."""
+    for number, line in enumerate(lines, start=1):
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted_cells(
+    lines: Iterator[str], delimiter: str, path: Path, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
+    # The csv module would end a row at a carriage return inside a cell.
+    with_ends = (line.replace("\r", " ") + "\n" for line in lines)
+    reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(
+            f"{where}.path: {path}, line {start:,}: this row is not CSV ({error}). A quotation "
+            'mark inside a quoted cell is written twice (""). Correct the row, or set quoting to '
+            "none where quotation marks are part of the text."
+        ) from None
+
+
+def _suggest_delimiter(name: str, delimiter: str, place: str) -> None:
+    """Raise where the only column of the first line contains another usual delimiter."""
+    found = [other for other in USUAL_DELIMITERS if other != delimiter and other in name]
+    if found:
+        raise DataError(
+            f"{place} is a single column with the delimiter {delimiter!r}: {name[:60]!r}. If "
+            f"{found[0]!r} separates its columns, set delimiter to {json.dumps(found[0])}."
+        )
