@@ -32,7 +32,7 @@ optim:
   eps: 0
 """
     assert faults(tmp_path, text) == [
-        "x.yaml: modell: unknown key; did you mean model?",
+        "x.yaml: modell: unknown section; did you mean model?",
         "x.yaml: model.n_heads: must be a whole number, found 'eight'",
         "x.yaml: model.d_modell: unknown key; did you mean d_model?",
         "x.yaml: model.peak_lr: unknown key; peak_lr belongs in section optim",
@@ -116,6 +116,25 @@ optim:
             "model.word_dropout: unknown key; did you mean source_word_dropout?",
         ),
         ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
+        ("decode: {beam_size: 100000}", "decode.beam_size: must be at most 1,000, found 100000"),
+        ("model: {d_model: 5120000}", "model.d_model: must be at most 131,072, found 5120000"),
+        (
+            "model: {n_encoder_layers: 6e3}",
+            "model.n_encoder_layers: must be at most 1,000, found 6000",
+        ),
+        (
+            "model: {max_positions: 1e9}",
+            "model.max_positions: must be at most 1,000,000, found 1000000000",
+        ),
+        (
+            "tokenizer: {vocab_size: 32e6}",
+            "tokenizer.vocab_size: must be at most 10,000,000, found 32000000",
+        ),
+        ("optim: {peak_lr: 50}", "optim.peak_lr: must be at most 10, found 50"),
+        (
+            "optim: {weight_decay: 1e9}",
+            "optim.weight_decay: must be at most 1,000, found 1000000000.0",
+        ),
         ("data: {max_length_ratio: 0.5}", "data.max_length_ratio: must be at least 1, found 0.5"),
         ("run: {dir: ''}", "run.dir: must not be empty, found ''"),
         # traps of YAML
@@ -194,7 +213,7 @@ optim:
         (
             "run:\n  dir: a: b",
             "line 2, column 9: not valid YAML: mapping values are not allowed here; check the "
-            "indentation, and quote a text that contains a colon",
+            "indentation and the line above; quote text with a colon",
         ),
         (
             "run: [",
@@ -213,6 +232,71 @@ optim:
 )
 def test_message(tmp_path: Path, text: str, fault: str) -> None:
     assert faults(tmp_path, text) == [f"x.yaml: {fault}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        # names that another toolkit or the writer's memory has for ours
+        ("optimizer: {lr: 1}", "optimizer: unknown section; did you mean optim?"),
+        ("foo: {}", f"foo: unknown section; known: {SECTIONS}"),
+        ("train: {epochs: 9}", "train.epochs: unknown key; did you mean train.max_steps?"),
+        ("optim: {lr: 1e-3}", "optim.lr: unknown key; did you mean optim.peak_lr?"),
+        # YAML that is valid and not what was meant
+        (
+            "run:\n  - dir: a\n  - seed: 1",
+            "run: must have keys (dir, seed), found a list; write its keys without dashes",
+        ),
+        (
+            "run:\n  seed:3",
+            "run: must have keys (dir, seed), found 'seed:3'; write KEY: VALUE, with a space "
+            "after the colon",
+        ),
+        (
+            "train: {patience: None}",
+            "train.patience: must be a whole number or null, found 'None'; write null",
+        ),
+        ("model: {dropout: none}", "model.dropout: must be a number, found 'none'"),
+        (
+            "optim: {peak_lr: '0,001'}",
+            "optim.peak_lr: must be a number, found '0,001'; write 0.001",
+        ),
+        (
+            "data: {dedupe: 'false'}",
+            "data.dedupe: must be true or false, found 'false'; write false without quotes",
+        ),
+        # YAML that is not valid
+        (
+            'data: {root: "C:\\data"}',
+            "line 1, column 18: not valid YAML: found unknown escape character 'd'; a backslash in "
+            "double quotes starts an escape: use single quotes or none",
+        ),
+        (
+            "data:\n  root: 'here\n  src_lang: de",
+            "line 2, column 9: not valid YAML: a quote is not closed; close it in the same line",
+        ),
+        (
+            "run:\n  dir: a\n seed: 1",
+            "line 3, column 2: not valid YAML: expected <block end>, but found "
+            "'<block mapping start>'; indent all keys of a section alike",
+        ),
+        (
+            "run: {}\n---\ndata: {}",
+            "line 2, column 1: not valid YAML: but found another document; a config is one "
+            "document, so remove this line",
+        ),
+    ],
+)
+def test_message_about_a_common_slip(tmp_path: Path, text: str, fault: str) -> None:
+    assert faults(tmp_path, text) == [f"x.yaml: {fault}"]
+
+
+def test_windows_files_load(tmp_path: Path) -> None:
+    """A byte order mark, CRLF, and backslashes in plain text."""
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"\xef\xbb\xbfdata:\r\n  root: C:\\new\\text\r\n  src_lang: 'de'\r\n")
+    data = load_config(str(path)).config.data
+    assert (data.root, data.src_lang) == ("C:\\new\\text", "de")
 
 
 def test_combinations_are_checked_beside_faulty_sections(tmp_path: Path) -> None:

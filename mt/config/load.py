@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from mt.config import settings, yaml_text
 from mt.config.combinations import Fault, combination_faults
-from mt.config.messages import problem, shown, unknown_key
+from mt.config.messages import problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, sections
 from mt.config.shipped import find_config
 from mt.errors import ConfigError
@@ -106,7 +106,11 @@ def _validate(
 
     A message starts with `where`, or with `--set` if a setting is involved.
     """
-    faults = [Fault([key], unknown_key(key, Config)) for key in tree if not _is_section(key)]
+    faults = [
+        Fault([key], unknown_section(key) if isinstance(value, dict) else unknown_key(key, Config))
+        for key, value in tree.items()
+        if key not in Config.model_fields
+    ]
     valid: dict[str, BaseModel] = {}
     for section, model in sections().items():
         try:
@@ -127,7 +131,3 @@ def _validate(
     if lines:
         raise ConfigError("\n".join(lines))
     return Config.model_validate(valid)
-
-
-def _is_section(key: str) -> bool:
-    return key in Config.model_fields

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -25,10 +26,24 @@ _REQUIRED = {
     "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:,}",
+    "greater_than": "must be above {gt:,.15g}",
+    "greater_than_equal": "must be at least {ge:,.15g}",
+    "less_than": "must be below {lt:,.15g}",
+    "less_than_equal": "must be at most {le:,.15g}",
+}
+# What other toolkits call our keys.
+_OTHER_NAMES = {
+    "batch_size": "batch.tokens_per_update",
+    "beam": "decode.beam_size",
+    "epochs": "train.max_steps",
+    "hidden_size": "model.d_model",
+    "learning_rate": "optim.peak_lr",
+    "lr": "optim.peak_lr",
+    "max_epochs": "train.max_steps",
+    "max_update": "train.max_steps",
+    "max_updates": "train.max_steps",
+    "num_heads": "model.n_heads",
+    "warmup": "optim.warmup_steps",
 }
 
 
@@ -44,13 +59,16 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     if kind == "extra_forbidden":
         return unknown_key(str(steps[-1]), owner)
     if kind == "model_type":
-        return f"must have keys ({', '.join(owner.model_fields)}), found {shown(found)}"
+        keys = ", ".join(owner.model_fields)
+        return f"must have keys ({keys}), found {shown(found)}{_remedy(kind, found)}"
     if kind == "literal_error":
         options = context["expected"].replace("True", "true").replace("False", "false")
         near = _nearest(str(found), re.findall(r"\w+", options))
         hint = f"; did you mean {near}?" if near else ""
         return f"must be {options.replace(chr(39), '')}, found {shown(found)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
+    if str(found).lower() == "none" and _may_be_null(owner, steps[-1]):
+        return f"{required} or null, found {shown(found)}; write null"
     return f"{required}, found {shown(found)}{_remedy(kind, found)}"
 
 
@@ -70,6 +88,8 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     if homes:
         return f"unknown key; {key} belongs in section {' or '.join(homes)}"
     word = key.lower().replace("-", "_")
+    if word in _OTHER_NAMES:
+        return f"unknown key; did you mean {_OTHER_NAMES[word]}?"
     if near := _nearest(word, owner.model_fields):
         return f"unknown key; did you mean {near}?"
     elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
@@ -78,20 +98,47 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     return f"unknown key; known here: {', '.join(owner.model_fields)}"
 
 
+def unknown_section(name: str) -> str:
+    """Return the message for an unknown section: the nearest known one, or all."""
+    if near := _nearest(name.lower(), sections()):
+        return f"unknown section; did you mean {near}?"
+    return f"unknown section; known: {', '.join(sections())}"
+
+
+def _may_be_null(owner: type[BaseModel], key: str | int) -> bool:
+    field = owner.model_fields.get(str(key))
+    return field is not None and type(None) in get_args(field.annotation)
+
+
 def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     near = difflib.get_close_matches(word, list(known), 1, cutoff)
     return near[0] if near else None
 
 
 def _remedy(kind: str, found: object) -> str:
+    """What to do about a value of the wrong type, as far as its form tells."""
     if found is None:
         return "; leave the key out for its default"
+    if kind == "model_type":
+        if isinstance(found, list) and any(isinstance(entry, dict) for entry in found):
+            return "; write its keys without dashes"
+        written = isinstance(found, str) and re.match(r"\w+\s*[:=]", found)
+        return "; write KEY: VALUE, with a space after the colon" if written else ""
     if kind == "string_type" and isinstance(found, bool | int | float):
         return "; put the text in quotes"
     if kind == "list_type" and isinstance(found, str):
         return f"; write [{found}]"
-    if kind in ("int_type", "float_type") and isinstance(found, str):
+    return _remedy_of_text(kind, found) if isinstance(found, str) else ""
+
+
+def _remedy_of_text(kind: str, found: str) -> str:
+    """What to do about text where a number or a switch is required."""
+    if kind == "bool_type" and found.lower() in ("true", "false"):
+        return f"; write {found.lower()} without quotes"
+    if kind in ("int_type", "float_type"):
         with suppress(ValueError, OverflowError):
             number = int(found) if kind == "int_type" else float(found)
             return f"; write {number} without quotes" if math.isfinite(number) else ""
+    if kind == "float_type" and re.fullmatch(r"\d+,\d+", found):
+        return f"; write {found.replace(',', '.')}"
     return ""

@@ -37,11 +37,17 @@ def _count_or_auto(value: object) -> object:
     raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
 
 
-Count = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_integral)]
+# Upper limits refuse what can only be a slip, such as a zero too many, before memory runs out.
+Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
+Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
+Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_integral)]
+Length = Annotated[int, Field(strict=True, ge=1, le=10**6), BeforeValidator(_integral)]
+Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(_integral)]
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(strict=True, ge=1, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
+Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -143,7 +149,7 @@ class DataConfig(_Strict):
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = _key(None, "text for validation and early stopping; null means none")
     test: list[Source] = _texts("texts to score after training")
-    max_tokens: Count = _key(256, "longest side of a training pair, in tokens; longer pairs go")
+    max_tokens: Length = _key(256, "longest side of a training pair, in tokens; longer pairs go")
     max_length_ratio: Ratio = _key(
         3.0, "largest ratio of the sides of a training pair, in tokens; other pairs go"
     )
@@ -153,7 +159,7 @@ class DataConfig(_Strict):
 class TokenizerConfig(_Strict):
     """The SentencePiece vocabulary."""
 
-    vocab_size: Count = _key(32000, "tokens in a vocabulary, 4 special ones included")
+    vocab_size: Vocabulary = _key(32000, "tokens in a vocabulary, 4 special ones included")
     type: Literal["bpe", "unigram"] = _key("bpe", "SentencePiece algorithm")
     joint: Flag = _key(True, "one vocabulary for both languages")
     byte_fallback: Flag = _key(True, "encode unknown characters as bytes instead of unk")
@@ -187,11 +193,11 @@ class BatchConfig(_Strict):
 class ModelConfig(_Strict):
     """The encoder-decoder Transformer."""
 
-    d_model: Count = _key(512, "width of embeddings and layers")
-    n_heads: Count = _key(8, "attention heads per layer, each d_model / n_heads wide")
-    n_encoder_layers: Count = _key(6, "encoder layers")
-    n_decoder_layers: Count = _key(6, "decoder layers")
-    d_ff: Count = _key(2048, "inner width of the feed-forward blocks")
+    d_model: Width = _key(512, "width of embeddings and layers")
+    n_heads: Few = _key(8, "attention heads per layer, each d_model / n_heads wide")
+    n_encoder_layers: Few = _key(6, "encoder layers")
+    n_decoder_layers: Few = _key(6, "decoder layers")
+    d_ff: Width = _key(2048, "inner width of the feed-forward blocks")
     dropout: Share = _key(
         0.1,
         "share of activations dropped in training; on a CPU in steps of 1/256: 0.1 drops 0.1016",
@@ -215,7 +221,7 @@ class ModelConfig(_Strict):
     activation: Literal["relu", "gelu"] = _key("relu", "activation of the feed-forward blocks")
     attention_bias: Flag = _key(True, "biases in the four projections of attention")
     output_bias: Flag = _key(False, "a bias per token in the output layer")
-    max_positions: Count = _key(1024, "longest sequence, in tokens, special ones included")
+    max_positions: Length = _key(1024, "longest sequence, in tokens, special ones included")
 
 
 class OptimConfig(_Strict):
@@ -224,7 +230,7 @@ class OptimConfig(_Strict):
     optimizer: Literal["adamw", "muon"] = _key(
         "adamw", "optimiser; muon: Muon for matrices inside the layers, AdamW for the rest"
     )
-    peak_lr: Positive | None = _key(
+    peak_lr: LearningRate | None = _key(
         7.0e-4, "learning rate at the end of warm-up; null with schedule noam, which computes it"
     )
     warmup_steps: Count = _key(4000, "updates of linear warm-up")
@@ -233,9 +239,9 @@ class OptimConfig(_Strict):
     )
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = _key(1e-9, "Adam's epsilon, added to its denominator")
-    weight_decay: NonNegative = _key(0.0, "decoupled weight decay, times the learning rate")
+    weight_decay: Coefficient = _key(0.0, "decoupled weight decay, times the learning rate")
     label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
-    rdrop: NonNegative = _key(
+    rdrop: Coefficient = _key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
     )
     clip_norm: Positive | None = _key(1.0, "largest norm of the gradient; null means no clipping")
@@ -274,10 +280,10 @@ class TrainConfig(_Strict):
 class DecodeConfig(_Strict):
     """The search for translations, in validation and as default of mt translate."""
 
-    beam_size: Count = _key(5, "hypotheses kept per sentence; 1 means greedy search")
-    length_penalty: NonNegative = _key(1.0, "a in log-probability / length^a, eos counted")
-    max_len_factor: NonNegative = _key(2.0, "longest output, in tokens per source token")
-    max_len_extra: Count = _key(10, "tokens added to that limit")
+    beam_size: Few = _key(5, "hypotheses kept per sentence; 1 means greedy search")
+    length_penalty: Coefficient = _key(1.0, "a in log-probability / length^a, eos counted")
+    max_len_factor: Coefficient = _key(2.0, "longest output, in tokens per source token")
+    max_len_extra: Length = _key(10, "tokens added to that limit")
 
 
 class Config(_Strict):

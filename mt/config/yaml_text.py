@@ -80,10 +80,7 @@ def parse(text: str) -> Any:
     try:
         return _copy_aliases(_Loader(text).get_single_data())
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        reason = error.problem or "it cannot be read"
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{place}not valid YAML: {reason}{_remedy(reason)}") from None
+        raise ValueError(_message(error)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ValueError(f"line {line}: not valid YAML: a control character; remove it") from None
@@ -112,11 +109,27 @@ def _copy_aliases(value: Any) -> Any:
     return [_copy_aliases(below) for below in value] if isinstance(value, list) else value
 
 
-def _remedy(reason: str) -> str:
-    if "'\\t'" in reason:
-        return "; indent with spaces, not tabs"
-    if "mapping values" in reason:
-        return "; check the indentation, and quote a text that contains a colon"
-    if "is already in line" in reason:
-        return "; remove one of the two"
-    return "; check this line and the one above it"
+# What to do about an error, by a part of PyYAML's (or `_Loader`'s) description of it.
+_REMEDIES = {
+    "'\\t'": "indent with spaces, not tabs",
+    "mapping values": "check the indentation and the line above; quote text with a colon",
+    "is already in line": "remove one of the two",
+    "<block end>": "indent all keys of a section alike",
+    "another document": "a config is one document, so remove this line",
+    "not closed": "close it in the same line",
+    "escape": "a backslash in double quotes starts an escape: use single quotes or none",
+    "": "check this line and the one above it",
+}
+
+
+def _message(error: yaml.MarkedYAMLError) -> str:
+    """Where text is not YAML, why, and what to do."""
+    mark = error.problem_mark
+    reason = error.problem or "it cannot be read"
+    if "quoted scalar" in (error.context or "") and "end of stream" in reason:
+        # The error is where the quote opens, not at the end of the file.
+        mark = error.context_mark
+        reason = "a quote is not closed"
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    remedy = next(text for part, text in _REMEDIES.items() if part in reason)
+    return f"{place}not valid YAML: {reason}; {remedy}"
