@@ -86,6 +86,8 @@ def test_dropout_of_a_relu_is_dropout_after_a_relu(dtype: torch.dtype) -> None:
         (y * torch.arange(9, dtype=dtype)).sum().backward()
         found.append((y.detach(), leaf.grad))
     assert torch.equal(found[0][0], found[1][0])
-    assert found[0][1] is not None
-    assert torch.allclose(found[0][1], found[1][1], rtol=2 * torch.finfo(dtype).eps, atol=0)
+    one, other = found[0][1], found[1][1]
+    assert one is not None
+    assert other is not None
+    assert torch.allclose(one, other, rtol=2 * torch.finfo(dtype).eps, atol=0)
     assert torch.equal(relu_dropout(x.clone(), 0.25, training=False), x.relu())

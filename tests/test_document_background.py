@@ -121,7 +121,8 @@ def test_encoder_layer_and_its_norms(spy: list[Attention]) -> None:
     the deviation. It also gives gain and shift one entry per word (n); they have one per component.
     """
     model = build(BACKGROUND)
-    layer, x = model.encoder[0], 3 * torch.randn(1, 4, 512).double()
+    layer = model.encoder_layers[0]
+    x = 3 * torch.randn(1, 4, 512).double()
     out = layer(x, layer.attention)[0]
 
     def norm(rows: Tensor, module: nn.LayerNorm) -> Tensor:
@@ -199,9 +200,9 @@ def test_error_cosine_first_and_a_frequency_for_every_component() -> None:
         step = torch.linalg.lstsq(table[:-1], table[1:]).solution
         return (table[:-1] @ step - table[1:]).abs().max().item()
 
-    k, i = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
-    angle = k * 10000 ** (-2 * i / 8)
-    own_frequencies = torch.where(i % 2 == 1, angle.cos(), angle.sin())
+    k, pair = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
+    angle = k * 10000 ** (-2 * pair / 8)
+    own_frequencies = torch.where(pair % 2 == 1, angle.cos(), angle.sin())
     assert misfit_of_a_step(transformer.sinusoids(64, 8)) < 1e-9
     assert misfit_of_a_step(own_frequencies) > 1e-3
 

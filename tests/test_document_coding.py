@@ -153,7 +153,7 @@ def test_blocks_norm_before_and_once_more_at_the_end() -> None:
     src_bias = attention_bias(src_mask, torch.float64)[:, None, None]
     tgt_bias = attention_bias(causal_mask(5, src.device), torch.float64)
 
-    def norm(x: Tensor, module: nn.LayerNorm) -> Tensor:
+    def norm(x: Tensor, module: Any) -> Tensor:
         return F.layer_norm(x, (16,), module.weight, module.bias)
 
     block, x = model.encoder[0], model.src_embedding(src, torch.float64)
