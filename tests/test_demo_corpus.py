@@ -278,6 +278,14 @@ def test_sizes_and_no_repeats(corpus: Corpus) -> None:
     assert len(set(sources)) == len(sources)
 
 
+def test_the_sentence_of_the_quick_start_is_new_to_the_model(corpus: Corpus) -> None:
+    script = (ROOT / "scripts" / "quickstart.sh").read_text(encoding="utf-8")
+    (sentence,) = re.findall("^sentence='(.*)'$", script, re.MULTILINE)
+    assert sentence not in [de for de, _ in corpus["train"]]
+    known = words_of(corpus["train"])
+    assert [word for word in re.findall(r"\w+", sentence) if word not in known] == []
+
+
 def test_lines_are_sentences(corpus: Corpus) -> None:
     for de, en in [pair for pairs in corpus.values() for pair in pairs]:
         for text in (de, en):
