@@ -78,11 +78,14 @@ def test_jsonl() -> None:
         (
             '{"text": eins}',
             "line 3, character 10: cannot be read as JSON: Expecting value; every line must be one "
-            "JSON object, found '{\"text\": eins}'",
+            "JSON object, found '{\"text\": eins}'; jq -c . FILE makes such lines",
         ),
         ("[" * 99999, "line 3: cannot be read as JSON: "),
         ('{"text": ' + "9" * 5000 + "}", "line 3: cannot be read as JSON: "),
-        ("[1]", "line 3: must be a JSON object, found '[1]'"),
+        (
+            "[1]",
+            "line 3: must be a JSON object, found '[1]'; jq -c '.[]' FILE makes lines of a list",
+        ),
         ("{}", "line 3: --field text must hold a text, its fields are none"),
         (
             '{"txt": "a", "b": 1}',
@@ -99,6 +102,13 @@ def test_json_that_cannot_be_used(line: str, message: str) -> None:
     with pytest.raises(DataError) as error:
         LineFormat("jsonl").extract(line, "line 3")
     assert str(error.value).startswith(message)
+
+
+def test_what_an_object_holds_stays_as_it_is() -> None:
+    """Numbers beyond floats, repeated keys, escapes and spaces are not rewritten."""
+    line = ' {"n": 1e400, "id": 1234567890123456789.5, "k": 1, "k": 2, "text": "\\u0041" } '
+    (found,) = rendered(LineFormat("jsonl"), line, TWO)
+    assert found == line.rstrip().removesuffix(" }") + ', "translation": "one"}'
 
 
 def test_no_other_format() -> None:

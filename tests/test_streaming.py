@@ -137,7 +137,7 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     with pytest.raises(DataError) as folder:
         read_input(str(tmp_path))
     assert str(folder.value) == (
-        f"the input: {tmp_path} is a folder, a text file is required; name a file in it "
+        f"{tmp_path} is a folder, a text file is required; name a file in it "
         "(the folder of a model goes to --model)"
     )
     (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")

@@ -18,6 +18,8 @@ from mt.errors import ConfigError, DataError
 FORMATS = ("text", "tsv", "jsonl")
 # The fields that a translation adds to a JSON object.
 JSON_KEYS = ("translation", "translations", "score", "alignment", "flags")
+# White space between the tokens of JSON.
+JSON_SPACE = " \t\n\r"
 # Characters of a broken line that a message shows.
 SHOWN = 40
 # Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
@@ -102,10 +104,9 @@ class LineFormat:
         return self.scores or self.n_best > 1
 
     def _json(self, line: str, translation: Translation) -> str:
-        row = json.loads(line) | self._fields(translation)
-        text = json.dumps(row, ensure_ascii=False)
-        # A lone surrogate can only be written as an escape, the way it came in.
-        return SURROGATES.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+        """Return the object with more fields; what it holds stays as it is, to the last digit."""
+        more = json.dumps(self._fields(translation), ensure_ascii=False)
+        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
 
     def _fields(self, translation: Translation) -> dict[str, Any]:
         """Return what a JSON object gains."""
@@ -128,12 +129,16 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         raise DataError(
             f"{where}, character {error.pos + 1:,}: cannot be read as JSON: {error.msg}; "
-            f"every line must be one JSON object, found {_shortened(line)!r}"
+            f"every line must be one JSON object, found {_shortened(line)!r}; "
+            "jq -c . FILE makes such lines"
         ) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
         raise DataError(f"{where}: cannot be read as JSON: {error}") from None
     if not isinstance(row, dict):
-        raise DataError(f"{where}: must be a JSON object, found {_shortened(line)!r}")
+        raise DataError(
+            f"{where}: must be a JSON object, found {_shortened(line)!r}; "
+            "jq -c '.[]' FILE makes lines of a list"
+        )
     return row
 
 

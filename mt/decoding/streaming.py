@@ -92,8 +92,8 @@ def read_file(path: Path, option: str = "", errors: str = "strict") -> Iterator[
     """
     if path.is_dir():
         raise DataError(
-            f"{option or 'the input'}: {path} is a folder, a text file is required; name a file in "
-            "it (the folder of a model goes to --model)"
+            f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
+            "file in it (the folder of a model goes to --model)"
         )
     lines = _with_remedy(read_lines(path, option, errors))
     # Reading one line opens the file, so that its faults are reported before a model is loaded.
