@@ -16,7 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -25,7 +27,10 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mt.config.schema import Config
+    from mt.training.trainer import Trainer
 
 # The same examples every time, and no judgement by the clock of a busy machine.
 hypothesis.settings.register_profile(
@@ -41,6 +46,12 @@ DIGITS = {
     "null": "zero", "eins": "one", "zwei": "two", "drei": "three", "vier": "four",
     "fünf": "five", "sechs": "six", "sieben": "seven", "acht": "eight", "neun": "nine",
 }  # fmt: skip
+
+
+# Changes to the tiny config: short outputs without a beam; no test sets; no validation either.
+QUICK: dict[str, Any] = {"decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1}}
+NO_TEST: dict[str, Any] = {"data": {"test": []}}
+BLIND: dict[str, Any] = {"data": {"valid": None, "test": []}}
 
 
 @dataclass(frozen=True)
@@ -139,6 +150,76 @@ def tiny_run(
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
     return run
+
+
+@pytest.fixture
+def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Callable[..., Config]:
+    """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config with short outputs, no beam."""
+    return partial(config_of, tiny_mapping, QUICK)
+
+
+@pytest.fixture
+def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[..., Trainer]:
+    """`trainer_of(BLIND, ...)`: a trainer of a config, each in a run directory of its own."""
+    from mt.runtime.devices import choose_device
+    from mt.training.prepare import prepare
+    from mt.training.runlog import RunLog
+    from mt.training.trainer import Trainer
+
+    def made(*changes: Mapping[str, Any], **sections: Any) -> Trainer:
+        config = quick_config(*changes, **sections)
+        run_dir = Path(tempfile.mkdtemp(dir=tmp_path))
+        (run_dir / "checkpoints").mkdir()
+        device = choose_device("cpu", config.train.precision)
+        log = RunLog(run_dir, config.train.max_steps)
+        return Trainer(prepare(config, run_dir, device, log), run_dir, log)
+
+    return made
+
+
+@pytest.fixture
+def scripted_bleu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`scripted_bleu(5.0, 9.0)`: validations find these BLEU scores, one after the other."""
+    from mt.training.validation import Validation, ValidationResult
+
+    def set_up(*scores: float) -> None:
+        left = iter(scores)
+
+        def evaluate(self: Validation, *_: Any) -> ValidationResult:
+            bleu: Any = SimpleNamespace(value=next(left), signature="scripted")
+            return ValidationResult(1.0, bleu, self.ref)
+
+        monkeypatch.setattr(Validation, "evaluate", evaluate)
+
+    return set_up
+
+
+@pytest.fixture(scope="session")
+def interruptible(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The config of a training of 12 updates that tests interrupt: dropout and averaged weights.
+
+    An update has about 4 micro-batches, an epoch 9 updates, so that it ends between checkpoints.
+    """
+    changes = {
+        "batch": {"tokens_per_update": 2700, "tokens_per_batch": 700},
+        "train": {"max_steps": 12, "valid_every": 4, "log_every": 2, "ema": 0.9, "keep_last": 2},
+        "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
+        "data": {"test": []},
+    }
+    return merged(tiny_mapping, changes)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(interruptible: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of that training when nothing interrupts it."""
+    from mt.model.checkpoint import load_state
+    from mt.training.launch import train
+
+    run_dir = tmp_path_factory.mktemp("resume") / "undisturbed"
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    position = load_state(run_dir / "checkpoints" / "last")["train"]
+    assert (position["epoch"], position["update"]) == (1, 3)
+    return run_dir
 
 
 @pytest.fixture(scope="session")
@@ -241,6 +322,11 @@ def config_of(
     for change in (*changes, sections):
         mapping = merged(mapping, change)
     return config_from_mapping(mapping, "test")
+
+
+def equal_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether two models have the same weights, bit for bit."""
+    return a.keys() == b.keys() and all(bool((a[name] == b[name]).all()) for name in a)
 
 
 def metrics_of(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:

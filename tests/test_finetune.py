@@ -80,8 +80,7 @@ def test_before_the_first_update_it_scores_as_the_other_model(
         assert torch.equal(started.trainer.updater.ema.state_dict()[name], weight)  # type: ignore[union-attr]
     best = checkpoint.find_model(tiny_run)
     assert started.log[0] == (
-        "tokenizer: kept from train.init_from (train.new_vocabulary: true learns one from this "
-        "data)"
+        "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on this data)"
     )
     assert f"initial weights from {best}, update {int(best.name[5:])}" in started.log
     size = started.trainer.tokenizer.tgt_vocab_size

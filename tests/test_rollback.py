@@ -1,4 +1,4 @@
-"""Gradients that are no numbers, update after update: back to good weights, on with the data, and when to give up."""
+"""Non-finite gradients: skipped updates, the return to a checkpoint, and giving up."""
 
 from __future__ import annotations
 
@@ -48,24 +48,29 @@ def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
 
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
-    """`poisoned(bad)`: in the trainer that `train` makes the decoder's output is nan in all updates for which `bad`."""
+    """`poisoned(bad)`: the decoder's output is NaN in each update, from 0, for which `bad`."""
     asked: list[Callable[[int], bool]] = []
     real = Trainer.train
 
     def start(self: Trainer) -> Outcome:
-        forward, learn, updates = self.updater.forward, self.updater.train_step, itertools.count()
-        spoilt = False
+        forward, train_step, updates = (
+            self.updater.forward,
+            self.updater.train_step,
+            itertools.count(),
+        )
+        is_bad = False
 
-        def spoiling(*inputs: Tensor) -> Tensor:
+        def with_nan(*inputs: Tensor) -> Tensor:
             hidden: Tensor = forward(*inputs)
-            return hidden * math.nan if spoilt else hidden
+            return hidden * math.nan if is_bad else hidden
 
         def counted(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
-            nonlocal spoilt
-            spoilt = asked[-1](next(updates))
-            return learn(*arguments)
+            nonlocal is_bad
+            is_bad = asked[-1](next(updates))
+            return train_step(*arguments)
 
-        self.updater.forward, self.updater.train_step = spoiling, counted  # type: ignore[method-assign, assignment]
+        self.updater.forward = with_nan
+        self.updater.train_step = counted  # type: ignore[method-assign, assignment]
         return real(self)
 
     monkeypatch.setattr(Trainer, "train", start)
@@ -89,10 +94,10 @@ def last_weights(run: Path) -> dict[str, Tensor]:
     return checkpoint.load_weights(checkpoint.checkpoints(run)[-1])
 
 
-def test_back_to_the_last_checkpoint_and_on_with_the_data(
+def test_rollback_to_the_last_checkpoint_continues_with_later_data(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
-    """Looked at whenever a line is logged: every 4 updates. Here the updates 5 to 24 are spoilt."""
+    """It happens where a line is logged, every 4 updates. Updates 5 to 24 are non-finite."""
     poisoned(lambda update: 4 <= update < 24)
     config = config_of(valid_every=4, max_steps=28)
     assert train(config, tmp_path, "cpu").exit_code == 0
@@ -105,10 +110,10 @@ def test_back_to_the_last_checkpoint_and_on_with_the_data(
     assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
 
 
-def test_a_damaged_checkpoint_is_passed_over_on_the_way_back(
+def test_a_rollback_skips_a_damaged_checkpoint(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
-    """As above, with the weights of update 20 cut short on the disk while the run goes on."""
+    """As above, with the weights of update 20 cut short on the disk during the run."""
 
     def bad(update: int) -> bool:
         if update == 23:
@@ -168,35 +173,39 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     ]
 
 
-Spoil = Callable[[int], None]
+MakeNan = Callable[[int], None]
 
 
 @pytest.fixture
-def weight_spoilt(monkeypatch: pytest.MonkeyPatch) -> Spoil:
-    """`weight_spoilt(n)`: a weight is nan after the n-th update from now on, once."""
+def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
+    """`weight_made_nan(n)`: a weight is set to NaN once, after update n from now on."""
 
-    def spoil_after(n: int) -> None:
+    def nan_after(n: int) -> None:
         learn, updates = Updater.train_step, itertools.count(1)
 
-        def spoiling(self: Updater, *arguments: Any) -> Any:
+        def with_nan(self: Updater, *arguments: Any) -> Any:
             result = learn(self, *arguments)
             if next(updates) == n:
                 with torch.no_grad():
                     self.model.decoder_norm.weight[0] = math.nan
             return result
 
-        monkeypatch.setattr(Updater, "train_step", spoiling)
+        monkeypatch.setattr(Updater, "train_step", with_nan)
 
-    return spoil_after
+    return nan_after
 
 
 @pytest.mark.parametrize("validated", [False, True])
 @pytest.mark.parametrize("ema", [None, 0.5])
-def test_weights_that_are_no_numbers_are_neither_judged_nor_saved(
-    tiny_mapping: Mapped, weight_spoilt: Spoil, tmp_path: Path, validated: bool, ema: float | None
+def test_non_finite_weights_are_neither_evaluated_nor_saved(
+    tiny_mapping: Mapped,
+    weight_made_nan: MakeNan,
+    tmp_path: Path,
+    validated: bool,
+    ema: float | None,
 ) -> None:
     """One checkpoint is kept: saving them would delete the only good one."""
-    weight_spoilt(5)
+    weight_made_nan(5)
     changes: dict[str, Any] = {
         "train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}
     }
@@ -204,18 +213,18 @@ def test_weights_that_are_no_numbers_are_neither_judged_nor_saved(
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
     assert train(config, tmp_path, "cpu").exit_code == 0
     assert (
-        "there are non-finite weights: from update 8 back to the weights after update 4, continuing "
-        "with the data after those" in log_of(tmp_path)
+        "there are non-finite weights: from update 8 back to the weights after update 4, "
+        "continuing with the data after those" in log_of(tmp_path)
     )
     assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
     for folder in checkpoint.checkpoints(tmp_path):
         assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
 
 
-def test_a_signal_saves_no_weights_that_are_no_numbers(
-    tiny_mapping: Mapped, weight_spoilt: Spoil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_signal_saves_no_non_finite_weights(
+    tiny_mapping: Mapped, weight_made_nan: MakeNan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight_spoilt(5)
+    weight_made_nan(5)
     changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
     config = config_from_mapping(merged(tiny_mapping, changes), "test")
     learn, updates = Updater.train_step, itertools.count(1)
@@ -234,7 +243,7 @@ def test_a_signal_saves_no_weights_that_are_no_numbers(
     assert steps(tmp_path) == [4, 8]
 
 
-def test_a_start_passes_over_a_checkpoint_with_weights_that_are_no_numbers(
+def test_resuming_skips_a_checkpoint_with_non_finite_weights(
     config_of: Callable[..., Config], tmp_path: Path
 ) -> None:
     """Written by an earlier mt, say; where there is no other one, the start ends with a message."""
@@ -260,10 +269,10 @@ def test_a_start_passes_over_a_checkpoint_with_weights_that_are_no_numbers(
             train(config, tmp_path, "cpu")
 
 
-def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
+def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
     tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its weights are numbers: large ones, say, in half precision. Training goes on, and may come back from there."""
+    """Its weights are finite, if large. Training continues and may recover."""
     real = Trainer.validate
 
     def overflowing(self: Trainer) -> float | None:
@@ -290,7 +299,7 @@ def test_a_model_that_gives_no_numbers_for_a_sentence_is_judged_all_the_same(
     assert (line["nll"], line["bleu"]) == (None, 0.0)
 
 
-def test_a_run_killed_after_it_went_back_does_not_meet_the_same_data_again(
+def test_a_run_killed_after_a_rollback_does_not_repeat_the_data(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
     """It ends with the weights of one that was not killed."""
@@ -312,7 +321,7 @@ def test_a_run_killed_after_it_went_back_does_not_meet_the_same_data_again(
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
-def test_after_three_times_training_gives_up_with_a_diagnosis(
+def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
     poisoned(lambda update: update >= 4)
@@ -324,16 +333,16 @@ def test_after_three_times_training_gives_up_with_a_diagnosis(
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
     start, rest = message.split(". Precision ")
     assert start == (
-        "training gave up at update 72: 20 updates in a row had a non-finite loss or gradient, after 3 times "
-        "back to a checkpoint"
+        "training gave up at update 72: 20 updates in a row had a non-finite loss or gradient, "
+        "after 3 times back to a checkpoint"
     )
     # Rate 1e-2 x sqrt(30 / 72).
     assert rest.startswith("fp32, learning rate 6.5e-03 (peak_lr 0.01); largest gradients: ")
     assert rest.count(" nan") == 3
     last = tmp_path / "checkpoints" / checkpoint.step_name(68)
     assert rest.endswith(
-        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr or raise "
-        f"optim.warmup_steps; the last checkpoint is intact: {last}"
+        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr "
+        f"or raise optim.warmup_steps; the last checkpoint is intact: {last}"
     )
     assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
 
@@ -368,7 +377,7 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
     assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
 
 
-def test_a_few_skipped_updates_are_told_and_survived(
+def test_a_few_skipped_updates_are_logged_and_survived(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
     poisoned(lambda update: update % MAX_SKIPPED_UPDATES != 0)  # 19 in a row, again and again

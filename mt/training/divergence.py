@@ -35,7 +35,7 @@ def divergence_error(
     run_dir: Path,
     last_good: Path | None,
 ) -> TrainingDivergedError | OtherRankFailedError:
-    """The error that ends training after `update`, whose `trouble` no checkpoint has helped against.
+    """The error that ends training after `update`, when returning to checkpoints has not helped.
 
     All ranks must call this. The main process gets the message, the others an error without one.
     """

@@ -1,4 +1,4 @@
-"""The way from a config to a trained model: connect processes, claim the directory, prepare, train."""
+"""From a config to a trained model: connect the processes, claim the directory, prepare, train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP are recorded, so that training ends after the current update."""
+"""Signals that end training after the current update: Ctrl-C, SIGTERM, SIGUSR1 and SIGHUP."""
 
 from __future__ import annotations
 

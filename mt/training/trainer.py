@@ -235,8 +235,8 @@ class Trainer:
         left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
         skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
         self.log.say(
-            f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} | {speed} tok/s "
-            f"| grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
+            f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} "
+            f"| {speed} tok/s | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
             f"| waiting {figures['waiting']:.1%} | {format_duration(left)} left{skipped}"
         )
         meter.reset()

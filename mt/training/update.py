@@ -1,4 +1,4 @@
-"""One optimiser step: the model, its optimiser, and gradients summed over micro-batches and ranks."""
+"""One optimiser step: gradients summed over micro-batches and ranks, and what they change."""
 
 from __future__ import annotations
 

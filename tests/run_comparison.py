@@ -1,0 +1,84 @@
+"""A small training to interrupt, and the comparison of two run directories, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from conftest import (
+    metrics_of,
+)
+
+from mt.model import checkpoint
+
+Mapped = Mapping[str, Any]
+
+
+# Of the training in the fixture `interruptible`.
+STEPS = 12
+EVERY = 4
+LOG_EVERY = 2
+
+
+PLACE = {"kind", "step", "epoch", "lr"}
+
+
+# What depends on the clock and the machine.
+TIMES = {"seconds", "valid_seconds", "tokens_per_second", "waiting", "memory_mb", "resident_mb"}
+
+
+def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Tensors and plain values of a training state, by their path."""
+    if isinstance(value, Mapping | list):
+        for key, below in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from flat(below, f"{path}.{key}")
+    else:
+        yield path, value
+
+
+def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
+    """The metrics without times; of the log line that a stop has divided, only its position."""
+    lines = []
+    for line in metrics_of(run):
+        parted = line["kind"] == "train" and line["step"] - LOG_EVERY < stopped < line["step"]
+        lines.append(
+            {
+                key: value
+                for key, value in line.items()
+                if key in PLACE or not (parted or key in TIMES)
+            }
+        )
+    return lines
+
+
+def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
+    """Compare all that is saved and recorded except times: checkpoints, metrics, samples."""
+    folders = checkpoint.checkpoints(undisturbed)
+    assert [folder.name for folder in checkpoint.checkpoints(run)] == [
+        folder.name for folder in folders
+    ]
+    for theirs in folders:
+        ours = run / "checkpoints" / theirs.name
+        assert (ours / "model.safetensors").read_bytes() == (
+            theirs / "model.safetensors"
+        ).read_bytes()
+        states = [dict(flat(checkpoint.load_state(folder))) for folder in (ours, theirs)]
+        assert states[0].keys() == states[1].keys()
+        for path, value in states[0].items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(value, states[1][path]), path
+            elif path != ".train.seconds":
+                assert value == states[1][path], path
+    for link in ("last", "best"):
+        assert (run / "checkpoints" / link).resolve().name == (
+            undisturbed / "checkpoints" / link
+        ).resolve().name
+    assert not list((run / "checkpoints").glob(".*"))
+    assert known_figures(run, stopped) == known_figures(undisturbed, stopped)
+    samples = [
+        {path.name: path.read_text() for path in (folder / "samples").iterdir()}
+        for folder in (run, undisturbed)
+    ]
+    assert samples[0] == samples[1]

@@ -1,0 +1,139 @@
+"""Which checkpoints are kept, which is the best, and when patience ends a training."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import (
+    NO_TEST,
+    equal_weights,
+    log_of,
+    metrics_of,
+)
+from torch import Tensor
+
+from mt.config.schema import Config
+from mt.model import checkpoint
+from mt.training import launch
+from mt.training.launch import train
+from mt.training.trainer import Trainer
+
+
+def test_patience_ends_a_run_and_the_best_is_kept(
+    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+) -> None:
+    """5, 9, 7, 8, 9: the second 9 is no better, and the third validation without a better score."""
+    scripted_bleu(5.0, 9.0, 7.0, 8.0, 9.0)
+    settings = {"max_steps": 50, "valid_every": 1, "patience": 3, "keep_last": 1, "keep_best": 1}
+    outcome = train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
+    best = tmp_path / "checkpoints" / "best"
+    assert (outcome.exit_code, outcome.best) == (0, best)
+    assert outcome.reason == (
+        "no better validation in the last 3, at update 5; best model (BLEU 9.00 on the validation "
+        f"set): {best}"
+    )
+    assert log_of(tmp_path).rstrip().endswith(outcome.reason)
+    assert best.resolve().name == "step-00000002"
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == [
+        "best",
+        "last",
+        "step-00000002",
+        "step-00000005",
+    ]
+    assert checkpoint.read_meta(best, [])["score"] == 9.0
+    # The same command again learns nothing more.
+    assert train(quick_config(NO_TEST, train=settings), tmp_path, "cpu").reason == outcome.reason
+    assert len(metrics_of(tmp_path, "valid")) == 5
+
+
+def test_keep_last_newest_and_keep_best_best_are_kept(
+    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+) -> None:
+    scripted_bleu(3.0, 9.0, 1.0, 8.0, 2.0, 4.0)
+    settings = {"max_steps": 6, "valid_every": 1, "patience": None, "keep_last": 2, "keep_best": 2}
+    train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
+    assert [int(folder.name[5:]) for folder in checkpoint.checkpoints(tmp_path)] == [2, 4, 5, 6]
+
+
+def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
+    seen = []
+    for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
+        trainer.state.step = step
+        if score is not None:
+            trainer.state.add_score(score)
+        trainer.save()
+        seen.append(
+            [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run_dir)]
+        )
+    assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
+
+
+def test_the_best_is_kept_although_keep_best_is_0(
+    quick_config: Callable[..., Config],
+    scripted_bleu: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And the tests are scored with it, not with the last one."""
+    scripted_bleu(9.0, 1.0, 2.0)
+    tested: list[dict[str, Tensor]] = []
+
+    def score_tests(_: Config, model: Any, *__: Any) -> list[Any]:
+        assert not model.training
+        tested.append(checkpoint.weights_of(model))
+        return []
+
+    monkeypatch.setattr(launch, "score_tests", score_tests)
+    settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}
+    train(quick_config(train=settings), tmp_path, "cpu")
+    first, third = checkpoint.checkpoints(tmp_path)
+    assert (first.name, third.name) == ("step-00000001", "step-00000003")
+    assert checkpoint.find_model(tmp_path) == first.resolve()
+    assert equal_weights(tested[0], checkpoint.load_weights(first))
+    assert not equal_weights(tested[0], checkpoint.load_weights(third))
+
+
+def test_scores_on_another_validation_set_do_not_count(
+    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+) -> None:
+    """Otherwise no model would ever be better than one evaluated on an easier text."""
+    scripted_bleu(90.0, 1.0, 3.0, 2.0)
+    settings = {"valid_every": 1, "patience": 2, "keep_last": 1}
+    train(quick_config(train={**settings, "max_steps": 1}), tmp_path, "cpu")
+    other = {"valid": {"src": "test.src", "tgt": "test.tgt"}}
+    outcome = train(quick_config(train={**settings, "max_steps": 3}, data=other), tmp_path, "cpu")
+    assert (
+        "data.valid has changed: the scores so far, and with them the best model, do not count"
+        in log_of(tmp_path)
+    )
+    assert "best model (BLEU 3.00 on the validation set)" in outcome.reason
+    assert checkpoint.find_model(tmp_path).name == "step-00000002"
+    longer = quick_config(
+        train={**settings, "max_steps": 3}, data=other, model={"max_positions": 99}
+    )
+    train(longer, tmp_path, "cpu")
+    assert log_of(tmp_path).count("data.valid has changed") == 1
+
+
+def test_best_and_patience_survive_a_restart(
+    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+) -> None:
+    """Scores 9, 1, 2 in one start, 3 in the next: the third in a row without a better one."""
+    scripted_bleu(9.0, 1.0, 2.0, 3.0, 4.0)
+    changes = {"valid_every": 1, "patience": 3, "keep_last": 1}
+    train(quick_config(NO_TEST, train={**changes, "max_steps": 3}), tmp_path, "cpu")
+    outcome = train(quick_config(NO_TEST, train={**changes, "max_steps": 9}), tmp_path, "cpu")
+    assert outcome.reason.startswith(
+        "no better validation in the last 3, at update 4; best model (BLEU 9.00 "
+    )
+    assert [folder.name for folder in checkpoint.checkpoints(tmp_path)] == [
+        "step-00000001",
+        "step-00000004",
+    ]

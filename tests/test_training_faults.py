@@ -1,0 +1,185 @@
+"""Faults before and during training: missing data, folders, too little memory, full disks."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import (
+    BLIND,
+    log_of,
+    metrics_of,
+)
+
+from mt.config.schema import Config
+from mt.errors import CheckpointError, ConfigError, DataError
+from mt.model import checkpoint
+from mt.training import checkpoints as checkpoints_module
+from mt.training import launch
+from mt.training import update as learner_module
+from mt.training.launch import train
+from mt.training.runlog import RunLog
+from mt.training.update import Updater
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails where training begins all the same."""
+
+    def ready(*_: Any) -> None:
+        raise AssertionError("training has begun")
+
+    monkeypatch.setattr(launch, "Trainer", ready)
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_run_directory_that_cannot_be_written_is_found_first(
+    quick_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        DataError,
+        match=r"run directory .*/file/run: must be a folder that can be written, but Not a",
+    ):
+        train(quick_config(), tmp_path / "file" / "run", "cpu")
+
+
+@pytest.mark.usefixtures("untrained")
+def test_missing_data_is_found_before_a_run_directory_is_made(
+    quick_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """All of it at once."""
+    names = ["no.src", "no.tgt", "nor.src"]
+    valid, test = {"src": names[0], "tgt": names[1]}, {"src": names[2], "tgt": "test.tgt"}
+    gone = quick_config(data={"valid": valid, "test": [test]})
+    with pytest.raises(DataError) as error:
+        train(gone, tmp_path / "run", "cpu")
+    assert [name for name in names if name in str(error.value)] == names
+    with pytest.raises(ConfigError, match=r"data\.train: must name at least one text"):
+        train(quick_config(data={"train": []}), tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
+    quick_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU"):
+        train(quick_config(train={"compile": True}), tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_device_out_of_memory_names_the_setting_to_lower(
+    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    monkeypatch.setattr(learner_module, "batch_loss", full)
+    with pytest.raises(ConfigError) as error:
+        train(quick_config(BLIND), tmp_path, "cpu")
+    message = re.fullmatch(
+        r"batch\.tokens_per_batch: a batch of (\d+) sentences, (\d+) source and (\d+) target "
+        r"tokens long, does not fit "
+        r"into the memory of CPU in fp32, 1 thread: [\d,]+ MB were in use\. Lower it from 500 "
+        r"\(tokens_per_update keeps the training the same\), or set it to auto",
+        str(error.value),
+    )
+    assert message
+    rows, src, tgt = map(int, message.groups())
+    assert 300 < rows * max(src, tgt) <= 500
+    assert checkpoint.checkpoints(tmp_path) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        Updater, "train_step", full
+    )  # not in a batch, but in what the optimiser keeps
+    with pytest.raises(
+        ConfigError,
+        match=r"the memory of CPU in fp32, 1 thread is too small: .* Lower batch\.tokens_",
+    ):
+        train(quick_config(BLIND), tmp_path, "cpu")
+
+
+@pytest.fixture
+def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+    """After so many calls, a function of the checkpoint or the log finds the disk full."""
+
+    def set_up(attribute: str, calls: int) -> None:
+        owners = {"record": RunLog, "set_link": checkpoints_module, "save_file": checkpoint}
+        owner: Any = owners[attribute]
+        real, left = getattr(owner, attribute), [calls]
+
+        def failing(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(owner, attribute, failing)
+
+    return set_up
+
+
+@pytest.mark.parametrize(("what", "calls"), [("save_file", 1), ("record", 3), ("set_link", 1)])
+def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoint(
+    what: str,
+    calls: int,
+    full_after: Callable[[str, int], None],
+    quick_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At the second checkpoint: its weights, a metrics line, or a link. With room it resumes."""
+    settings = {"max_steps": 8, "valid_every": 4, "log_every": 2}
+    full_after(what, calls)
+    with pytest.raises((CheckpointError, DataError)) as error:
+        train(quick_config(BLIND, train=settings), tmp_path, "cpu")
+    monkeypatch.undo()
+    assert error.value.exit_code == 2
+    message = str(error.value)
+    assert "No space left on device" in message
+    assert "Everything saved earlier is intact: free some space" in message
+    assert message.endswith("run the same command again")
+    assert message in log_of(tmp_path)
+    assert (
+        checkpoint.read_meta(tmp_path / "checkpoints" / "last", ["model.safetensors", "state.pt"])[
+            "step"
+        ]
+        == 4
+    )
+    assert train(quick_config(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
+    assert [line["step"] for line in metrics_of(tmp_path, "train")] == [2, 4, 6, 8]
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_really_full(
+    tiny_config: Path, run_mt: Callable[..., Any], small_disk: Callable[[int], Path], tmp_path: Path
+) -> None:
+    """On a file system with room for a few checkpoints: one message, whatever finds it full."""
+    settings = ["max_steps=400", "valid_every=2", "keep_last=400"]
+    sets = [word for setting in settings for word in ("--set", f"train.{setting}")]
+    sets += ["--set", "data.valid=null", "--set", "data.test=null"]
+    run = small_disk(3_000) / "run"
+    ended = run_mt("train", "-c", tiny_config, "--run-dir", run, "--device", "cpu", *sets)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("mt: ")
+    assert "Everything saved earlier is intact: free some space" in ended.stderr
+    newest = checkpoint.checkpoints(run)[-1]
+    found = next(checkpoints_module.intact_checkpoints(run, lambda line: pytest.fail(line)), None)
+    assert found is not None
+    assert found[0] == newest
+    assert int(newest.name[5:]) >= 4
+    moved = tmp_path / "run"
+    shutil.copytree(run, moved, symlinks=True)
+    sets += ["--set", f"train.max_steps={int(newest.name[5:]) + 2}"]
+    assert (
+        run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets).returncode
+        == 0
+    )
