@@ -141,7 +141,7 @@ def test_another_batch_size_starts_a_new_epoch_with_a_message(
 
 
 def test_other_optimiser_settings_take_effect(copied: Path, interruptible: Mapped) -> None:
-    changed = {
+    changed: dict[str, Any] = {
         "train": {"max_steps": STEPS + 2, "ema": None},
         "optim": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
     }
