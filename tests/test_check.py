@@ -50,7 +50,7 @@ def test_a_bad_row_far_below_is_found_in_every_part(tmp_path: Path, part: str) -
 def test_of_large_training_data_the_beginning_is_read_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "MAX_ROWS", 100)
+    monkeypatch.setattr(check, "MAX_PAIRS", 100)
     write(tmp_path / "a.jsonl", rows(100))
     write(tmp_path / "b.jsonl", rows(200, bad=151))
     found = checked(tmp_path, train=[table("a.jsonl"), table("b.jsonl")])
@@ -131,16 +131,6 @@ def test_text_with_some_quotations_is_no_warning(tmp_path: Path) -> None:
     write(tmp_path / "a.tsv", "\n".join(["de\ten", *['"ja"\t"yes"', '"nein"\t"no"'] * 10]))
     (warning,) = checked(tmp_path, train=[table("a.tsv")]).warnings
     assert warning.startswith("data.train[0]: 40 of 40 texts are in quotation marks")
-
-
-def test_utf16_without_a_mark_is_a_warning(tmp_path: Path) -> None:
-    write(tmp_path / "a.de", "eins\nzwei\n".encode("utf-16-le"))
-    write(tmp_path / "a.en", "one\ntwo\n\n")
-    found = checked(tmp_path, train=[{"src": "a.de", "tgt": "a.en"}])
-    assert found.warnings == [
-        "data.train[0]: 3 of 3 pairs contain NUL characters; text in UTF-16 without a byte-order "
-        "mark looks like that. If it is: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
-    ]
 
 
 def test_warnings_reach_the_user_of_check_and_of_train(

@@ -142,7 +142,7 @@ def test_a_hub_name_is_downloaded_to_read_and_streamed_to_check(
     assert pairs_of(tmp_path, **keys) == [("ja", "yes")]
     sources = [Source(**keys, split="more"), Source(**keys, split="train[:5]")]
     test = [Source(**keys, split="test")]
-    assert check_data(DataConfig(train=sources, test=test), stream=True).faults == []
+    assert check_data(DataConfig(train=sources, test=test)).faults == []
     assert asked == [
         ("owner/corpus", "de-en", "train", False),
         ("owner/corpus", "de-en", "more", True),

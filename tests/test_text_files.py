@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpora import WHERE, message_of, multi30k, write
+from corpora import WHERE, message_of, multi30k, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +97,25 @@ def test_utf16_is_recognised(tmp_path: Path) -> None:
     path = write(tmp_path / "a", "Hallo\n".encode("utf-16"))
     with pytest.raises(DataError, match=r"if it is UTF-16: iconv -f UTF-16 -t UTF-8"):
         list(read_lines(path))
+
+
+@pytest.mark.parametrize("name", ["a.de", "a.csv", "a.jsonl"])
+def test_utf16_without_a_mark_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
+    """It decodes as UTF-8: every other byte is NUL."""
+    path = write(tmp_path / name, "de,en\nja,yes\n".encode("utf-16-le"))
+    write(tmp_path / "a.en", "1\n2\n")
+    keys = {} if name == "a.de" else {"path": name}
+    field = "path" if keys else "src"
+    assert message_of(tmp_path, **keys) == (
+        f"data.train[0].{field}: {path}: every tenth byte or more is NUL, so it is not text in "
+        "UTF-8. If it is UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
+    )
+
+
+def test_a_nul_character_is_one_like_others(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", "eins\0 und zwei und drei\n")
+    write(tmp_path / "a.en", "one and two and three\n")
+    assert pairs_of(tmp_path) == [("eins\0 und zwei und drei", "one and two and three")]
 
 
 def test_bad_bytes_can_be_replaced_and_streams_be_read() -> None:

@@ -26,7 +26,7 @@ def check(config: ConfigName, settings: Settings = None) -> None:
 
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
-    data = check_data(loaded.config.data, stream=True)
+    data = check_data(loaded.config.data)
     if data.faults:
         raise DataError("\n".join(data.faults))
     for line in (*data.unread, *(f"warning: {warning}" for warning in data.warnings)):

@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 
 from mt.config.schema import named_sources
 from mt.data.corpus import aligned_files_faults, data_root, local_files, read_pairs
-from mt.data.table_files import suffix_of
+from mt.data.text_files import suffix_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig, Source
 
-# Rows of a training data set that are read; of one that is streamed from the hub.
-MAX_ROWS = 1_000_000
-MAX_STREAMED_ROWS = 1_000
+# Pairs of a training source that are read: of local files and of a stream from the hub; and right
+# before training, which reads all of them next.
+MAX_PAIRS = 1_000_000
+MAX_STREAMED_PAIRS = 1_000
+MAX_PAIRS_BEFORE_TRAINING = 100_000
 
 # A cell that CSV quotes, and one in which it doubles a quotation mark.
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
@@ -36,12 +38,12 @@ class DataCheck:
     unread: list[str] = field(default_factory=list)  # what was not read, and so not checked
 
 
-def check_data(data: DataConfig, stream: bool = False) -> DataCheck:
+def check_data(data: DataConfig, before_training: bool = False) -> DataCheck:
     """Read the data as far as possible and say what is wrong with it.
 
     Text files, and validation and test sets of every kind, are read whole; of other training data
-    the first `MAX_ROWS` rows. With `stream` training data on the hub is not downloaded, and its
-    first `MAX_STREAMED_ROWS` rows are read.
+    the first `MAX_PAIRS`. Training data on the hub is not downloaded for that, unless
+    `before_training` says that it is needed anyway.
     """
     root = data_root(data)
     check = DataCheck()
@@ -50,8 +52,9 @@ def check_data(data: DataConfig, stream: bool = False) -> DataCheck:
             check.faults += faults
             continue
         is_training = where.startswith("data.train")
-        is_streamed = is_training and stream and not local_files(source, root)
-        limit = MAX_STREAMED_ROWS if is_streamed else MAX_ROWS
+        is_streamed = is_training and not before_training and not local_files(source, root)
+        limit = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
+        limit = MAX_STREAMED_PAIRS if is_streamed else limit
         sample = _Sample()
         try:
             pairs = read_pairs(source, root, where, is_streamed)
@@ -80,7 +83,6 @@ class _Sample:
     pairs: int = 0
     identical: int = 0
     identical_text: str = ""
-    with_nul: int = 0
     quoted: int = 0
     doubled: int = 0
     quoted_cell: str = ""
@@ -92,8 +94,6 @@ class _Sample:
             if src == tgt and src.strip():
                 self.identical += 1
                 self.identical_text = self.identical_text or src
-            if "\0" in src or "\0" in tgt:
-                self.with_nul += 1
             for cell in (src, tgt):
                 if cell[:1] == '"' and len(cell) > 1 and QUOTED.fullmatch(cell):
                     self.quoted += 1
@@ -115,12 +115,6 @@ class _Sample:
                 f"{where}: source and target are the same in {self.identical:,} of {self.pairs:,} "
                 f"pairs, such as {self.identical_text[:60]!r}, so the model would learn to copy. "
                 "Check that tgt is the translation"
-            )
-        if 10 * self.with_nul > self.pairs:
-            yield (
-                f"{where}: {self.with_nul:,} of {self.pairs:,} pairs contain NUL characters; text "
-                "in UTF-16 without a byte-order mark looks like that. If it is: iconv -f UTF-16LE "
-                "-t UTF-8 FILE > FILE.utf8"
             )
         is_doubled = self.doubled > max(1, MAX_DOUBLED * 2 * self.pairs)
         if source.quoting is None and (is_doubled or self.quoted > self.pairs):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.data.text_files import DELIMITERS, suffix_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -75,8 +77,11 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
         elif not isinstance(cell, str):
             near = difflib.get_close_matches(column, names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
+            has_first_line = suffix_of(Path(str(source.path))) in DELIMITERS
+            number = has_first_line and not names[0].isdecimal()
             faults.append(
                 f"{where}.{side}: {place}: there is no column {column!r}{hint} Set {side} to one "
-                f"of its columns: {', '.join(map(repr, names))}."
+                f"of its columns: {', '.join(map(repr, names))}"
+                f"{', or to its number, from 1, if these are no names' if number else ''}."
             )
     return faults

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from mt.data.columns import Row, select_pairs
 from mt.data.datasets_source import read_dataset
-from mt.data.table_files import DELIMITERS, TABLE_SUFFIXES, read_table, suffix_of
+from mt.data.table_files import read_table
 from mt.data.text_files import (
+    DELIMITERS,
+    TABLE_SUFFIXES,
     count_lines,
     existing_path,
     first_shifted_line,
@@ -18,7 +20,8 @@ from mt.data.text_files import (
     matching_files,
     os_errors_as_data_errors,
     read_lines,
-    require_line_feeds,
+    require_text,
+    suffix_of,
     under,
 )
 from mt.errors import DataError
@@ -128,8 +131,8 @@ def _by_wildcards(name: str, root: Path, where: str) -> dict[tuple[str, ...], Pa
 
 
 def _aligned_lines(src_path: Path, tgt_path: Path, where: str) -> Iterator[tuple[str, str]]:
-    require_line_feeds(src_path, f"{where}.src")
-    require_line_feeds(tgt_path, f"{where}.tgt")
+    require_text(src_path, f"{where}.src")
+    require_text(tgt_path, f"{where}.tgt")
     src_lines = read_lines(src_path, f"{where}.src")
     tgt_lines = read_lines(tgt_path, f"{where}.tgt")
     n_pairs = 0
@@ -155,7 +158,7 @@ def aligned_files_faults(source: Source, root: Path, where: str) -> list[str]:
         field = f"{where}.{side}"
         try:
             for path in _by_wildcards(name, root, field).values():
-                require_line_feeds(path, field)
+                require_text(path, field)
                 lines[path] = count_lines(path, field)
         except DataError as error:
             faults.append(str(error))

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mt.data.table_files import TABLE_SUFFIXES, suffix_of
-from mt.data.text_files import existing_path, matching_files, under
+from mt.data.text_files import (
+    TABLE_SUFFIXES,
+    existing_path,
+    matching_files,
+    suffix_of,
+    under,
+)
 from mt.errors import DataError
 
 if TYPE_CHECKING:

@@ -9,23 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.data.text_files import read_lines, require_line_feeds
+from mt.data.text_files import DELIMITERS, read_lines, require_text, suffix_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import Source
     from mt.data.columns import Row
 
-# Suffix -> delimiter between cells.
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
 # Delimiters that a message may suggest.
 USUAL_DELIMITERS = (";", "\t", "|", ",")
-
-
-def suffix_of(path: Path) -> str:
-    """The suffix of a file's name, in lower case, without that of gzip."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
@@ -33,7 +25,7 @@ def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
 
     Raises `DataError`, with the line, where the file is damaged.
     """
-    require_line_feeds(path, f"{where}.path")
+    require_text(path, f"{where}.path")
     if suffix_of(path) == ".jsonl":
         return _json_lines(path, where)
     if suffix_of(path) == ".json":
@@ -58,12 +50,12 @@ def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
         raise DataError(
             f"{where}.path: {place}: one JSON object is required, such as "
             f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
-            "remove it."
+            f"remove it{'; a file that is one list must be named .json' if line[0] == '[' else ''}."
         ) from None
     if not isinstance(value, dict):
         raise DataError(
-            f"{where}.path: {place}: one JSON object is required, found a "
-            f"{type(value).__name__}: {line.strip()[:40]!r}. Correct the line or remove it."
+            f"{where}.path: {place}: one JSON object is required, found "
+            f"{type(value).__name__} {line.strip()[:40]!r}. Correct the line or remove it."
         )
     return value
 
@@ -87,7 +79,7 @@ def _json_rows(path: Path, where: str) -> Iterator[Row]:
         place = f"{path}, row {number:,} (the first is 1)"
         if not isinstance(row, dict):
             raise DataError(
-                f"{where}.path: {place}: an object is required, found a {type(row).__name__}: "
+                f"{where}.path: {place}: an object is required, found {type(row).__name__} "
                 f"{str(row)[:40]!r}. Correct the row or remove it."
             )
         yield place, row
@@ -146,9 +138,10 @@ def _delimited_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
     for line, cells in rows:
         if len(cells) != len(names):
             raise DataError(
-                f"{where}.path: {path}, line {line:,} has {len(cells):,} cells, the first line has "
-                f"{len(names):,}. Correct the line; where cells contain the delimiter or line "
-                f"breaks in quotation marks set quoting to csv, else to none (here {quoting})."
+                f"{where}.path: {path}, line {line:,}: as many cells as in the first line are "
+                f"required ({len(names):,}), found {len(cells):,}. Correct the line; where cells "
+                "contain the delimiter or line breaks in quotation marks set quoting to csv, else "
+                f"to none (here {quoting})."
             )
         yield f"{path}, line {line:,}", dict(zip(names, cells, strict=True))
 

@@ -24,6 +24,10 @@ OTHER_COMPRESSION = {
     b"PK\x03\x04": "unzip",
 }
 
+# Suffix of a table file -> delimiter between its cells.
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
+TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
+
 # `first_shifted_line` looks at this many lines: about 200 MB of memory.
 MAX_LINES_COMPARED = 2_000_000
 
@@ -113,16 +117,30 @@ def is_pattern(name: str) -> bool:
     return "*" in name or "?" in name
 
 
-def require_line_feeds(path: Path, where: str) -> None:
-    r"""Raise `DataError` where the line ends of a file are `\r` only, as on old Macintoshes."""
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's name, in lower case, without that of gzip."""
+    return Path(path.name.removesuffix(".gz")).suffix.lower()
+
+
+def require_text(path: Path, where: str) -> None:
+    r"""Raise `DataError` where the beginning of a file shows that it is not lines of UTF-8.
+
+    Both cases decode without an error: line ends that are `\r` only, as on old Macintoshes, and
+    UTF-16 without a byte-order mark, in which every other byte of Latin text is NUL.
+    """
     with open_text(path, where) as file:
         start = file.read(1 << 16)
-        if b"\n" in start or b"\r" not in start[:-1] or b"\n" in file.read(1 << 20):
-            return
-    raise DataError(
-        f"{prefix(where)}{path}: its line ends are carriage returns (\\r) without line feeds, so it "
-        "would be read as one line. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
-    )
+        has_lines = b"\n" in start or b"\r" not in start[:-1] or b"\n" in file.read(1 << 20)
+    if 10 * start.count(0) > len(start):
+        raise DataError(
+            f"{prefix(where)}{path}: every tenth byte or more is NUL, so it is not text in UTF-8. "
+            "If it is UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
+        )
+    if not has_lines:
+        raise DataError(
+            f"{prefix(where)}{path}: its line ends are carriage returns (\\r) without line feeds, "
+            "so it would be read as one line. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
+        )
 
 
 def under(root: Path, name: str) -> Path:

@@ -145,7 +145,7 @@ def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
     run was started.
     """
     require_training_data(config)
-    data = check_data(config.data)
+    data = check_data(config.data, before_training=True)
     if data.faults:
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
