@@ -60,6 +60,31 @@ def test_inspect_model(mt: Mt, tiny_config: Path) -> None:
     ).startswith("--set: ")
 
 
+def test_inspect_model_of_a_trained_model(
+    mt: Mt, tiny_run: Path, tiny_config: Path, tmp_path: Path
+) -> None:
+    """Counts the vocabulary of its tokenizer, which may be smaller than the config allows."""
+    from mt.model.checkpoint import load_model
+
+    shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
+    meta = tmp_path / "run" / "checkpoints" / "best" / "meta.json"
+    content = json.loads(meta.read_text(encoding="utf-8"))
+    content["config"]["tokenizer"]["vocab_size"] = 5000
+    meta.write_text(json.dumps(content), encoding="utf-8")
+    lines = mt("inspect", "model", "--model", tmp_path / "run").lines
+    assert "V 320, " in lines[0]
+    (total,) = (line.split()[-1] for line in lines if line.startswith("  all "))
+    weights = load_model(tiny_run).model.parameters()
+    assert total == f"{sum(weight.numel() for weight in weights):,}"
+    for options, found in (([], "neither"), (["-m", tiny_run, "-c", tiny_config], "both")):
+        assert refused(mt("inspect", "model", *options)) == (
+            f"--config, --model: give one of the two, found {found}"
+        )
+    assert refused(mt("inspect", "model", "-m", tiny_run, "--set", "model.d_ff=8")) == (
+        "--set: changes a config; give --config, or leave it out"
+    )
+
+
 def test_train_set_run_dir_and_fresh(
     mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

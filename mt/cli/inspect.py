@@ -8,23 +8,59 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT, PanelCommand
-from mt.cli.options import ConfigName, Model, Settings
+from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
+from mt.cli.options import Model, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
 
 
 @app.command("model", cls=PanelCommand)
-def model(config: ConfigName, settings: Settings = None) -> None:
+def model(
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME",
+            help="config file, or the name of a shipped config",
+            rich_help_panel=CONFIG,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="FOLDER",
+            help="trained model: run directory, checkpoint or exported model folder",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    settings: Settings = None,
+) -> None:
     """Print the shape of every parameter matrix. Totals and formulas follow.
 
+    Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
+    tokenizer.vocab_size.
+
     \b
+    mt inspect model --model runs/base
     mt inspect model --config base.yaml
     mt inspect model --config vaswani2017.yaml
     """
     from mt.config.load import load_config
-    from mt.model.summary import format_summary, summarise
+    from mt.errors import ConfigError
+    from mt.model.summary import format_summary, summarise, summarise_folder
 
+    if (config is None) == (model is None):
+        found = "neither" if config is None else "both"
+        raise ConfigError(f"--config, --model: give one of the two, found {found}")
+    if model is not None:
+        if settings:
+            raise ConfigError("--set: changes a config; give --config, or leave it out")
+        print_result(format_summary(summarise_folder(model)))
+        return
+    assert config is not None
     values = load_config(config, settings or []).config
     size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
     print_result(format_summary(summarise(values.model, size, size, joint)))

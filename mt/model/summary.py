@@ -1,8 +1,8 @@
 """The parameter table of a model: every matrix and its shape, totals per block, closed forms.
 
-The matrices counted per head follow `transformers-demystified-1.txt`: three projections for each
-head and one output matrix per attention, W1, b1, W2 and b2 per feed-forward, two embeddings and
-the output matrix, tied or not; biases of projections and layer norms are left out of that count.
+The count of matrices per head follows `transformers-demystified-1.txt`: per attention, three
+projections for each head and one output matrix; per feed-forward, W1, b1, W2 and b2; and two
+embeddings and the output matrix, tied or not. Biases of projections and layer norms do not count.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from mt.model.checkpoint import load_model
 from mt.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -24,27 +26,27 @@ if TYPE_CHECKING:
 class Matrix:
     """One parameter, or one of the three parts of a merged query-key-value parameter."""
 
-    name: str  # as in a checkpoint, below its block; a merged one ends in " Q", " K" or " V"
+    name: str  # as in a checkpoint, without its block; parts end in " Q", " K" or " V"
     shape: tuple[int, ...]  # as stored: (outputs, inputs), (words, d_model) or (length,)
-    per_head: int  # how many matrices it is when counted per head; 0 where that leaves it out
-    tied_to: str | None = None  # full name of the parameter that it is one with
+    per_head: int  # how many matrices it is in the count per head; 0: does not count
+    tied_to: str | None = None  # full name of the parameter that it shares
 
     @property
     def count(self) -> int:
-        """Parameters of its own: none where tied."""
+        """Number of elements; 0 if tied to another parameter."""
         return 0 if self.tied_to else math.prod(self.shape)
 
 
 @dataclass(frozen=True)
 class Block:
-    """The parameters of one layer, of the embeddings, the last norms or the output layer."""
+    """The parameters of one layer, the embeddings, the last norms or the output layer."""
 
     name: str
     matrices: tuple[Matrix, ...]
 
     @property
     def count(self) -> int:
-        """Its number of parameters, tied ones counted where they come first."""
+        """Number of parameters; a tied one counts in the block where it occurs first."""
         return sum(matrix.count for matrix in self.matrices)
 
 
@@ -59,7 +61,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a model is made of: `blocks` read from the built model, `terms` from the formulas."""
+    """The parameters of a model: `blocks` read from the built model, `terms` from formulas."""
 
     config: ModelConfig
     src_vocab_size: int
@@ -70,12 +72,12 @@ class Summary:
 
     @property
     def total(self) -> int:
-        """Parameters of the built model, tied ones counted once."""
+        """Parameters of the built model; tied ones count once."""
         return sum(block.count for block in self.blocks)
 
     @property
     def total_by_formula(self) -> int:
-        """The same from the sizes alone."""
+        """The same total, computed from the sizes alone."""
         return sum(term.count for term in self.terms)
 
     @property
@@ -94,9 +96,9 @@ class Summary:
 def summarise(
     config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
 ) -> Summary:
-    """Build the model without memory for its weights and list what it has.
+    """Build the model on the meta device, which takes no memory, and list its parameters.
 
-    Vocabulary sizes are a tokenizer's; before there is one, `tokenizer.vocab_size` is both.
+    Vocabulary sizes are those of the tokenizer; before one is trained, `tokenizer.vocab_size`.
     """
     with torch.device("meta"):
         model = Transformer(config, src_vocab_size, tgt_vocab_size, joint)
@@ -118,8 +120,20 @@ def summarise(
     )
 
 
+def summarise_folder(path: Path) -> Summary:
+    """List the parameters of a run directory, checkpoint or exported model folder.
+
+    Raises CheckpointError if there is no intact model at `path`.
+    """
+    loaded = load_model(path)
+    tokenizer = loaded.tokenizer
+    return summarise(
+        loaded.config.model, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size, tokenizer.joint
+    )
+
+
 def _place(name: str) -> tuple[str, str]:
-    """The block of a parameter and its name below that: encoder.0.attention.x -> encoder.0, ..."""
+    """Split a name into block and rest: encoder.0.attention.x -> encoder.0, attention.x."""
     top, *rest = name.split(".")
     if top in ("encoder", "decoder"):
         return f"{top}.{rest[0]}", ".".join(rest[1:])
@@ -130,12 +144,12 @@ def _place(name: str) -> tuple[str, str]:
 
 
 def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int) -> list[Matrix]:
-    """A parameter's rows of the table: three where it holds Q, K and V, else one."""
+    """Rows of the table for a parameter: three if it merges Q, K and V, else one."""
     is_matrix = len(shape) == 2
     if "query_key_value" in name:
         third, per_head = (shape[0] // 3, *shape[1:]), n_heads if is_matrix else 0
         return [Matrix(f"{name} {letter}", third, per_head) for letter in "QKV"]
-    # The formula knows neither learned positions nor a bias of the output layer.
+    # The formula has neither learned positions nor a bias of the output layer.
     counted = "feed_forward" in name and "norm" not in name
     counted = counted or (is_matrix and not name.endswith("positions"))
     return [Matrix(name, shape, int(counted), tied_to)]
@@ -144,7 +158,7 @@ def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int)
 def _closed_form(
     config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
 ) -> tuple[Term, ...]:
-    """The parameter total from the sizes alone (d model width, f inner width, V vocabulary)."""
+    """Terms of the parameter total (d: d_model, f: d_ff, V: vocabulary, N: layers)."""
     d, f = config.d_model, config.d_ff
     n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers
     last = 2 if config.norm == "pre" else 0
@@ -173,7 +187,7 @@ def _closed_form(
 
 
 def format_summary(summary: Summary) -> str:
-    """The tables as text, layers of equal shapes printed once; at most 100 columns."""
+    """Print the tables, at most 100 columns wide; layers of equal shapes appear once."""
 
     def kind(block: Block) -> tuple[str, tuple[Matrix, ...]]:
         return block.name.split(".")[0], block.matrices
@@ -203,7 +217,7 @@ def _title(blocks: list[Block]) -> str:
 
 
 def _table(blocks: list[Block], config: ModelConfig) -> list[str]:
-    """One row per matrix; the last column has the shape x W multiplies by, inputs first."""
+    """One row per matrix; the last column shows W as in x W, inputs first."""
     title = _title(blocks) + (", each" if len(blocks) > 1 else "")
     lines = [f"{title:<44}{'shape':>16}{'parameters':>14}  counted per head"]
     for matrix in blocks[0].matrices:
