@@ -422,7 +422,7 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
 
 
 def test_config_does_not_import_torch() -> None:
-    code = "import sys, mt.config; print({'torch', 'numpy', 'datasets'} & set(sys.modules))"
+    code = "import sys, mt.config.load; print({'torch', 'numpy', 'datasets'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
