@@ -89,6 +89,9 @@ BOTH = "evaluate: --hyp names a finished translation, --model and --src make a n
         ("--hyp a --ref b --length-penalty 2", "evaluate: --length-penalty only with --model"),
         ("--hyp a --ref b --batch-tokens 2", "evaluate: --batch-tokens only with --model"),
         ("--hyp a --ref b --precision fp32", "evaluate: --precision only with --model"),
+        ("--hyp - --ref -", "evaluate: only one FILE can be - (stdin)"),
+        ("--hyp a --ref -  --ref -", "evaluate: only one FILE can be - (stdin)"),
+        ("--hyp . --ref b", "--hyp: . is a folder, a text file is required; name a file in it"),
         ("--hyp a --ref nowhere", "--ref: there is no file"),
         ("--hyp nowhere --ref b", "--hyp: there is no file"),
         ("--model m --src nowhere --ref b", "--src: there is no file"),
@@ -145,3 +148,21 @@ def test_file_names_that_the_terminal_cannot_encode(tmp_path: Path) -> None:
     environment |= {"PYTHONIOENCODING": "ascii"}
     ended = subprocess.run(command, env=environment, capture_output=True, check=True)
     assert rb"gr\xf6\xdfe" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--src - --tgt -", "--src, --tgt: only one of them can be stdin"),
+        ("--src nowhere --tgt a", "--src: there is no file"),
+        ("--src a --tgt nowhere", "--tgt: there is no file"),
+        ("--src a --tgt .", "--tgt: . is a folder, a text file is required"),
+        ("--src a --tgt a -o a", "--output a: is the same file as --src (a)"),
+    ],
+)
+def test_message_about_options_of_score(
+    options: str, message: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_bytes(b"x\n")
+    assert refused(mt("score", "-m", "no-model", *options.split())).startswith(message)

@@ -116,7 +116,7 @@ optim:
             "model.word_dropout: unknown key; did you mean source_word_dropout?",
         ),
         ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
-        ("decode: {beam_size: 100000}", "decode.beam_size: must be at most 1,000, found 100000"),
+        ("decode: {beam_size: 1e7}", "decode.beam_size: must be at most 1,000,000, found 10000000"),
         ("model: {d_model: 5120000}", "model.d_model: must be at most 131,072, found 5120000"),
         (
             "model: {n_encoder_layers: 6e3}",

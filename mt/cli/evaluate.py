@@ -81,8 +81,8 @@ def score(
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
     refuse_overwrite(output, {"--src": src, "--tgt": tgt})
-    sources = read_input(src)
-    targets = read_input(tgt)
+    sources = read_input(src, option="--src")
+    targets = read_input(tgt, option="--tgt")
     chosen = choose_device(device, precision, say)
     with open_output(output) as file:
         loaded = load_model(model)
@@ -220,6 +220,8 @@ def _check_options(
         raise DataError(f"evaluate: --model and --src go together; give {missing} too")
     if not ref:
         raise DataError("evaluate: no reference to score against; give --ref FILE, detokenised")
+    if [*(hyp or []), *(ref or []), src].count("-") > 1:
+        raise DataError("evaluate: only one FILE can be - (stdin); name a file for the others")
     if hyp and decoding:
         raise DataError(
             f"evaluate: {', '.join(decoding)} only with --model; --hyp is scored as it is"
@@ -231,6 +233,8 @@ def _read(path: str, option: str) -> list[str]:
     from mt.data.text_files import decode_lines, read_lines
     from mt.errors import DataError
 
+    if Path(path).is_dir():
+        raise DataError(f"{option}: {path} is a folder, a text file is required; name a file in it")
     if path == "-":
         if not sys.stdin:
             raise DataError(f"{option} -: stdin is closed; name a file, or send text to it")

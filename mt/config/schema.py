@@ -280,7 +280,7 @@ class TrainConfig(_Strict):
 class DecodeConfig(_Strict):
     """The search for translations, in validation and as default of mt translate."""
 
-    beam_size: Few = _key(5, "hypotheses kept per sentence; 1 means greedy search")
+    beam_size: Length = _key(5, "hypotheses kept per sentence; 1 means greedy search")
     length_penalty: Coefficient = _key(1.0, "a in log-probability / length^a, eos counted")
     max_len_factor: Coefficient = _key(2.0, "longest output, in tokens per source token")
     max_len_extra: Length = _key(10, "tokens added to that limit")

@@ -69,10 +69,10 @@ def windows(
             yield window
 
 
-def read_input(source: str, errors: str = "strict") -> Iterator[str]:
+def read_input(source: str, errors: str = "strict", option: str = "") -> Iterator[str]:
     """Return the lines of a file (plain or .gz) or of stdin (`-`).
 
-    `errors`: invalid UTF-8 is a DataError ("strict") or becomes U+FFFD ("replace").
+    `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict") or becomes U+FFFD ("replace").
     Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
     before the first line is asked for.
     """
@@ -82,7 +82,7 @@ def read_input(source: str, errors: str = "strict") -> Iterator[str]:
         if not sys.stdin:
             raise DataError("stdin: is closed; name an input file, or send text to it")
         return _with_remedy(_stdin(errors))
-    return read_file(Path(source), errors=errors)
+    return read_file(Path(source), option, errors)
 
 
 def read_file(path: Path, option: str = "", errors: str = "strict") -> Iterator[str]:
