@@ -26,6 +26,7 @@ from mt.model import checkpoint
 from mt.runtime import memory as process_memory
 from mt.training import batch_size, launch, preflight, update
 from mt.training.launch import train
+from mt.training.preflight import PreflightResult
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
 
@@ -192,9 +193,10 @@ def test_auto_shrinks_below_its_first_probes(
 ) -> None:
     """Of 100 MB and 0.1 MB a token, with about 800 tokens, and 1,800, in what the device has."""
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    nothing = PreflightResult(0, 0, 0.0, 0.0)
     for room in (180.0, 280.0):
         memory["room"] = room
-        monkeypatch.setattr(launch, "run_preflight", lambda *_: None)
+        monkeypatch.setattr(launch, "run_preflight", lambda *_: nothing)
         train(quick_config(NO_TEST, batch=AUTO, data={"valid": None}), tmp_path / str(room), "cpu")
         most = (0.85 * room - 100) / 0.1
         assert 0.8 * most - 20 <= auto_is(tmp_path / str(room)) <= most

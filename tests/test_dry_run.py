@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import (
@@ -16,6 +17,7 @@ from conftest import (
 from test_batch_size import auto_is
 
 from mt.config.schema import Config
+from mt.training import dry_run
 from mt.training.launch import train
 
 
@@ -153,3 +155,25 @@ def test_a_dry_run_does_not_affect_a_later_start(
     assert list(tmp_path.iterdir()) == []
     train(config, tmp_path / "run", "cpu")
     assert auto_is(tmp_path / "run") == 600
+
+
+def test_a_dry_run_says_what_it_does_and_times_no_slow_update(
+    tiny_config: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update counts as slow from 0 s on here; then the preflight's two batches are enough."""
+
+    def timed(*_: Any) -> float:
+        pytest.fail("a whole update is run")
+
+    monkeypatch.setattr(dry_run, "QUICK_SECONDS", 0.0)
+    monkeypatch.setattr(dry_run, "time_updates", timed)
+    ended = mt("train", "-c", tiny_config, "--run-dir", tmp_path, "--device", "cpu", "--dry-run")
+    assert ended.code == 0
+    assert re.search(r"^time +0:00:\d\d at \d+\.\d\d s an update", ended.out.decode(), re.MULTILINE)
+    steps = (
+        "tokenizer: training 320 tokens",
+        "encoding into the token store",
+        "preflight: the larg",
+    )
+    places = [ended.err.index(step) for step in steps]
+    assert places == sorted(places)

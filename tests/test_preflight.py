@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import (
+    BLIND,
     NO_TEST,
+    log_of,
 )
 
 from mt.config.schema import Config
-from mt.data.batches import Batch
+from mt.data.batches import Batch, collate
 from mt.decoding.translate import Translator
 from mt.errors import ConfigError
 from mt.model import checkpoint
-from mt.training import launch, loss, update
+from mt.training import launch, loss, preflight, update
 from mt.training.launch import train
+from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
 
 
@@ -78,7 +81,8 @@ def test_the_preflight_changes_nothing(
     """With and without one the weights are the same, bit for bit."""
     config = quick_config(NO_TEST, train={"max_steps": 4})
     train(config, tmp_path / "with", "cpu")
-    monkeypatch.setattr(launch, "run_preflight", lambda *_: None)
+    nothing = preflight.PreflightResult(0, 0, 0.0, 0.0)
+    monkeypatch.setattr(launch, "run_preflight", lambda *_: nothing)
     train(config, tmp_path / "without", "cpu")
     one, other = (
         checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
@@ -97,7 +101,8 @@ def test_a_search_that_fails_is_found_before_the_first_update(
     with pytest.raises(
         ConfigError,
         match=r"^decode: translating data.valid or data.test does not fit into the memory of CPU "
-        r"in fp32, 1 thread: [\d,]+ MB were in use. Lower decode.beam_size or decode.max_len_factor, "
+        r"in fp32, 1 thread: [\d,]+ MB were in use. Lower decode.beam_size or "
+        r"decode.max_len_factor, "
         r"or choose a smaller model$",
     ):
         train(quick_config(NO_TEST), tmp_path, "cpu")
@@ -112,3 +117,25 @@ def test_a_model_that_does_not_fit_is_reported(
         ConfigError, match=r"the memory of CPU in fp32, 1 thread is too small: .* a smaller model$"
     ):
         train(quick_config(NO_TEST), tmp_path, "cpu")
+
+
+def test_an_update_is_estimated_by_its_padded_tokens(trainer_of: Callable[..., Trainer]) -> None:
+    """At 2 s a padded token on two ranks, against the tokens of the batches themselves."""
+    plan = trainer_of(BLIND).plan
+    measured = preflight.PreflightResult(1, 1, 0.0, seconds_per_token=2.0)
+    updates = plan.updates(0)
+    batches = [collate([plan.store.pair(i) for i in b]) for update in updates for b in update]
+    expected = sum(batch.n_padded for batch in batches) / len(updates)
+    assert preflight.estimate_update_seconds(measured, plan, 0, 2) == pytest.approx(expected)
+
+
+def test_a_training_of_many_days_on_a_cpu_is_warned_about(
+    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
+    for steps, warned in ((10, False), (10**9, True)):
+        run_dir = tmp_path / str(steps)
+        train(quick_config(BLIND, train={"max_steps": steps}), run_dir, "cpu")
+        log = log_of(run_dir)
+        assert re.search(rf"time: about \d+\.\d\d s an update, .* for {steps:,} updates\n", log)
+        assert bool(re.search(r"warning: [\d,]+ days is long.* on a CPU try", log)) == warned

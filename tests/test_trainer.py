@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from conftest import (
 
 from mt.config.schema import Config
 from mt.data.batches import collate
+from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
 from mt.training.launch import train
@@ -123,3 +125,22 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
         max(mb for at, mb in memory if from_ < at <= from_ + 1) for from_ in (0, memory[-1][0] - 1)
     )
     assert last <= 1.05 * first
+
+
+def test_time_left_is_told_from_the_updates_of_this_start(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    """Not from ten hours of preparation and earlier starts: 20 quick updates are left."""
+    trainer = trainer_of(BLIND, train={"max_steps": 40, "log_every": 20, "valid_every": 40})
+    trainer.state.seconds = 36_000.0
+    with trainer.log:
+        trainer.train()
+    assert re.search(r"step 20 \|.*\| 0:0\d:\d\d left", log_of(trainer.run_dir))
+
+
+def test_a_seed_that_no_generator_takes_is_refused(quick_config: Callable[..., Config]) -> None:
+    assert quick_config(run={"seed": 2**63 - 1}).run.seed == 2**63 - 1
+    with pytest.raises(
+        ConfigError, match=r"run\.seed: must be at most 9\.22337203685478e\+18, found 9223"
+    ):
+        quick_config(run={"seed": 2**63})

@@ -44,6 +44,7 @@ Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_integra
 Length = Annotated[int, Field(strict=True, ge=1, le=10**6), BeforeValidator(_integral)]
 Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(_integral)]
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
+Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_integral)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
@@ -137,7 +138,7 @@ class RunConfig(_Strict):
     """The run directory and the seed."""
 
     dir: Text | None = _key(None, "run directory; null means runs/<name of the config file>")
-    seed: Natural = _key(1, "seed of initial weights, data order and dropout")
+    seed: Seed = _key(1, "seed of initial weights, data order and dropout")
 
 
 class DataConfig(_Strict):

@@ -16,7 +16,7 @@ import numpy as np
 from mt.errors import DataError, MtError
 from mt.model.checkpoint import CHECKPOINTS, checkpoints
 from mt.training.manifest import MANIFEST
-from mt.training.preflight import PreflightResult, seconds_per_update
+from mt.training.preflight import PreflightResult, estimate_update_seconds, time_updates
 from mt.training.run_dir import CONFIG, LOCK, check_is_run
 from mt.training.runlog import format_duration
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from mt.runtime.distributed import World
     from mt.training.checkpoints import TrainState
     from mt.training.prepare import Prepared
+
+# Updates that take less than so many seconds are timed; of slower ones the estimate is enough.
+QUICK_SECONDS = 5.0
 
 
 @contextmanager
@@ -98,7 +101,9 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     if not tokenizer.joint:
         vocabulary += f" and {tokenizer.tgt_vocab_size:,}"
     left = max(0, prepared.config.train.max_steps - state.step)
-    seconds = seconds_per_update(updater, plan, state.epoch)
+    seconds = estimate_update_seconds(preflight, plan, state.epoch, updater.world.size)
+    if updater.world.on_main(lambda: seconds < QUICK_SECONDS):
+        seconds = time_updates(updater, plan, state.epoch)
     rows = {
         "pairs": f"{len(plan.store):,}, {len(order):,} of them drawn for an epoch",
         "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",

@@ -19,7 +19,7 @@ from mt.training.checkpoints import tidy
 from mt.training.dry_run import describe_training, dry_run_dir
 from mt.training.finetune import resolve_init_from
 from mt.training.manifest import is_of_this_job, write_manifest
-from mt.training.preflight import run_preflight
+from mt.training.preflight import PreflightResult, estimate_update_seconds, run_preflight
 from mt.training.prepare import Prepared, prepare
 from mt.training.run_dir import (
     CONFIG,
@@ -30,12 +30,15 @@ from mt.training.run_dir import (
     set_aside,
     write_config,
 )
-from mt.training.runlog import RunLog, summary_writer
+from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import names_of, score_tests
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+
+# Seconds of training on a CPU above which a start is warned about: three days.
+LONG_ON_CPU = 3 * 86_400
 
 
 def train(
@@ -124,10 +127,12 @@ def _train(
             _require_same_start(trainer)
             if world.is_main:
                 write_manifest(run_dir, _manifest_facts(prepared, trainer))
+            log.say("preflight: the largest batch, the longest sentence, a translation")
             preflight = run_preflight(prepared, trainer.state.epoch)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
             log.say(f"preflight passed: {preflight}")
+            _estimate_time(prepared, trainer, preflight)
             outcome = trainer.train()
             if outcome.exit_code == 0:
                 _score_tests(prepared, outcome.best, trainer.state.step, log)
@@ -184,6 +189,32 @@ def _require_same_start(trainer: Trainer) -> None:
         initial_model=origin and origin["sha256"],
         plan=state.plan,
     )
+
+
+def _estimate_time(prepared: Prepared, trainer: Trainer, preflight: PreflightResult) -> None:
+    """Log how long training will take, with advice if that is days on a CPU."""
+    log = trainer.log
+    device = prepared.updater.device
+    size = prepared.updater.world.size
+    seconds = estimate_update_seconds(preflight, prepared.plan, trainer.state.epoch, size)
+    trainer.seconds_per_update = seconds
+    left = max(0, prepared.config.train.max_steps - trainer.state.step)
+    total = left * seconds
+    if left:
+        log.say(f"time: about {seconds:.2f} s an update, {duration(total)} for {left:,} updates")
+    if not device.is_cuda and total > LONG_ON_CPU:
+        log.say(
+            f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
+            "--config tiny.yaml or multi30k.yaml with your data, or lower train.max_steps, the "
+            "size of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C "
+            "ends it after an update, with a checkpoint"
+        )
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`, or days where there are many hours: `75 days`."""
+    days = seconds / 86_400
+    return f"{days:,.0f} days" if days > 2 else format_duration(seconds)
 
 
 def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:

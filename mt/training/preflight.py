@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 # Sentences of the validation set that are translated, the longest ones; on a GPU several batches.
 N_TRANSLATED = {"cpu": 16, "cuda": 1024}
-# An update that takes less than so many seconds is timed so often, as a whole.
-QUICK_SECONDS = 5.0
+# Updates that `time_updates` measures.
 N_TIMED = 3
 
 
@@ -43,6 +42,7 @@ class PreflightResult:
     rows: int  # sentences in the largest batch
     longest: int  # tokens of its longest sentence, with eos
     memory_mb: float  # most that any rank uses
+    seconds_per_token: float  # of forward and backward, by padded tokens of both sides
 
     def __str__(self) -> str:
         return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
@@ -61,7 +61,11 @@ def run_preflight(prepared: Prepared, epoch: int) -> PreflightResult:
             return _run_on_this_rank(prepared, epoch)
 
     own = updater.world.all_or_raise(on_this_rank)
-    return replace(own, memory_mb=max(updater.world.all_gather(own.memory_mb)))
+    return replace(
+        own,
+        memory_mb=max(updater.world.all_gather(own.memory_mb)),
+        seconds_per_token=max(updater.world.all_gather(own.seconds_per_token)),
+    )
 
 
 def _run_on_this_rank(prepared: Prepared, epoch: int) -> PreflightResult:
@@ -78,11 +82,17 @@ def _run_on_this_rank(prepared: Prepared, epoch: int) -> PreflightResult:
     batches = [batch for update in prepared.plan.updates(epoch) for batch in update]
     largest = max(batches, key=lambda batch: int(lengths[batch].max()) * len(batch))
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
-    for batch in (largest, with_longest):
-        updater.dry_run_step(collate([store.pair(i) for i in batch]))
+    for indices in (largest, with_longest):  # the second is timed, when everything is loaded
+        batch = collate([store.pair(i) for i in indices])
+        _wait_for_device(updater)
+        start = time.perf_counter()
+        updater.dry_run_step(batch)
+        _wait_for_device(updater)
+        seconds_per_token = (time.perf_counter() - start) / batch.n_padded
     _translate_longest(prepared)
     del moments
-    return PreflightResult(len(largest), int(lengths[largest].max()), peak_memory_mb(device))
+    longest = int(lengths[largest].max())
+    return PreflightResult(len(largest), longest, peak_memory_mb(device), seconds_per_token)
 
 
 def _translate_longest(prepared: Prepared) -> None:
@@ -95,38 +105,37 @@ def _translate_longest(prepared: Prepared) -> None:
         translate(prepared.config, prepared.updater.eval_model, prepared.tokenizer, device, lines)
 
 
-def seconds_per_update(updater: Updater, plan: Plan, epoch: int) -> float:
-    """Estimate how long an update takes, by timing as little as that needs.
+def estimate_update_seconds(preflight: PreflightResult, plan: Plan, epoch: int, size: int) -> float:
+    """Seconds of an average update of `epoch` on `size` ranks, from what the preflight measured."""
+    updates = plan.updates(epoch)
+    src = plan.store.src_lengths + 1
+    tgt = plan.store.tgt_lengths + 1
+    n_padded = sum(
+        len(batch) * int(src[batch].max() + tgt[batch].max())
+        for update in updates
+        for batch in update
+    )
+    return preflight.seconds_per_token * n_padded / len(updates) / size
 
-    One micro-batch tells enough where updates are slow; quick ones are timed as a whole. Nothing
-    is trained; the optimiser's own step is not counted. All ranks must call this.
+
+def time_updates(updater: Updater, plan: Plan, epoch: int) -> float:
+    """Seconds of an average update of `epoch`: the median of a few, without the optimiser's step.
+
+    Nothing is trained. All ranks must call this.
     """
     updates = plan.updates(epoch)
     world = updater.world
-    n_tgt_mean = float(np.mean([_n_tgt(plan, update) for update in updates]))
-    batches, n_tgt = plan.shard(updates[0], world.rank, world.size)
-    start = time.perf_counter()
-    updater.dry_run_step(batches[0])
-    _wait_for_device(updater)
-    first = time.perf_counter() - start
-    estimate = first * sum(b.n_padded for b in batches) / batches[0].n_padded
-    estimate *= n_tgt_mean / n_tgt
-    if world.on_main(lambda: estimate) > QUICK_SECONDS:
-        return estimate
-    per_token = []
+    seconds = []
     for number, update in enumerate(updates[:N_TIMED]):
         batches, n_tgt = plan.shard(update, world.rank, world.size)
         start = time.perf_counter()
         updater.accumulate_gradients(Update(epoch, number, len(updates), batches, n_tgt))
         _wait_for_device(updater)
-        per_token.append((time.perf_counter() - start) / n_tgt)
+        seconds.append((time.perf_counter() - start) / n_tgt)
         updater.optimizer.zero_grad(set_to_none=True)
-    return float(np.median(per_token)) * n_tgt_mean
-
-
-def _n_tgt(plan: Plan, update: list[np.ndarray]) -> int:
-    """Target tokens of an update, eos counted."""
-    return int((plan.store.tgt_lengths[np.concatenate(update)] + 1).sum())
+    order = np.concatenate([batch for update in updates for batch in update])
+    n_tgt_mean = float((plan.store.tgt_lengths[order] + 1).sum()) / len(updates)
+    return float(np.median(seconds)) * n_tgt_mean
 
 
 def _wait_for_device(updater: Updater) -> None:

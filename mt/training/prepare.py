@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mt.data.batches import Plan
 from mt.data.corpus import data_root, read_pairs
-from mt.data.store import open_built, open_or_build
+from mt.data.store import known_facts, open_built, open_or_build
 from mt.data.subword_regularisation import SubwordRegularisation
 from mt.data.tokenizer import Tokenizer, train_tokenizer
 from mt.runtime.distributed import World
@@ -88,6 +88,7 @@ def prepare_tokenizer(
             )
             tokenizer = base.tokenizer
         else:
+            log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
             pairs = _training_pairs(config)
             tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
         tokenizer.save(run_dir)
@@ -112,6 +113,8 @@ def prepare_store(
     """
     data = config.data
     folder = run_dir / "store" / "train"
+    if not known_facts(folder):
+        log.say("data.train: encoding into the token store")
     store = world.main_first(
         lambda: open_or_build(folder, data.train, "data.train", data, tokenizer, log.say),
         lambda: open_built(folder),

@@ -19,6 +19,8 @@ from mt.files import write_whole
 METRICS = "metrics.jsonl"
 LOG = "train.log"
 TENSORBOARD = "tensorboard"
+# Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
+BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
 
 class RunLog:
@@ -81,7 +83,7 @@ class RunLog:
             return
         if self._bar is None:
             self._bar = tqdm(
-                total=self._total, initial=step, unit="update", dynamic_ncols=True, smoothing=0.05
+                total=self._total, initial=step, dynamic_ncols=True, bar_format=BAR_FORMAT
             )
         if figures is not None:
             self._bar.set_postfix(figures, refresh=False)

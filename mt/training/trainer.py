@@ -80,6 +80,9 @@ class Trainer:
             self.facts[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started
         self.saved_step = 0
+        self.loop_start = 0.0  # of this start, as is the number of updates
+        self.n_updates = 0
+        self.seconds_per_update = 0.0  # an estimate, for the time before the first report
 
     @property
     def initial_model(self) -> dict[str, Any] | None:
@@ -176,10 +179,14 @@ class Trainer:
         config = self.config.train
         updates = iter(prefetcher)
         stopped = 0
+        self.loop_start = time.perf_counter()
+        left = (config.max_steps - self.state.step) * self.seconds_per_update
+        self.log.progress(self.state.step, {"left": format_duration(left)})
         while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
             update = next(updates)
             meter.add(update, *self.updater.train_step(update, self.state.step))
             self.state.advance(update)
+            self.n_updates += 1
             self.log.progress(self.state.step)
             is_logged = self.state.step % config.log_every == 0
             if is_logged:
@@ -231,15 +238,24 @@ class Trainer:
         )
         speed = f"{figures['tokens_per_second']:,.0f}"
         nll = f"{figures['nll']:.3f}"
-        self.log.progress(state.step, {"nll": nll, "lr": f"{rate:.1e}", "tok/s": speed})
-        left = (config.train.max_steps - state.step) * state.seconds / max(1, state.step)
+        left = format_duration(self._seconds_left())
+        self.log.progress(state.step, {"left": left, "nll": nll, "tok/s": speed})
         skipped = f" | {figures['skipped']} updates skipped" if figures["skipped"] else ""
         self.log.say(
             f"step {state.step:,} | epoch {state.epoch} | nll {nll} | lr {rate:.2e} "
             f"| {speed} tok/s | grad {figures['grad_norm']:.2f} | padding {figures['padding']:.1%} "
-            f"| waiting {figures['waiting']:.1%} | {format_duration(left)} left{skipped}"
+            f"| waiting {figures['waiting']:.1%} | {left} left{skipped}"
         )
         meter.reset()
+
+    def _seconds_left(self) -> float:
+        """Time that the remaining updates take at the pace of those since this start.
+
+        Validations count, preparation does not.
+        """
+        seconds = time.perf_counter() - self.loop_start
+        left = self.config.train.max_steps - self.state.step
+        return left * seconds / max(1, self.n_updates)
 
     def _tick(self) -> None:
         """Add the time since the last call, preparation and validation included."""
