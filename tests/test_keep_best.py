@@ -20,6 +20,7 @@ from mt.config.schema import Config
 from mt.model import checkpoint
 from mt.training import launch
 from mt.training.launch import train
+from mt.training.selection import Criterion
 from mt.training.trainer import Trainer
 
 
@@ -67,7 +68,7 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
         trainer.state.step = step
         if score is not None:
-            trainer.state.add_score(score)
+            trainer.state.add_score(score, 1.0, Criterion("bleu", 10_000))
         trainer.save()
         seen.append(
             [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run_dir)]
@@ -104,22 +105,22 @@ def test_scores_on_another_validation_set_do_not_count(
     quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
 ) -> None:
     """Otherwise no model would ever be better than one evaluated on an easier text."""
-    scripted_bleu(90.0, 1.0, 3.0, 2.0)
+    scripted_bleu(90.0, 10.0, 30.0, 20.0)
     settings = {"valid_every": 1, "patience": 2, "keep_last": 1}
     train(quick_config(train={**settings, "max_steps": 1}), tmp_path, "cpu")
     other = {"valid": {"src": "test.src", "tgt": "test.tgt"}}
     outcome = train(quick_config(train={**settings, "max_steps": 3}, data=other), tmp_path, "cpu")
     assert (
-        "data.valid has changed: the scores so far, and with them the best model, do not count"
-        in log_of(tmp_path)
+        "data.valid or train.metric has changed: the scores so far, and with them the best model, "
+        "do not count" in log_of(tmp_path)
     )
-    assert "best model (BLEU 3.00 on the validation set)" in outcome.reason
+    assert "best model (BLEU 30.00 on the validation set)" in outcome.reason
     assert checkpoint.find_model(tmp_path).name == "step-00000002"
     longer = quick_config(
         train={**settings, "max_steps": 3}, data=other, model={"max_positions": 99}
     )
     train(longer, tmp_path, "cpu")
-    assert log_of(tmp_path).count("data.valid has changed") == 1
+    assert log_of(tmp_path).count("data.valid or train.metric has changed") == 1
 
 
 def test_best_and_patience_survive_a_restart(

@@ -162,7 +162,7 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
 def test_a_corpus_without_four_words_in_a_line_is_noted() -> None:
     (score,) = score_corpus(["good morning"], [["good morning"]], ["bleu"])
     assert score.value == pytest.approx(0)
-    assert score.note == "no hypothesis has four words, so that BLEU is 0 whatever they are"
+    assert score.note == "no hypothesis has four words, so BLEU is 0 whatever they are"
 
 
 def test_importing_loads_neither_torch_nor_sacrebleu() -> None:

@@ -147,6 +147,25 @@ def evaluate(
             rich_help_panel=OUTPUT,
         ),
     ] = "bleu,chrf,ter",
+    tokenize: Annotated[
+        str,
+        typer.Option(
+            "--tokenize",
+            metavar="NAME",
+            help="sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; "
+            "auto follows the target language",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "auto",
+    tgt_lang: Annotated[
+        str | None,
+        typer.Option(
+            "--tgt-lang",
+            metavar="CODE",
+            help="target language, such as ja; default: the model's",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="print JSON", rich_help_panel=OUTPUT)
     ] = False,
@@ -161,7 +180,9 @@ def evaluate(
     \b
     mt evaluate --hyp output.en --ref reference.en
     mt evaluate --model runs/base --src test.de --ref test.en --json
+    mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     """
+    from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_counts, check_metrics, score_corpus
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
@@ -178,12 +199,15 @@ def evaluate(
     outputs = {path: _read(path, "--hyp") for path in hyp or []}
     if model is None or src is None:
         check_counts({**{f"--hyp {path}": lines for path, lines in outputs.items()}, **references})
+        bleu_tokenizer = choose_tokenizer(tgt_lang or "", tokenize, say)
     else:
         from mt.decoding.translate import load_translator
 
         sources = _read(src, "--src")
         check_counts({f"--src {src}": sources, **references})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        tgt_lang, tokenize = _scoring_of(model, tgt_lang, tokenize)
+        bleu_tokenizer = choose_tokenizer(tgt_lang, tokenize, say)
         with load_translator(
             [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=say
         ) as translator:
@@ -191,11 +215,21 @@ def evaluate(
         say(translator.tally.summary())
     _print_scores(
         {
-            name: score_corpus(lines, list(references.values()), names)
+            name: score_corpus(lines, list(references.values()), names, bleu_tokenizer)
             for name, lines in outputs.items()
         },
         as_json,
     )
+
+
+def _scoring_of(model: Path, tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
+    """Target language and BLEU tokenizer: as given, else those of the model's config."""
+    from mt.model.checkpoint import find_model, read_meta
+
+    config = read_meta(find_model(model), [])["config"]
+    if tokenize == "auto" and tgt_lang is None:
+        tokenize = config["train"].get("bleu_tokenize", "auto")  # version 0.1 had no such key
+    return tgt_lang or config["data"]["tgt_lang"], tokenize
 
 
 def _check_options(

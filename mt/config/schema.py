@@ -56,6 +56,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[
     Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_count_or_auto)
 ]
+BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
 Part = Literal[
     "source_embedding", "target_embedding", "output", "encoder", "decoder",
@@ -146,7 +147,7 @@ class DataConfig(_Strict):
 
     root: Text | None = _key(None, "folder that relative paths start from; null: the current one")
     src_lang: Text = _key("src", "code of the source language, such as de; recorded, not used")
-    tgt_lang: Text = _key("tgt", "code of the target language, such as en; recorded, not used")
+    tgt_lang: Text = _key("tgt", "code of the target language, such as en; decides how BLEU splits")
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = _key(None, "text for validation and early stopping; null means none")
     test: list[Source] = _texts("texts to score after training")
@@ -260,6 +261,12 @@ class TrainConfig(_Strict):
     valid_every: Count = _key(2000, "updates between validations, each with a checkpoint")
     patience: Count | None = _key(
         10, "validations without a new best until training stops; null means never"
+    )
+    metric: Literal["bleu", "chrf", "nll"] = _key(
+        "bleu", "what makes a checkpoint the best on data.valid; ties go by nll"
+    )
+    bleu_tokenize: BleuTokenizer = _key(
+        "auto", "sacreBLEU's tokenizer for validation and tests; auto follows data.tgt_lang"
     )
     keep_last: Count = _key(5, "newest checkpoints to keep")
     keep_best: Natural = _key(1, "best checkpoints to keep as well")

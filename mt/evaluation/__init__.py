@@ -1,1 +1,4 @@
-"""Target lines and their references in, a judgement out: scores that say how they came about."""
+"""Evaluation of translations.
+
+Takes: target lines and their references. Gives: scores with their signatures.
+"""

@@ -1,7 +1,7 @@
-"""Corpus scores from sacreBLEU with the signatures that make them comparable.
+"""Corpus scores from sacreBLEU, with the signatures that make them comparable.
 
-Always over detokenised text against raw references: BLEU with the 13a tokenisation, cased, smoothed
-only where an n-gram order has no match (Post 2018); chrF2 (Popović 2015); TER (Snover et al. 2006).
+Hypotheses are detokenised and references raw. BLEU is cased, and smoothed only if an n-gram order
+has no match (Post, 2018); chrF2 (Popović, 2015); TER (Snover et al., 2006).
 """
 
 from __future__ import annotations
@@ -11,48 +11,57 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from mt.errors import DataError
+from mt.evaluation.bleu_tokenizer import DEFAULT
 
-# So many hypotheses that end in " ." are no accident; sacreBLEU draws the line at the same count.
+# So many hypotheses that end in " ." must be tokenised; sacreBLEU warns at the same count.
 TOKENISED_LINES = 100
+# Characters between spaces, on average, from which on a text must be one that has no spaces.
+UNSPACED = 15
 
 
 @dataclass(frozen=True)
 class Score:
-    """One metric over a corpus. BLEU and chrF: 0 to 100, higher is better; TER: lower is better."""
+    """A metric over a corpus. BLEU and chrF: 0 to 100, higher is better; TER: lower is better."""
 
     name: str
     value: float
     signature: str
     detail: str = ""
-    note: str = ""  # what makes the value doubtful, if anything does
+    note: str = ""  # why the value may mislead
 
 
 def score_corpus(
     hyps: Sequence[str],
     refs: Sequence[Sequence[str]],
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    tokenize: str = DEFAULT,
 ) -> list[Score]:
     """One score per metric, in their order.
 
-    `refs` holds one or more whole reference translations, each with one line per hypothesis.
-    Raises DataError for an unknown metric, for no lines, and for line counts that differ.
+    `refs`: one or more whole reference translations, each with one line per hypothesis. `tokenize`:
+    sacreBLEU's tokenizer for BLEU (`bleu_tokenizer.choose_tokenizer`). Raises DataError for an
+    unknown metric, for no lines, and for line counts that differ.
     """
     check_metrics(metrics)
     check_lines(hyps, refs)
-    return [METRICS[name](hyps, refs) for name in metrics]
+    return [
+        bleu(hyps, refs, tokenize) if name == "bleu" else METRICS[name](hyps, refs)
+        for name in metrics
+    ]
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
-    """Refuse unknown names, all at once."""
+    """Raise DataError for unknown metrics, naming all of them."""
     unknown = [name for name in metrics if name not in METRICS]
     if unknown or not metrics:
         raise DataError(
-            f"metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; correct the list"
+            f"metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
+            "correct the list"
         )
 
 
 def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
-    """Refuse what cannot be compared line by line."""
+    """Raise DataError if hypotheses and references do not match line for line."""
     if not refs:
         raise DataError("references: at least one is needed to score against, found none; give one")
     if not hyps:
@@ -67,36 +76,46 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
 
 
 def check_counts(texts: Mapping[str, Sequence[str]]) -> None:
-    """Refuse files, each under the name for a message, that do not match line for line."""
+    """Raise DataError if files do not match line for line; keys name them in the message."""
     (first, lines), *others = texts.items()
     for name, other in others:
         if len(other) != len(lines):
             raise DataError(
-                f"{name} has {len(other):,} lines, {first} has {len(lines):,}; line n of one must belong to line n "
-                "of the other: check that both belong together and that no line was added, dropped or split"
+                f"{name} has {len(other):,} lines, {first} has {len(lines):,}; line n of one must "
+                "belong to line n of the other: check that both belong together and that no line "
+                "was added, dropped or split"
             )
 
 
-def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
+def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = DEFAULT) -> Score:
     """Geometric mean of the 1- to 4-gram precisions times the brevity penalty."""
     from sacrebleu.metrics.bleu import BLEU
 
-    # Tokenised lines are reported in the score's note: sacreBLEU would write to the log, unasked.
-    metric = BLEU(tokenize="13a", smooth_method="exp", force=True)
+    # `force`: tokenised lines are reported in the note, instead of a warning in sacreBLEU's log.
+    metric = BLEU(tokenize=tokenize, smooth_method="exp", force=True)
     result = metric.corpus_score(hyps, refs)
     precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
     detail = (
         f"precisions {precisions}, brevity penalty {result.bp:.3f}, "
         f"length {result.sys_len:,} against {result.ref_len:,}"
     )
-    note = bleu_note(hyps, has_4_grams=result.totals[3] > 0)
-    return Score(result.name, result.score, str(metric.get_signature()), detail, note)
+    note = _bleu_note(hyps, refs, tokenize, has_4_grams=result.totals[3] > 0)
+    value = min(result.score, 100.0)  # rounding may leave 100.00000000000004
+    return Score(result.name, value, str(metric.get_signature()), detail, note)
 
 
-def bleu_note(hyps: Sequence[str], has_4_grams: bool) -> str:
-    """What makes a BLEU over these hypotheses doubtful, or nothing."""
+def _bleu_note(
+    hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str, has_4_grams: bool
+) -> str:
+    """Why a BLEU over these texts may mislead; empty if there is no reason."""
+    words = [word for ref in refs for line in ref for word in line.split()]
+    if tokenize in ("13a", "intl", "none") and sum(map(len, words)) > UNSPACED * len(words):
+        return (
+            f"the references have hardly any spaces, and the tokenizer {tokenize} splits at "
+            "spaces; choose the language's own, or char"
+        )
     if not has_4_grams:
-        return "no hypothesis has four words, so that BLEU is 0 whatever they are"
+        return "no hypothesis has four words, so BLEU is 0 whatever they are"
     n_tokenised = sum(line.endswith(" .") for line in hyps)
     if n_tokenised >= TOKENISED_LINES:
         return (
@@ -112,7 +131,7 @@ def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
 
     metric = CHRF()
     result = metric.corpus_score(hyps, refs)
-    return Score(result.name, result.score, str(metric.get_signature()))
+    return Score(result.name, min(result.score, 100.0), str(metric.get_signature()))
 
 
 def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
@@ -133,7 +152,7 @@ METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = 
 
 
 def format_scores(scores: Sequence[Score]) -> str:
-    """A line per score: name, value, signature; and a line for each note."""
+    """A line per score with name, value and signature, and a line for each note."""
     name_width = max((len(score.name) for score in scores), default=0)
     values = [f"{score.value:.2f}" for score in scores]
     value_width = max(map(len, values), default=0)

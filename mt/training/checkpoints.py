@@ -34,6 +34,7 @@ from mt.model.checkpoint import (
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.loader import Update
+    from mt.training.selection import Criterion
     from mt.training.update import Updater
 
 
@@ -47,7 +48,8 @@ class TrainState:
     step: int = 0  # updates done
     epoch: int = 0
     update: int = 0  # the next one to do, within the epoch
-    best_score: float | None = None
+    best_score: float | None = None  # of `train.metric`, higher is better
+    best_nll: float | None = None  # of the best one; version 0.1 did not record it
     best_step: int | None = None
     bad_validations: int = 0  # since the best one
     seconds: float = 0.0  # of training, over all starts
@@ -76,20 +78,22 @@ class TrainState:
             self.epoch = update.epoch
             self.update = update.number + 1
 
-    def add_score(self, score: float) -> None:
-        """Record the validation score of the current step, and whether it is the best so far."""
+    def add_score(self, score: float, nll: float, criterion: Criterion) -> None:
+        """Record the validation of the current step, and whether it is the best so far."""
         self.scores[step_name(self.step)] = score
-        if self.best_score is None or score > self.best_score:
+        if criterion.is_better(score, nll, self.best_score, self.best_nll):
             self.best_score = score
+            self.best_nll = nll
             self.best_step = self.step
             self.bad_validations = 0
-        else:
+        elif criterion.counts_for_patience(self.best_score):
             self.bad_validations += 1
 
     def forget_scores(self) -> None:
         """Drop all scores, and with them the best one."""
         self.scores = {}
         self.best_score = None
+        self.best_nll = None
         self.best_step = None
         self.bad_validations = 0
 
@@ -132,8 +136,10 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
         for name in names
         if name in state.scores or step_of(name) % config.train.valid_every == 0
     ]
+    best = None if state.best_step is None else step_name(state.best_step)
     by_score = sorted(
-        (name for name in names if name in state.scores), key=lambda name: -state.scores[name]
+        (name for name in names if name in state.scores),
+        key=lambda name: (name != best, -state.scores[name]),
     )
     n_best = max(1, config.train.keep_best)
     return {newest, *regular[-config.train.keep_last :], *by_score[:n_best]}

@@ -11,6 +11,7 @@ from mt.config.load import require_training_data
 from mt.data.check import check_data
 from mt.data.store import known_facts
 from mt.errors import ConfigError, DataError
+from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
@@ -155,6 +156,7 @@ def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
         summary_writer()
+    choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)  # raises if not installed
     check_is_run(run_dir)
     if fresh and (aside := set_aside(run_dir)):
         print(f"mt: {run_dir} is now {aside}", file=sys.stderr)
@@ -252,3 +254,5 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     for name, score in scores:
         log.record("test", step, name=name, bleu=score.value, signature=score.signature)
         log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
+        if score.note:
+            log.say(f"test | {name} | note: {score.note}")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from mt.model.checkpoint import LoadedModel
     from mt.training.prepare import Prepared
     from mt.training.runlog import RunLog
+    from mt.training.validation import ValidationResult
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
 MAX_SKIPPED_UPDATES = 20
@@ -136,14 +137,14 @@ class Trainer:
             self.updater.ema.load_state_dict(model.state_dict())
 
     def _drop_scores_of_other_validation_set(self) -> None:
-        """Scores on another text than today's cannot be compared with later ones."""
+        """Scores on another text, or of another metric, cannot be compared with later ones."""
         state = self.state
         if self.validation is None or state.valid_fingerprint == self.validation.fingerprint:
             return
         if state.valid_fingerprint and state.best_step is not None:
             self.log.say(
-                "data.valid has changed: the scores so far, and with them the best model, do not "
-                "count"
+                "data.valid or train.metric has changed: the scores so far, and with them the best "
+                "model, do not count"
             )
             state.forget_scores()
         state.valid_fingerprint = self.validation.fingerprint
@@ -271,15 +272,16 @@ class Trainer:
         A signal interrupts the validation, not the checkpoint; on resuming it is done again.
         """
         try:
-            score = self.validate()
+            result = self.validate()
         except StopRequestedError:
-            score = None
-        if score is not None:
-            self.state.add_score(score)
+            result = None
+        if result is not None and self.validation is not None:
+            criterion = self.validation.criterion
+            self.state.add_score(criterion.score(result), result.nll, criterion)
         self.save()
 
-    def validate(self) -> float | None:
-        """Evaluate the model on the validation set and return its BLEU; None without such a set."""
+    def validate(self) -> ValidationResult | None:
+        """Evaluate the model on the validation set, if there is one, and record the result."""
         if self.validation is None:
             return None
         start = time.perf_counter()
@@ -295,16 +297,19 @@ class Trainer:
             perplexity=result.perplexity,
             bleu=result.bleu.value,
             signature=result.bleu.signature,
+            **({} if result.chrf is None else {"chrf": result.chrf.value}),
             seconds=self.state.seconds,
             valid_seconds=seconds,
         )
         self.log.say(
             f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
-            f"| BLEU {result.bleu.value:.2f} | {seconds:.1f} s"
+            f"| BLEU {result.bleu.value:.2f}"
+            + ("" if result.chrf is None else f" | chrF2 {result.chrf.value:.2f}")
+            + f" | {seconds:.1f} s"
         )
         if self.world.is_main:
             self.validation.write_samples(step_name(step), result.outputs)
-        return result.bleu.value
+        return result
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""
@@ -386,8 +391,8 @@ class Trainer:
         else:
             reason = f"all {max_steps:,} updates are done"
         best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
-        if best is not None and state.best_score is not None:
-            score = f"BLEU {state.best_score:.2f} on the validation set"
+        if best is not None and state.best_score is not None and self.validation is not None:
+            score = f"{self.validation.criterion.describe(state.best_score)} on the validation set"
             reason += f"; best model ({score}): {best}"
         elif best is not None:
             reason += f"; model: {best}"

@@ -1,4 +1,4 @@
-"""How good a model is while it trains, by the code of `mt translate` and `mt evaluate`."""
+"""Validation during training and scores on test sets, by the code of translate and evaluate."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.errors import ConfigError, NonFiniteError
+from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.runtime.memory import peak_memory_mb
 from mt.training.loss import batch_loss
 from mt.training.meter import perplexity
+from mt.training.selection import Criterion
 from mt.training.signals import StopRequestedError
 
 if TYPE_CHECKING:
@@ -39,25 +41,27 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Sentences shown after each validation.
+# Sentences written to `samples/` after each validation.
 SAMPLES = 8
 
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """What a validation finds."""
+    """The scores of a model on the validation set."""
 
     nll: float  # nats per target token, without smoothing or dropout
     bleu: Score
     outputs: list[str]
+    chrf: Score | None = None  # only if it is `train.metric`
 
     @property
     def perplexity(self) -> float:
+        """exp(nll)."""
         return perplexity(self.nll)
 
 
 def read_text(config: Config, source: Source, where: str) -> tuple[list[str], list[str]]:
-    """Source lines and raw reference lines of a text to score on."""
+    """Source lines and raw reference lines of a text."""
     pairs = list(read_pairs(source, data_root(config.data), where))
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
@@ -65,84 +69,107 @@ def read_text(config: Config, source: Source, where: str) -> tuple[list[str], li
 def translate(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
 ) -> list[str]:
-    """The lines translated with the config's decode settings; ConfigError where the memory is too small for it."""
+    """Translate lines with the config's decode settings; ConfigError if memory runs out."""
     engine = TorchEngine(Inference(model, device), config.decode)
     translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
     try:
         return [one.texts[0] for one in translator.translate(lines)]
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"decode: translating data.valid or data.test does not fit into the memory of {device}: "
-            f"{peak_memory_mb(device.device):,.0f} MB were in use. Lower decode.beam_size or decode.max_len_factor, or "
-            "choose a smaller model"
+            "decode: translating data.valid or data.test does not fit into the memory of "
+            f"{device}: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "
+            "decode.beam_size or decode.max_len_factor, or choose a smaller model"
         ) from error
 
 
 class Validation:
-    """The validation set of a config, as text and as token ids. The first rank reads it, for all."""
+    """The validation set of a config as text and as token ids; rank 0 reads it for all."""
 
     def __init__(
         self,
         config: Config,
         source: Source,
-        run: Path,
+        run_dir: Path,
         tokenizer: Tokenizer,
         log: RunLog,
         world: World,
     ) -> None:
-        self.config, self.run, self.tokenizer, self.log = config, run, tokenizer, log
+        self.config = config
+        self.run_dir = run_dir
+        self.tokenizer = tokenizer
+        self.log = log
+        self.bleu_tokenizer = choose_tokenizer(
+            config.data.tgt_lang, config.train.bleu_tokenize, log.say
+        )
+        self._notes: set[str] = set()  # on scores, reported once each
         self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
-        # Every pair counts that the model can take, whatever the limits for training.
+        # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
         data = config.data.model_copy(update=limits)
-        folder = run / "store" / "valid"
+        folder = run_dir / "store" / "valid"
         self.store = world.main_first(
             lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say),
             lambda: open_built(folder),
         )
-        world.require_same(run, validation_store=self.store.fingerprint)
+        world.require_same(run_dir, validation_store=self.store.fingerprint)
 
     def evaluate(
         self, model: Transformer, device: Device, world: World, signals: Signals
     ) -> ValidationResult:
-        """Loss and BLEU of a model (Post, 2018: detokenised output against the raw reference).
+        """Compute nll and scores of a model; each rank translates a shard of the sentences.
 
-        Each rank does a share of the work. Raises StopRequestedError in all of them where a signal comes to one.
+        Raises StopRequestedError in all ranks if one of them receives a signal.
         """
-        share: tuple[list[float], list[str]] | None = None
+        own: tuple[list[float], list[str]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
-            losses, lines = self.losses(model, device, world), self.src[world.rank :: world.size]
+            losses = self.losses(model, device, world)
+            lines = self.src[world.rank :: world.size]
             try:
-                share = losses, translate(self.config, model, self.tokenizer, device, lines)
-            except (
-                NonFiniteError
-            ) as error:  # training may find its way back, or goes back by itself
-                self.log.say(f"valid | no translations, since a sentence has none | {error}")
-                share = losses, [""] * len(lines)
-        shares = world.all_gather(share)
-        done = [share for share in shares if share is not None]
-        if len(done) < len(shares):
+                own = losses, translate(self.config, model, self.tokenizer, device, lines)
+            except NonFiniteError as error:  # training itself recovers, or rolls back
+                self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
+                own = losses, [""] * len(lines)
+        gathered = world.all_gather(own)
+        shards = [shard for shard in gathered if shard is not None]
+        if len(shards) < len(gathered):
             raise StopRequestedError
-        # In the order of the batches, so that the sum is the same to the last bit however many ranks there are.
-        nll = sum(interleaved([losses for losses, _ in done])) / self.n_tgt
-        outputs = interleaved([outputs for _, outputs in done])
-        (bleu,) = score_corpus(outputs, [self.ref], ["bleu"])
-        return ValidationResult(nll, bleu, outputs)
+        # Summed in the order of the batches, so that the last bit does not depend on the ranks.
+        nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
+        outputs = interleaved([outputs for _, outputs in shards])
+        metrics = ["bleu", "chrf"] if self.config.train.metric == "chrf" else ["bleu"]
+        bleu, *others = score_corpus(outputs, [self.ref], metrics, self.bleu_tokenizer)
+        self._report_note(bleu)
+        return ValidationResult(nll, bleu, outputs, *others)
+
+    def _report_note(self, bleu: Score) -> None:
+        if bleu.note and bleu.note not in self._notes:
+            self._notes.add(bleu.note)
+            self.log.say(f"valid | BLEU {bleu.value:.2f}: {bleu.note}")
+
+    @property
+    def criterion(self) -> Criterion:
+        """How two of its results are compared."""
+        return Criterion(self.config.train.metric, len(self.src))
 
     @property
     def fingerprint(self) -> str:
-        """Differs where the text does: scores on one text say nothing about another. The store's differs more often."""
-        return hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
+        """Changes with the text and the metric: their scores cannot be compared with others."""
+        text = hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
+        metric = self.config.train.metric
+        if metric != "bleu":
+            return f"{text}/{metric}"
+        # Version 0.1 had no other metric and no other tokenizer than this one.
+        return text if self.bleu_tokenizer == DEFAULT else f"{text}/{self.bleu_tokenizer}"
 
     @property
     def n_tgt(self) -> int:
-        """Target tokens of the validation set."""
+        """Target tokens of the validation set, eos counted."""
         return int((self.store.tgt_lengths + 1).sum())
 
     @torch.no_grad()
     def losses(self, model: Transformer, device: Device, world: World) -> list[float]:
-        """Nats of this rank's batches of the validation set, without smoothing or dropout."""
+        """The nll of each of this rank's batches in nats, without smoothing or dropout."""
         store = self.store
         model.eval()
         model.compute_dtype = device.dtype
@@ -153,11 +180,11 @@ class Validation:
         for indices in batches[world.rank :: world.size]:
             batch = collate([store.pair(i) for i in indices]).to(device.device)
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
-        return [float(loss) for loss in losses]  # the device is waited for once
+        return [float(loss) for loss in losses]  # waits for the device once
 
     def write_samples(self, name: str, outputs: list[str]) -> None:
-        """Some sentences with reference and output, into `samples/`."""
-        folder = self.run / "samples"
+        """Write some sentences with reference and output to `samples/NAME.txt`."""
+        folder = self.run_dir / "samples"
         folder.mkdir(exist_ok=True)
         every = max(1, len(outputs) // SAMPLES)
         lines = [
@@ -168,12 +195,14 @@ class Validation:
 
 
 def names_of(tests: Sequence[Source]) -> list[str]:
-    """The source's name of each text of `data.test`, with all that it has where that is not enough to tell it apart."""
-    short = [test.path or test.src for test in tests]
-    parts = [(test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests]
-    whole = [" ".join(filter(None, known)) for known in parts]
+    """A name for each text of `data.test`: its path, or all its fields if that is ambiguous."""
+    paths = [test.path or test.src for test in tests]
+    fields = [
+        (test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests
+    ]
     return [
-        name if short.count(name) == 1 else long for name, long in zip(short, whole, strict=True)
+        path if paths.count(path) == 1 else " ".join(filter(None, parts))
+        for path, parts in zip(paths, fields, strict=True)
     ]
 
 
@@ -185,22 +214,25 @@ def score_tests(
     world: World,
     done: set[str],
 ) -> Iterator[tuple[str, Score]]:
-    """BLEU on each text of `data.test` whose name is not in `done`; the first rank reads, each translates a share."""
-    for number, (name, source) in enumerate(
-        zip(names_of(config.data.test), config.data.test, strict=True)
-    ):
-        if name not in done:
-            src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
-            shares = world.all_gather(
-                translate(config, model, tokenizer, device, src[world.rank :: world.size])
-            )
-            (score,) = score_corpus(interleaved(shares), [ref], ["bleu"])
-            yield name, score
+    """BLEU on each text of `data.test` whose name is not in `done`.
+
+    Rank 0 reads the texts, and each rank translates a shard of the sentences.
+    """
+    tests = config.data.test
+    tokenize = choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)
+    for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
+        if name in done:
+            continue
+        src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
+        lines = src[world.rank :: world.size]
+        shards = world.all_gather(translate(config, model, tokenizer, device, lines))
+        (score,) = score_corpus(interleaved(shards), [ref], ["bleu"], tokenize)
+        yield name, score
 
 
-def interleaved(shares: list[list[T]]) -> list[T]:
-    """What was dealt to the ranks in turn, in one sequence again."""
-    whole: list[Any] = [None] * sum(map(len, shares))
-    for rank, share in enumerate(shares):
-        whole[rank :: len(shares)] = share
-    return whole
+def interleaved(shards: list[list[T]]) -> list[T]:
+    """Undo sharding: rank r had the items r, r + world size, and so on."""
+    items: list[Any] = [None] * sum(map(len, shards))
+    for rank, shard in enumerate(shards):
+        items[rank :: len(shards)] = shard
+    return items

@@ -1,0 +1,68 @@
+"""Choosing sacreBLEU's tokenizer by the target language, which may be written without spaces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import get_args
+
+from mt.config.schema import BleuTokenizer
+from mt.errors import ConfigError
+
+DEFAULT = "13a"
+# Those of sacreBLEU's tokenizers that download nothing.
+TOKENIZERS = tuple(name for name in get_args(BleuTokenizer) if name != "auto")
+# The tokenizer of a language by its ISO 639-1 or 639-3 code; every other language has DEFAULT.
+BY_LANGUAGE = {
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("zh", "zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+    # Written without spaces, and sacreBLEU has no segmenter for them.
+    **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"),
+}
+# What a tokenizer needs: module, and the extra of sacreBLEU that installs it.
+NEEDS = {"ja-mecab": ("MeCab", "ja"), "ko-mecab": ("mecab_ko", "ko")}
+# Korean has spaces, so 13a is the closer substitute; Japanese has none.
+SUBSTITUTES = {"ja-mecab": "char", "ko-mecab": DEFAULT}
+
+
+def choose_tokenizer(
+    tgt_lang: str, choice: str = "auto", say: Callable[[str], None] = lambda _: None
+) -> str:
+    """The BLEU tokenizer for a target language: `choice`, or for `auto` the one that fits it.
+
+    If the fitting one is not installed, `say` reports the substitute. Raises ConfigError if
+    `choice` is unknown or not installed.
+    """
+    if choice != "auto":
+        _check_choice(choice)
+        return choice
+    # de-AT, zh_Hans, jpn_Jpan
+    language = re.split("[-_.@]", tgt_lang.lower())[0]
+    fitting = BY_LANGUAGE.get(language, DEFAULT)
+    if _is_installed(fitting):
+        return fitting
+    substitute = SUBSTITUTES[fitting]
+    say(
+        f"BLEU of {tgt_lang} uses the tokenizer {substitute}, because {fitting} is not installed "
+        f"(pip install 'sacrebleu[{NEEDS[fitting][1]}]'); scores with different tokenizers cannot "
+        "be compared"
+    )
+    return substitute
+
+
+def _check_choice(choice: str) -> None:
+    if choice not in TOKENIZERS:
+        raise ConfigError(
+            f"BLEU tokenizer: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}"
+        )
+    if not _is_installed(choice):
+        raise ConfigError(
+            f"BLEU tokenizer: {choice} is not installed; pip install "
+            f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
+        )
+
+
+def _is_installed(tokenizer: str) -> bool:
+    return tokenizer not in NEEDS or find_spec(NEEDS[tokenizer][0]) is not None

@@ -1,0 +1,66 @@
+"""Which of two validations is the better one, and when patience counts (`train.metric`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mt.training.validation import ValidationResult
+
+# Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
+NOISE_BLEU = 1.0
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How validations on one text are compared.
+
+    A score is the metric's value, or -nll for the metric nll, so that higher is better.
+    """
+
+    metric: str  # bleu, chrf or nll
+    n_sentences: int  # of the validation set
+
+    def score(self, result: ValidationResult) -> float:
+        """The score of a validation."""
+        if self.metric == "nll":
+            return -result.nll
+        return result.bleu.value if result.chrf is None else result.chrf.value
+
+    def describe(self, score: float) -> str:
+        """`BLEU 31.20` or `nll 1.234`, for messages."""
+        if self.metric == "nll":
+            return f"nll {-score:.3f}"
+        return f"{'BLEU' if self.metric == 'bleu' else 'chrF2'} {score:.2f}"
+
+    @property
+    def resolution(self) -> float:
+        """The smallest difference of scores that means anything: one sentence, right or wrong."""
+        return 0.0 if self.metric == "nll" else 100.0 / self.n_sentences
+
+    @property
+    def noise(self) -> float:
+        """The score up to which a model has not learned to translate."""
+        return NOISE_BLEU if self.metric == "bleu" else float("-inf")
+
+    def is_better(
+        self, score: float, nll: float, best_score: float | None, best_nll: float | None
+    ) -> bool:
+        """Whether a validation is better than the best one so far.
+
+        Differences below the resolution, or both below the noise, go by nll. Version 0.1 did not
+        record the nll of the best one (None): then only a higher score is better.
+        """
+        if best_score is None:
+            return True
+        if best_nll is None:
+            return score > best_score
+        both_noise = max(score, best_score) <= self.noise
+        if both_noise or abs(score - best_score) <= self.resolution:
+            return nll < best_nll
+        return score > best_score
+
+    def counts_for_patience(self, best_score: float | None) -> bool:
+        """Whether a validation that is no better uses up patience: once BLEU is above noise."""
+        return best_score is not None and best_score > self.noise
