@@ -1,4 +1,4 @@
-"""A trained model and source lines in, target lines out.
+"""Source lines and a trained model in, target lines out.
 
-`search.py` looks for the most probable target over any stepper and knows nothing of the model.
+The engine turns source ids into hypotheses; everything above it turns lines into ids and back.
 """

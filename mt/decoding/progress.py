@@ -27,7 +27,7 @@ class Progress:
         self.bar: tqdm[Any] | None = None
         if on_terminal:
             self.bar = tqdm(
-                total=total, initial=before, unit="line", dynamic_ncols=True, leave=False, delay=1
+                total=total, initial=before, unit=" lines", dynamic_ncols=True, leave=False, delay=1
             )
 
     def __enter__(self) -> Progress:
