@@ -107,6 +107,7 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(
     )
     assert "there is no file" in message_of(tmp_path, "de", "en", path="./corpus")
     assert "there is no file" in message_of(tmp_path, "de", "en", path="a/b/corpus")
+    assert "there is no file" in message_of(tmp_path, "de", "en", path="owner/corpus*")
     write(tmp_path / "a.doc", "x")
     assert message_of(tmp_path, "de", "en", path="a.doc") == (
         f"data.train[0].path: {tmp_path}/a.doc is not of a type that mt reads; required is .jsonl, "

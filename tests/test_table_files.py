@@ -259,8 +259,16 @@ def test_a_list_inside_a_json_object_is_explained(tmp_path: Path, indent: int | 
     path = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
     assert message_of(tmp_path, "de", "en", path="a.json") == (
         f"data.train[0].path: {path} holds one object with the list 'data'; a list of objects, or "
-        f"one object per line (.jsonl), is required. With jq: jq -c '.[\"data\"][]' {path} > "
-        "rows.jsonl"
+        "one object per line (.jsonl), is required (pandas: to_json with orient='records'). With jq: "
+        f"jq -c '.[\"data\"][]' {path} > rows.jsonl"
+    )
+
+
+def test_json_of_columns_is_explained(tmp_path: Path) -> None:
+    """As pandas writes it unless told otherwise."""
+    write(tmp_path / "a.json", '{"de": {"0": "ja"}, "en": {"0": "yes"}}')
+    assert "holds one object with the keys 'de', 'en'; a list of objects, " in message_of(
+        tmp_path, "de", "en", path="a.json"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from mt.data.text_files import (
     TABLE_SUFFIXES,
     existing_path,
+    is_pattern,
     matching_files,
     suffix_of,
     under,
@@ -79,7 +80,11 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
 def _may_be_on_the_hub(name: str) -> bool:
     """Whether a name may be that of a hub data set: `owner/name` or `name`."""
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_path and suffix_of(Path(name)) not in (*TABLE_SUFFIXES, PARQUET)
+    return (
+        not is_path
+        and not is_pattern(name)
+        and suffix_of(Path(name)) not in (*TABLE_SUFFIXES, PARQUET)
+    )
 
 
 def _load_local(loader: str, **options: Any) -> Any:
@@ -127,7 +132,7 @@ def _require_split(source: Source, path: Path, where: str, splits: list[str]) ->
 def _unreadable(source: Source, root: Path, where: str, error: Exception) -> str:
     path = under(root, cast(str, source.path))
     reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if matching_files(cast(str, source.path), root)[0].exists():
+    if any(file.exists() for file in matching_files(cast(str, source.path), root)):
         return (
             f"{where}.path: {path} cannot be read with the datasets library: {reason}. Repair or "
             "write the file again; every row needs the same columns."

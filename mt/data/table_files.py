@@ -99,11 +99,15 @@ def _not_a_list(value: object, path: Path, where: str) -> str:
     """What to do with a JSON file that is not a list, such as {"data": [...]}."""
     rows = value if isinstance(value, dict) else {}
     keys = [key for key, below in rows.items() if isinstance(below, list)]
-    found = f"one object with the list {keys[0]!r}" if keys else f"one {type(value).__name__}"
+    found = f"one {type(value).__name__}"
+    if rows:
+        found = f"one object with the keys {', '.join(map(repr, list(rows)[:5]))}"
+    if keys:
+        found = f"one object with the list {keys[0]!r}"
     remedy = f" With jq: jq -c '.[\"{keys[0]}\"][]' {path} > rows.jsonl" if keys else ""
     return (
         f"{where}.path: {path} holds {found}; a list of objects, or one object per line (.jsonl), "
-        f"is required.{remedy}"
+        f"is required (pandas: to_json with orient='records').{remedy}"
     )
 
 
