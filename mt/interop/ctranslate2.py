@@ -74,7 +74,7 @@ def export(loaded: LoadedModel, output: Path) -> Parity:
     except OSError as error:
         need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6
         raise CheckpointError(
-            f"--output {output}: cannot be written ({error.strerror}); the export needs "
+            f"--output {output}: cannot be written ({error.strerror or error}); the export needs "
             f"{need:,.1f} MB: free some space there, or give a folder on another disk that you "
             "may write to"
         ) from error
