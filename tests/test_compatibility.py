@@ -1,7 +1,7 @@
-"""What an earlier version has written still translates, scores, resumes and exports.
+"""Runs of earlier versions still translate, score, resume and export.
 
-`tests/data/run-VERSION/` holds a run directory as that version left it after 120 updates, its corpus, and what the
-same version made of it: `translations.en` and `scores.txt` of the test set.
+`tests/data/run-VERSION/` holds a run directory as that version wrote it in 120 updates, its corpus,
+and the output of that version for the test set: `translations.en` and `scores.txt`.
 """
 
 from __future__ import annotations
@@ -33,32 +33,22 @@ def test_an_old_run_translates_as_it_did(old: Path, mt: Mt) -> None:
 
 
 def test_an_old_run_scores_as_it_did(old: Path, mt: Mt) -> None:
-    ended = mt(
-        "score",
-        "--model",
-        old / "run",
-        "--precision",
-        "fp32",
-        "--src",
-        "test.de",
-        "--tgt",
-        "test.en",
-    )
+    options = ["--precision", "fp32", "--src", "test.de", "--tgt", "test.en"]
+    ended = mt("score", "--model", old / "run", *options)
     before = [float(line) for line in (old / "scores.txt").read_text().split()]
     assert [float(line) for line in ended.lines] == pytest.approx(before, abs=2e-4)
 
 
 def test_an_old_run_resumes_as_the_old_version_would_have(old: Path, mt: Mt) -> None:
-    ended = mt(
-        "train", "--config", old / "run" / "config.yaml", "--run-dir", old / "run", "--device", "cpu",
-        "--set", "train.max_steps=160",
-    )  # fmt: skip
+    run_dir = old / "run"
+    options = ["--run-dir", run_dir, "--device", "cpu", "--set", "train.max_steps=160"]
+    ended = mt("train", "--config", run_dir / "config.yaml", *options)
     assert ended.code == 0, ended.err
     steps = [line["step"] for line in metrics_of(old / "run", "train")]
     assert steps == [20, 40, 60, 80, 100, 120, 140, 160]
     valid = metrics_of(old / "run", "valid")[-1]
     assert valid["step"] == 160
-    # Version 0.1.0 came to this from the same checkpoint, within rounding of other processors.
+    # Version 0.1.0 reached this from the same checkpoint, up to rounding on other processors.
     assert valid["nll"] == pytest.approx(0.33977, abs=0.01)
 
 

@@ -1,4 +1,4 @@
-"""Products laid out beforehand against plain ones, and products of whole numbers against NumPy's."""
+"""Prepacked linear layers against plain ones, int8 layers against a NumPy restatement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mt.runtime.devices import Device
 
 needs_int8 = pytest.mark.skipif(not devices._has_int8(), reason="this CPU has no int8 products")
 needs_packing = pytest.mark.skipif(
-    not can_pack(torch.float32), reason="this torch lays out no matrices"
+    not can_pack(torch.float32), reason="this torch cannot prepack matrices"
 )
 
 
@@ -29,7 +29,7 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def restated(x: Tensor, weight: Tensor, bias: Tensor | None) -> np.ndarray:
-    """The definition, in float64: each row of x and of W in 127ths of its largest value."""
+    """The definition in float64: each row of x and of W is rounded to 127ths of its maximum."""
     parts = []
     for matrix in (x.double().numpy(), weight.double().numpy()):
         unit = np.abs(matrix).max(1, keepdims=True) / 127
@@ -57,7 +57,7 @@ def test_int8_is_what_its_definition_says(rows: int, k: int, n: int, with_bias: 
 
 @needs_int8
 def test_int8_sums_do_not_overflow() -> None:
-    """Products of all the largest numbers: where pairs of them are added up in 16 bits, these are cut off."""
+    """All codes at their maximum: kernels that add pairs of products in int16 would saturate."""
     for sign in (1.0, -1.0):
         found = Int8Linear(torch.full((8, 1024), 1.0), None)(torch.full((3, 1024), sign))
         assert found.flatten().tolist() == pytest.approx([1024 * sign] * 24, rel=1e-6)
@@ -74,7 +74,7 @@ def test_a_row_of_int8_does_not_depend_on_the_others() -> None:
 
 
 @needs_int8
-def test_rows_of_zeros_and_of_what_is_no_number() -> None:
+def test_rows_of_zeros_and_rows_with_nan() -> None:
     x = drawn(3, 64)
     x[0], x[1, 5] = 0, torch.nan
     bias = drawn(8, seed=2)
@@ -88,7 +88,7 @@ def test_rows_of_zeros_and_of_what_is_no_number() -> None:
 @needs_packing
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_a_matrix_laid_out_gives_what_it_gave(dtype: torch.dtype, with_bias: bool) -> None:
+def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias: bool) -> None:
     if not can_pack(dtype):
         pytest.skip(f"no {dtype} here")
     weight, bias = (
@@ -105,7 +105,7 @@ def test_a_matrix_laid_out_gives_what_it_gave(dtype: torch.dtype, with_bias: boo
         )
 
 
-def test_what_cannot_be_laid_out_is_left_as_it_is() -> None:
+def test_a_dtype_that_cannot_be_packed_is_left_alone() -> None:
     assert not can_pack(torch.float64)
     model = small().double()
     pack(model, "fp64")
@@ -127,17 +127,17 @@ def small() -> Transformer:
         pytest.param("int8", Int8Linear, 0.2, marks=needs_int8),
     ],
 )
-def test_every_product_of_a_model_is_replaced(precision: str, kind: type, tolerance: float) -> None:
+def test_every_linear_layer_of_a_model_is_replaced(
+    precision: str, kind: type, tolerance: float
+) -> None:
     model = small()
     ready = Inference(model, Device(torch.device("cpu"), precision))
     assert not any(isinstance(module, Linear) for module in ready.model.modules())
     n_products = sum(isinstance(module, kind) for module in ready.model.modules())
-    # An encoder layer has four, a decoder layer six and one more where a merged one is split; and the vocabulary.
+    # Four in an encoder layer; six in a decoder layer, one of them split in two; the output.
     assert n_products == 2 * 4 + 2 * 7 + 1
     assert sum(isinstance(module, SplitQueryKeyValue) for module in ready.model.modules()) == 2
-    assert any(
-        isinstance(module, Linear) for module in model.modules()
-    )  # the model given stays as it was
+    assert any(isinstance(module, Linear) for module in model.modules())  # the original is intact
     src = torch.randint(4, 40, (6, 9), generator=torch.Generator().manual_seed(2))
     mask = torch.ones_like(src, dtype=torch.bool)
     first = torch.full((6, 1), BOS), torch.zeros(6, 1, dtype=torch.long)
@@ -171,7 +171,7 @@ def test_int8_translates_as_fp32_does(mt: Mt, tiny_run: Path, tiny_corpus: Path)
     ) <= 0.001 * len(pairs)
 
 
-def test_int8_without_its_products_is_fp32_and_says_so(
+def test_int8_without_support_falls_back_to_fp32_with_a_warning(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "_has_int8", lambda: False)

@@ -1,4 +1,4 @@
-"""Several models as one stepper: by hand over scripted tables, and on models."""
+"""Ensembles: by hand over scripted distributions, and on models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A, B, C = 4, 5, 6
 
 
 class Member:
-    """Says the same at every step: probabilities of A, B, C and eos."""
+    """Gives the same probabilities of A, B, C and eos at every step."""
 
     def __init__(self, *probabilities: float) -> None:
         logits = torch.full((7,), -math.inf)
@@ -38,7 +38,7 @@ class Member:
 
 
 def test_the_two_means_choose_differently() -> None:
-    """A: 0.6 and 0.02, B: 0.3 and 0.28. Mean of probabilities .31 > .29; of logarithms .11 < .29."""
+    """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
 
     def members() -> Any:
         return [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
@@ -56,19 +56,19 @@ def test_the_two_means_choose_differently() -> None:
                 math.sqrt(x * y) for x, y in ((0.6, 0.02), (0.3, 0.28), (0.05, 0.35), (0.05, 0.35))
             )
         )
-        # The search normalises: a mean of logarithms is no distribution by itself.
+        # The search normalises, since geometric means do not sum to 1.
         assert found[0].log_prob == pytest.approx(
             math.log(p / total) + math.log(eos / total), abs=1e-5
         )
 
 
-def test_every_member_hears_of_the_sentences_that_left() -> None:
+def test_every_member_drops_finished_sentences() -> None:
     pair: Any = [Member(0.5, 0.5, 0, 0), Member(0.5, 0.5, 0, 0)]
     EnsembleDecoding(pair, "log").keep(torch.tensor([0, 2]))
     assert [member.kept for member in pair] == [[[0, 2]], [[0, 2]]]
 
 
-def test_an_ensemble_reaches_as_far_as_its_shortest_member() -> None:
+def test_max_tokens_is_that_of_the_shortest_member() -> None:
     members: Any = [SimpleNamespace(device=torch.device("cpu"), max_tokens=n) for n in (64, 32)]
     assert Ensemble(members).max_tokens == 32
     with pytest.raises(ConfigError) as error:
@@ -95,7 +95,7 @@ def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, 
     )
 
 
-def test_two_models_together_are_neither(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
+def test_two_models_differ_from_each_alone(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
     """Checkpoints of one run, 100 updates apart."""
     source = tiny_corpus / "test.src"
     one, other = (tiny_run / "checkpoints" / f"step-00000{step}" for step in (100, 200))
@@ -115,7 +115,7 @@ def test_two_models_together_are_neither(mt: Mt, tiny_run: Path, tiny_corpus: Pa
     ]
 
 
-def test_models_that_do_not_go_together(
+def test_models_that_cannot_be_combined_are_refused(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
@@ -133,9 +133,10 @@ def test_models_that_do_not_go_together(
     source = tiny_corpus / "test.src"
     said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
     assert said == (
-        f"--model {other}: has another vocabulary than {tiny_run}; the models of an ensemble must be "
-        "trained with the same tokenizer"
+        f"--model {other}: has another vocabulary than {tiny_run}; the models of an ensemble must "
+        "be trained with the same tokenizer"
     )
     assert refused(mt("translate", source, "-m", tiny_run, "-m", tiny_run, "--alignments")) == (
-        "--alignments: need the attention of a single model; leave them out, or give only one --model"
+        "--alignments: need the attention of a single model; leave them out, or give only one "
+        "--model"
     )

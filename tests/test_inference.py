@@ -1,4 +1,4 @@
-"""Decoding with caches against the whole decoder run again for every prefix: two roads to the same numbers."""
+"""Decoding with caches gives what the whole decoder gives, run again for every prefix."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRECISIONS = pytest.mark.parametrize("precision", TOLERANCE)
 
 @pytest.fixture(autouse=True)
 def double(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No user decodes in float64, but a test can tell a rounding error from a wrong formula there."""
+    """Allow float64, in which a wrong formula cannot pass for a rounding error."""
     monkeypatch.setitem(devices.DTYPES, "fp64", torch.float64)
 
 
@@ -51,7 +51,7 @@ def cpu(precision: str = "fp32") -> Device:
 def build(
     precision: str = "fp32", seed: int = 1, eos_bias: float = 0.0, **options: Any
 ) -> Transformer:
-    """A small model; no bias is left at 0, no gain at 1: an unused one would show."""
+    """A small model; no bias is 0 and no gain 1, so that an unused one shows."""
     torch.manual_seed(seed)
     sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_positions": STEPS + 2}
     sizes |= {"n_encoder_layers": 1, "n_decoder_layers": 2, "output_bias": bool(eos_bias)}
@@ -80,7 +80,7 @@ def sentences(count: int = 5, longest: int = 9, seed: int = 2) -> tuple[Tensor, 
 
 
 class Uncached:
-    """The `Stepper` that remembers nothing but the prefixes, and runs the whole model on each of them."""
+    """A `Stepper` that remembers only the prefixes and runs the whole model on each of them."""
 
     def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor, n: int) -> None:
         self.model, self.src, self.src_mask = model, src, src_mask
@@ -249,8 +249,8 @@ def test_as_many_steps_as_the_model_has_positions() -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
 @pytest.mark.parametrize("training", [False, True])
-def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> None:
-    """Validation decodes in the middle of training, with a model that goes on learning afterwards."""
+def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
+    """Validation decodes in the middle of training, which then continues with the same model."""
     model, (src, src_mask) = build(dropout=0.5).train(training), sentences()
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
@@ -264,7 +264,7 @@ def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> No
         assert parameter.requires_grad
         assert parameter.data_ptr() == places[name]  # an optimiser holds on to these
         assert torch.equal(parameter, before[name])
-    # Not one tensor that later training could not use: those of inference mode cannot have gradients.
+    # No tensor of inference mode is left in it: such a tensor cannot have a gradient.
     loss = model.output(model(src, src, src_mask)).float().square().mean()
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -281,7 +281,7 @@ def test_the_model_itself_is_left_as_it_is(precision: str, training: bool) -> No
         ("bf16", torch.bfloat16),
     ],
 )
-def test_the_arithmetic_of_the_model_is_left_as_it_is(
+def test_the_compute_dtype_of_the_model_is_unchanged(
     precision: str, compute: torch.dtype | None
 ) -> None:
     model, (src, src_mask) = build(), sentences()
@@ -292,7 +292,7 @@ def test_the_arithmetic_of_the_model_is_left_as_it_is(
     assert model.compute_dtype == compute
 
 
-def test_dropout_plays_no_part() -> None:
+def test_dropout_is_off() -> None:
     model, (src, src_mask) = build(dropout=0.5).train(), sentences()
     stepper = Inference(model, cpu()).start(src, src_mask, 1)
     slow = Uncached(build(dropout=0.0).eval(), src, src_mask, 1)

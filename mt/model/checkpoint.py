@@ -278,7 +278,8 @@ def load_state(folder: Path) -> dict[str, Any]:
             "anything else could run code; use the state.pt that the run wrote"
         ) from error
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror or error}); {REMEDY}") from error
+        reason = error.strerror or error
+        raise CheckpointError(f"{path}: cannot be read ({reason}); {REMEDY}") from error
     except (RuntimeError, EOFError, ValueError, KeyError) as error:  # by where the damage is
         raise CheckpointError(f"{path}: damaged, torch cannot read it; {REMEDY}") from error
     return state
