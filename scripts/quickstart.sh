@@ -14,7 +14,7 @@ say "translating data/demo/test.de to runs/tiny/test.en"
 say "scoring runs/tiny/test.en against data/demo/test.en"
 "$mt" evaluate --hyp runs/tiny/test.en --ref data/demo/test.en
 # A sentence that is not in the training data.
-sentence='Am Montag kauft die Frau einen alten Tisch.'
+sentence='Gestern hat der Bäcker seiner Tochter eine rote Tasche gekauft.'
 say "translating: $sentence"
 "$mt" translate --model runs/tiny <<<"$sentence"
 
