@@ -380,7 +380,6 @@ def test_invalid_values_of_the_config_keys() -> None:
     with pytest.raises(ConfigError) as error:
         config_from_mapping({"train": {"new_vocabulary": True}}, "x.yaml")
     assert str(error.value) == (
-        "x.yaml: train.new_vocabulary: must be false without train.init_from, found true; a run of "
-        "its own learns one "
-        "anyway"
+        "x.yaml: train.new_vocabulary: must be false without train.init_from, found true; training "
+        "from scratch always learns a vocabulary"
     )
