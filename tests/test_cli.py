@@ -107,6 +107,8 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
         (["translate", "-m", "x", "a", "b"], "unexpected extra argument"),
         (["translate", "-m", "x", "--beam-size", "0"], "--beam-size"),
         (["translate", "-m", "x", "--beam-size", "two"], "--beam-size"),
+        (["translate", "-m", "x", "--length-penalty", "-1"], "--length-penalty"),
+        (["translate", "-m", "x", "--length-penalty", "inf"], "--length-penalty"),
         (["translate", "-m", "x", "--n-best", "0"], "--n-best"),
         (["translate", "-m", "x", "--batch-tokens", "0"], "--batch-tokens"),
         (["train"], "Missing option '--config'"),
@@ -170,6 +172,7 @@ def test_version(mt: Mt) -> None:
         (["train", "--conf"], ["--config"]),
         (["train", "--config", "t"], ["tiny.yaml"]),
         (["config", "show", "-c", "w"], ["wmt14.yaml"]),
+        (["inspect", "model", "-c", "v"], ["vaswani2017.yaml"]),
         (["train", "--config", "my/"], []),  # the shell then completes files
         (["translate", "--model", ""], []),
         (["translate", "--model", "x", "in"], []),

@@ -58,18 +58,20 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
     from mt.data.tokenizer import Tokenizer
 
     lines = odd_lines(300)
-    blank = [not line.replace("▁", " ").strip() for line in lines]
-    assert 25 < sum(blank) < 60
+    # Only white space counts as blank; the tokenizer also leaves nothing of ▁ and line separators.
+    blank = [not line.strip(" \t\r\u00a0\u1680\u2003\u202f\u3000") for line in lines]
+    empty = [not line.replace("▁", " ").strip() for line in lines]
+    assert 20 < sum(blank) < sum(empty) < 60
     stdin = "".join(line + "\n" for line in lines).encode()
     ended = mt("translate", "--model", tiny_run, "--beam-size", 1, stdin=stdin)
     assert ended.code == 0
     assert ended.out.endswith(b"\n")
     found = ended.lines
     assert len(found) == 300
-    for line, is_blank in zip(found, blank, strict=True):
+    for line, is_empty in zip(found, empty, strict=True):
         assert len(line.splitlines()) <= 1  # no character that any program takes for a line's end
         assert line == " ".join(line.split())
-        if is_blank:
+        if is_empty:
             assert line == ""
     assert f"mt: 300 lines ({sum(blank)} blank; " in ended.err
     sizes = [len(ids) for ids in Tokenizer.load(tiny_run).encode_src(lines)]
@@ -125,12 +127,14 @@ def test_empty_input_and_a_last_line_without_newline(
         assert out.read_bytes() == ended.out
 
 
-def test_output_over_the_input(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+def test_output_over_the_input_is_refused(mt: Mt, tmp_path: Path) -> None:
     path = tmp_path / "text"
-    path.write_bytes(b"eins\n\nzwei drei\n")
-    expected = mt("translate", "-m", tiny_run, path).out
-    assert mt("translate", "-m", tiny_run, path, "-o", path).code == 0
-    assert path.read_bytes() == expected
+    path.write_bytes(b"eins\n")
+    (tmp_path / "link").symlink_to(path)
+    for output in (path, tmp_path / "link"):
+        message = refused(mt("translate", "-m", "no-model", path, "-o", output))
+        assert message.startswith(f"--output {output}: is the same file as the input")
+    assert path.read_bytes() == b"eins\n"
 
 
 def test_beam_size_n_best_and_scores(mt: Mt, tiny_run: Path, source: Path) -> None:
@@ -224,18 +228,6 @@ def test_errors_replace_translates_input_that_is_not_utf8(
         (
             ["--n-best", "2", "--beam-size", "1"],
             "--n-best: must be at most the beam size, 1, found 2",
-        ),
-        (
-            ["--length-penalty", "nan"],
-            "command line: decode.length_penalty: must be a finite number, found nan",
-        ),
-        (
-            ["--length-penalty", "inf"],
-            "command line: decode.length_penalty: must be a finite number, found inf",
-        ),
-        (
-            ["--length-penalty", "-1"],
-            "command line: decode.length_penalty: must be at least 0, found -1.0",
         ),
         (["nowhere.txt"], "there is no file"),
         (["-o", "nowhere/out"], "--output nowhere/out: cannot be written in the folder"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -409,6 +410,14 @@ def test_every_key_is_described_in_one_phrase() -> None:
             description = field["description"]
             assert 10 < len(description) < 200, f"{owner}.{key}"
             assert not re.search(r"\.$|\bdefault\b", description), f"{owner}.{key}: {description}"
+
+
+def test_the_description_of_dropout_gives_its_true_rate_on_a_cpu() -> None:
+    from mt.model.cpu_ops import dropout
+
+    scale = dropout(torch.ones(1000), 0.1, training=True).max().item()  # 1 / (1 - rate)
+    description = json_schema()["$defs"]["ModelConfig"]["properties"]["dropout"]["description"]
+    assert description.endswith(f"on a CPU in steps of 1/256: 0.1 drops {1 - 1 / scale:.4f}")
 
 
 def test_schema_holds_defaults_limits_and_choices() -> None:

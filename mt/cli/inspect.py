@@ -9,7 +9,7 @@ import typer
 
 from mt.cli.console import print_result, say
 from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
-from mt.cli.options import Model, Settings
+from mt.cli.options import Model, Settings, config_names
 
 app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
 
@@ -23,6 +23,7 @@ def model(
             "-c",
             metavar="NAME",
             help="config file, or the name of a shipped config",
+            autocompletion=config_names,
             rich_help_panel=CONFIG,
         ),
     ] = None,

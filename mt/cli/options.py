@@ -10,8 +10,8 @@ import typer
 from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SEARCH
 
 
-def _config_names() -> list[str]:
-    """Complete `--config` with the shipped configs; a shell adds the files of the folder itself."""
+def config_names() -> list[str]:
+    """Complete `--config` with the shipped configs; without a match a shell completes files."""
     from mt.config.shipped import shipped_configs
 
     return shipped_configs()
@@ -24,7 +24,7 @@ ConfigName = Annotated[
         "-c",
         metavar="NAME",
         help="config file, or the name of a shipped config",
-        autocompletion=_config_names,
+        autocompletion=config_names,
         rich_help_panel=CONFIG,
     ),
 ]
@@ -100,6 +100,8 @@ LengthPenalty = Annotated[
     float | None,
     typer.Option(
         "--length-penalty",
+        min=0,
+        max=1000,
         metavar="A",
         help="divide log-probabilities by length^A; higher favours longer outputs",
         show_default="the model's config",
