@@ -173,7 +173,7 @@ def test_a_dry_run_says_what_it_does_and_times_no_slow_update(
     steps = (
         "tokenizer: training 320 tokens",
         "encoding into the token store",
-        "preflight: the larg",
+        "preflight: a batch",
     )
     places = [ended.err.index(step) for step in steps]
     assert places == sorted(places)

@@ -120,7 +120,8 @@ def _train(
             for line in notes:
                 log.say(line)
             others = f", {world.size} processes" if world.size > 1 else ""
-            log.say(f"run directory {run_dir} on {device}{others}")
+            where = "dry run" if dry_run else f"run directory {run_dir}"
+            log.say(f"{where} on {device}{others}")
             prepared = prepare(config, run_dir, device, log, world, base)
             trainer = Trainer(prepared, run_dir, log)
             world.all_or_raise(lambda: trainer.resume(base))
@@ -128,8 +129,7 @@ def _train(
             _require_same_start(trainer)
             if world.is_main:
                 write_manifest(run_dir, _manifest_facts(prepared, trainer))
-            log.say("preflight: the largest batch, the longest sentence, a translation")
-            preflight = run_preflight(prepared, trainer.state.epoch)
+            preflight = run_preflight(prepared, trainer.state.epoch, log.say)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
             log.say(f"preflight passed: {preflight}")

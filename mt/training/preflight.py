@@ -6,6 +6,7 @@ Running out of memory then shows at once, not after hours.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -48,17 +49,18 @@ class PreflightResult:
         return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
 
 
-def run_preflight(prepared: Prepared, epoch: int) -> PreflightResult:
+def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> PreflightResult:
     """Run forward and backward on the largest batches of `epoch`, and translate; nothing changes.
 
-    The memory that the optimiser will need is held meanwhile. Raises ConfigError if the device has
-    too little memory, in all ranks alike.
+    `say` is told about each step, as they may take a minute. The memory that the optimiser will
+    need is held meanwhile. Raises ConfigError if the device has too little memory, in all ranks
+    alike.
     """
     updater = prepared.updater
 
     def on_this_rank() -> PreflightResult:
         with explain_out_of_memory(updater.device):
-            return _run_on_this_rank(prepared, epoch)
+            return _run_on_this_rank(prepared, epoch, say)
 
     own = updater.world.all_or_raise(on_this_rank)
     return replace(
@@ -68,7 +70,9 @@ def run_preflight(prepared: Prepared, epoch: int) -> PreflightResult:
     )
 
 
-def _run_on_this_rank(prepared: Prepared, epoch: int) -> PreflightResult:
+def _run_on_this_rank(
+    prepared: Prepared, epoch: int, say: Callable[[str], None]
+) -> PreflightResult:
     """The preflight without any communication between ranks."""
     store = prepared.store
     updater = prepared.updater
@@ -83,24 +87,27 @@ def _run_on_this_rank(prepared: Prepared, epoch: int) -> PreflightResult:
     largest = max(batches, key=lambda batch: int(lengths[batch].max()) * len(batch))
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
     for indices in (largest, with_longest):  # the second is timed, when everything is loaded
+        n_tokens = int(lengths[indices].max())
+        say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
         batch = collate([store.pair(i) for i in indices])
         _wait_for_device(updater)
         start = time.perf_counter()
         updater.dry_run_step(batch)
         _wait_for_device(updater)
         seconds_per_token = (time.perf_counter() - start) / batch.n_padded
-    _translate_longest(prepared)
+    _translate_longest(prepared, say)
     del moments
     longest = int(lengths[largest].max())
     return PreflightResult(len(largest), longest, peak_memory_mb(device), seconds_per_token)
 
 
-def _translate_longest(prepared: Prepared) -> None:
+def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     """Translate the longest sentences of the validation set, if there is one."""
     if prepared.validation is None:
         return
     device = prepared.updater.device
     lines = sorted(prepared.validation.src, key=len)[-N_TRANSLATED[device.device.type] :]
+    say(f"preflight: translating {len(lines):,} sentences")
     with suppress(NonFiniteError):  # training has its own way with it
         translate(prepared.config, prepared.updater.eval_model, prepared.tokenizer, device, lines)
 
