@@ -83,7 +83,11 @@ class RunLog:
             return
         if self._bar is None:
             self._bar = tqdm(
-                total=self._total, initial=step, dynamic_ncols=True, bar_format=BAR_FORMAT
+                total=self._total,
+                initial=step,
+                dynamic_ncols=True,
+                bar_format=BAR_FORMAT,
+                postfix=dict(figures or {}),
             )
         if figures is not None:
             self._bar.set_postfix(figures, refresh=False)
