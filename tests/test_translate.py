@@ -5,16 +5,14 @@ from __future__ import annotations
 import gzip
 import itertools
 import random
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
-from conftest import Mt, refused
+from conftest import Mt
 from torch import Tensor
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
@@ -446,42 +444,6 @@ def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: li
     assert reported == sorted(reported)
     assert 0 < reported[0] < 20
     assert reported[-1] == 64
-
-
-def test_a_batch_beyond_the_memory_is_one_message(mt: Mt, tiny_run: Path) -> None:
-    """8 PB are more than any process can address."""
-    options = ["-m", tiny_run, "--beam-size", 10**15, "--workers"]
-    for workers in (1, 2):
-        note, said = refused(mt("translate", *options, workers, stdin=b"eins\n")).split("\n")
-        assert note.startswith("--beam-size 1,000,000,000,000,000: time and memory grow with")
-        assert re.fullmatch(
-            r"mt: decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "
-            r"not fit into the memory of CPU: [\d,]+ MB were in use\. Lower --beam-size "
-            r"\(decode\.beam_size\), --batch-tokens, .*",
-            said,
-        )
-
-
-@pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), ZeroDivisionError()]
-)
-def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) -> None:
-    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
-    expected = type(error) if isinstance(error, ZeroDivisionError) else ConfigError
-    with (
-        mock.patch.object(engine.model, "start", side_effect=error),
-        pytest.raises(expected) as caught,
-    ):
-        engine.search([[9], [10]])
-    if expected is ConfigError:
-        assert str(caught.value).startswith("decoding: a batch of 2 sentences with 2 hypotheses")
-
-
-def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path) -> None:
-    assert refused(mt("translate", "-m", tiny_run, "--length-penalty", 1e9)) == (
-        "--length-penalty (decode.length_penalty): must be at most 100, found 1e+09; "
-        "0 to 2 is usual"
-    )
 
 
 # --- lines that are too long -------------------------------------------------------------------
