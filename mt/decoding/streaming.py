@@ -72,7 +72,8 @@ def windows(
 def read_input(source: str, errors: str = "strict", option: str = "") -> Iterator[str]:
     """Return the lines of a file (plain or .gz) or of stdin (`-`).
 
-    `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict") or becomes U+FFFD ("replace").
+    `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict")
+    or becomes U+FFFD ("replace").
     Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
     before the first line is asked for.
     """
