@@ -1,4 +1,4 @@
-"""On a CUDA device: mixed precision trains to the loss of fp32, and translations equal the CPU's."""
+"""On a GPU: mixed precision trains to the loss of fp32, and translations equal the CPU's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
 def test_mixed_precision_trains_to_the_loss_of_fp32(
     tiny_mapping: Mapping[str, Any], tmp_path: Path, precision: str
 ) -> None:
-    """The tiny task goes from 5.8 to below 1 nat; the precisions must end within 0.15 of one another."""
+    """The tiny task goes from 5.8 to below 1 nat; the precisions must agree within 0.15."""
     exact, low = (trained_loss(tiny_mapping, name, tmp_path) for name in ("fp32", precision))
     assert exact < 1.0
     assert low == pytest.approx(exact, abs=0.15)
@@ -72,9 +72,7 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
         assert texts[0] == texts[1]
 
 
-def test_resuming_on_a_gpu_goes_on_from_the_checkpoint(
-    tiny_mapping: Mapping[str, Any], tmp_path: Path
-) -> None:
+def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path) -> None:
     """The step counter, the optimiser and the scaler come back; the run ends at its last step."""
     run = tmp_path / "run"
     for max_steps in (4, 8):
@@ -87,7 +85,7 @@ def test_resuming_on_a_gpu_goes_on_from_the_checkpoint(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_weights_are_dropped_and_the_rest_scaled(dtype: torch.dtype) -> None:
-    """As on a CPU: the share of zeros is 0.25 within 5 standard errors, and other weights are 4/3 as large."""
+    """As on a CPU: a quarter is 0 within 5 standard errors, the others are 4/3 as large."""
     torch.manual_seed(1)
     q = torch.zeros(8, 4, 64, 64, dtype=dtype, device="cuda")
     eye = torch.eye(64, dtype=dtype, device="cuda").repeat(8, 4, 1, 1)

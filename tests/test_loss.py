@@ -39,7 +39,7 @@ def cross_entropy(*arguments: Any) -> Loss:
 
 
 def inputs(bias: bool, scale: float = 1.0) -> Any:
-    """hidden (N, D), weight (V, D), bias (V,) or None, target (N,) in float64; every word is a target."""
+    """hidden (N, D), weight (V, D), bias (V,) or None in float64, target (N,) with every word."""
     generator = torch.Generator().manual_seed(1)
     hidden = scale * torch.randn(N_TOKENS, WIDTH, generator=generator, dtype=torch.float64)
     weight = torch.randn(VOCAB, WIDTH, generator=generator, dtype=torch.float64)
@@ -135,7 +135,7 @@ class Products(TorchDispatchMode):
     "learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)]
 )
 def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
-    """The others get the one they always get; a product less for hidden states, and for the matrix."""
+    """The others get the same gradient; each frozen one saves a matrix product."""
     *leaves, target = inputs(bias=True)
     full = cross_entropy(*leaves, target, 0.1)
     expected = torch.autograd.grad(
@@ -382,7 +382,7 @@ def test_a_divergence_of_scores_far_apart_is_finite() -> None:
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: float) -> None:
-    """Equation 4 of the paper, halved, from the outputs for a batch that holds each sentence twice."""
+    """Equation 4 of the paper, halved, from the outputs for a batch with each sentence twice."""
     batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
     sizes: dict[str, Any] = {
         "d_model": 8,
@@ -418,7 +418,7 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
 
 
 def test_the_settings_of_a_run_reach_its_loss() -> None:
-    """`label_smoothing` and `rdrop` in an update of two batches: what the learner adds up is the loss of both."""
+    """`label_smoothing` and `rdrop` in an update of two batches: the loss of both is summed."""
     sections = {
         "data": {"src_lang": "de", "tgt_lang": "en"},
         "model": {

@@ -151,7 +151,8 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
     tokenised = ["a cat sits here ."] * 120 + ["a cat sits here."] * 30
     bleu, *others = score_corpus(tokenised, [tokenised])
     assert bleu.note == (
-        '120 of 150 hypotheses end in " .": they look tokenised; only scores over detokenised text can be compared'
+        '120 of 150 hypotheses end in " .": they look tokenised; '
+        "only scores over detokenised text can be compared"
     )
     assert [score.note for score in others] == ["", ""]
     assert score_corpus(tokenised[21:], [tokenised[21:]], ["bleu"])[0].note == ""  # 99 of them

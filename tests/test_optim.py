@@ -1,4 +1,4 @@
-"""Learning rates worked out by hand, and an optimiser that is plain Adam but for what should decay."""
+"""Learning rates worked out by hand; AdamW and Muon against their formulas."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_a_matrix_keeps_its_singular_vectors_and_its_values_come_near_1(
 
 
 def test_two_steps_of_a_matrix_by_hand() -> None:
-    """Of diagonal gradients, by Nesterov's rule: the mean m becomes 0.95 m + 0.05 g, and 0.05 g + 0.95 m is turned."""
+    """Diagonal gradients: m becomes 0.95 m + 0.05 g, and 0.05 g + 0.95 m is orthogonalised."""
     model = nn.Sequential(nn.Linear(2, 3, bias=False))
     optimizer = built(model, settings(optimizer="muon", weight_decay=0.5))
     (weight,) = model.parameters()
@@ -247,7 +247,7 @@ def test_two_steps_of_a_matrix_by_hand() -> None:
 
 
 def test_only_matrices_inside_the_layers_take_orthogonal_steps() -> None:
-    """Embeddings, biases and layer norms go on as with AdamW; a matrix of (R, C) moves by about 0.2 in the mean."""
+    """All but matrices (R, C) follow AdamW; those move by about 0.2 in root mean square."""
     models = {kind: tiny_model() for kind in ("adamw", "muon")}
     before = {name: p.detach().clone() for name, p in models["muon"].named_parameters()}
     for kind, model in models.items():
@@ -329,7 +329,7 @@ def test_gradients_of_next_to_nothing_make_steps_of_next_to_nothing(scale: float
 
 
 def test_queries_keys_and_values_take_steps_of_their_own() -> None:
-    """A first step does not depend on how large a gradient is, nor on how large another matrix's is."""
+    """A first step depends on the size of no gradient, neither its own nor another matrix's."""
     weights = []
     for scale in (1.0, 1000.0):
         model = tiny_model()

@@ -61,7 +61,7 @@ def scores(model: Transformer, seed: int = 3) -> Tensor:
 
 
 def random_attention(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """q (2, 3, 5, 4), k and v (2, 3, 5, 4), and a causal bias (5, 5), so that some weights are exactly 0."""
+    """q, k and v (2, 3, 5, 4), and a causal bias (5, 5), so that some weights are exactly 0."""
     torch.manual_seed(4)
     q, k, v = (torch.randn(2, 3, 5, 4, dtype=dtype) for _ in range(3))
     return q, k, v, attention_bias(causal_mask(5, q.device), dtype)
@@ -86,10 +86,10 @@ def used_weights(q: Tensor, k: Tensor, bias: Tensor | None, p: float) -> Tensor:
 def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(
     p: float, dtype: torch.dtype
 ) -> None:
-    """With equal scores each weight is 1/S, so it becomes 0 or 1 / (S (1 - q)), with q = round(256 p) / 256.
+    """With equal scores each weight 1/S becomes 0 or 1 / (S (1 - q)), q = round(256 p) / 256.
 
-    Of n = 131,072 weights the share of zeros is q within 5 standard errors, and so is that of any column, head and
-    sentence; then the mean is 1/S within the same error.
+    Of n = 131,072 weights the share of zeros is q within 5 standard errors, also by column, head
+    and sentence; then the mean is 1/S within the same error.
     """
     alike, n, share = torch.zeros(8, 4, 64, 8, dtype=dtype), 131_072, round(256 * p) / 256
     weights = used_weights(alike, alike, None, p).double()
@@ -107,9 +107,9 @@ def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(
 
 
 def test_attention_dropout_keeps_the_mean_of_torchs() -> None:
-    """The same softmax and values, `F.dropout` in the place of ours: means and deviations of 4,000 draws agree.
+    """As with `F.dropout` instead of ours: means and deviations of 4,000 draws agree.
 
-    A mean has the standard error s / sqrt(4000), a deviation of not quite normal numbers about s / sqrt(2000).
+    A mean has the standard error s / sqrt(4000), a deviation about s / sqrt(2000).
     """
     q, k, v, bias = random_attention(torch.float32)
     weights = (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1)
@@ -126,7 +126,7 @@ def test_attention_dropout_keeps_the_mean_of_torchs() -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_gradient_of_attention_dropout_is_that_of_plain_autograd(p: float, masked: bool) -> None:
-    """The mask is read off the weights used; with it the formula is written out and left to autograd, in float64."""
+    """The formula in float64, by autograd, with the mask that the forward pass has used."""
     q, k, v, causal = random_attention()
     bias = causal if masked else None
     plain = ((q @ k.transpose(-2, -1)) / 2 + (0 if bias is None else bias)).softmax(-1)
@@ -245,7 +245,7 @@ def test_feed_forward_drops_between_its_products(own: float | None, expected: fl
 
 
 def embedded(p: float, positions: str = "sinusoidal") -> tuple[Tensor, Tensor, Tensor]:
-    """Source ids (50, 40), and what word dropout leaves of their embeddings, positions taken off; without it."""
+    """Source ids (50, 40); their embeddings without positions, with and without word dropout."""
     model = build(
         source_word_dropout=p, positions=positions, max_positions=40, d_model=32, n_heads=4
     ).train()
@@ -260,8 +260,8 @@ def embedded(p: float, positions: str = "sinusoidal") -> tuple[Tensor, Tensor, T
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.7])
 def test_source_words_are_dropped_whole_but_never_eos(p: float, positions: str) -> None:
-    """Each token on its own: of n the share of zeros is q = round(256 p) / 256 within 5 standard errors, and so it is
-    of every place and sentence. What stays is divided by 1 - q; an eos stays as it is.
+    """Each token is dropped independently: the share of zeros is q = round(256 p) / 256 within 5
+    standard errors, for every position and sentence. The rest is divided by 1 - q; eos stays.
     """
     ids, dropped, plain = embedded(p, positions)
     q, words = round(256 * p) / 256, ids != EOS

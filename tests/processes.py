@@ -1,0 +1,183 @@
+"""Processes that train together: started, awaited, killed and compared."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from conftest import Ended, merged, mt_command
+from torch import Tensor
+
+from mt.config.load import config_from_mapping
+from mt.model import checkpoint
+from mt.training.launch import train
+
+Mapped = Mapping[str, Mapping[str, Any]]
+
+
+def distributed_settings(tiny_mapping: Mapped) -> dict[str, Any]:
+    """A run whose weights do not depend on the last bit of a sum.
+
+    Adam makes full-size steps of rounding errors. So there are no key biases, whose gradient is 0
+    but for rounding, and eps is large beside them. ReLU's gradient jumps at 0, GELU's does not.
+    """
+    changes = {
+        "data": {"test": []},
+        "model": {"dropout": 0.0, "attention_bias": False, "activation": "gelu"},
+        "optim": {"eps": 1e-3},
+        "train": {"max_steps": 20, "valid_every": 10, "log_every": 5, "ema": 0.9},
+        "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
+    }
+    return merged(tiny_mapping, changes)
+
+
+def torchrun(processes: int, *options: object) -> list[str]:
+    """The command line of torchrun, up to the module to run."""
+    launcher = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={processes}",
+    ]
+    return [*launcher, *map(str, options), "-m"]
+
+
+def command_of(mapping: Mapped, run: Path) -> list[str]:
+    """`mt train` in this run directory, as a module and its arguments."""
+    config = run.with_suffix(".yaml")
+    config.write_text(yaml.safe_dump(dict(mapping)), encoding="utf-8")
+    return ["mt", "train", "-c", str(config), "--run-dir", str(run), "--device", "cpu"]
+
+
+STARTED: list[subprocess.Popen[str]] = []
+
+
+def start(command: list[str], **variables: object) -> subprocess.Popen[str]:
+    environment = (
+        mt_command()[1]
+        | {"OMP_NUM_THREADS": "1"}
+        | {name: str(value) for name, value in variables.items()}
+    )
+    pipe = subprocess.PIPE
+    STARTED.append(
+        subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, encoding="utf-8")
+    )
+    return STARTED[-1]
+
+
+def ended(process: subprocess.Popen[str], seconds: float = 100) -> Ended:
+    out, err = process.communicate(timeout=seconds)
+    return Ended(process.returncode, out.encode(), err)
+
+
+def trained(mapping: Mapped, run: Path, processes: int, *options: object) -> Path:
+    """Train with so many processes, and return the run directory."""
+    if processes == 1:
+        assert train(config_from_mapping(mapping, "test"), run, "cpu").exit_code == 0
+        return run
+    done = ended(start([*torchrun(processes, *options), *command_of(mapping, run)]))
+    assert done.code == 0, done.err
+    return run
+
+
+def state_of(run: Path) -> dict[str, Any]:
+    return checkpoint.load_state(run / "checkpoints" / "last")
+
+
+def tensors_of(run: Path) -> dict[str, Tensor]:
+    """Weights, their average, and the optimiser's moments."""
+    state, tensors = state_of(run), checkpoint.load_weights(run / "checkpoints" / "last")
+    moments = {
+        f"{key} {i}": m[key]
+        for i, m in state["optimizer"]["state"].items()
+        for key in ("exp_avg", "exp_avg_sq")
+    }
+    return {
+        **{f"ema {name}": tensor for name, tensor in tensors.items()},
+        **state["weights"],
+        **moments,
+    }
+
+
+def check_close(run: Path, other: Path) -> None:
+    """Assert equal weights within 1e-6, at the same position in the data."""
+    ours, others = tensors_of(run), tensors_of(other)
+    assert ours.keys() == others.keys()
+    for name in ours:
+        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6, msg=name)
+    own, theirs = (
+        {
+            key: value
+            for key, value in state_of(path)["train"].items()
+            if key not in ("seconds", "scores", "best_nll")
+        }
+        for path in (run, other)
+    )
+    assert own == theirs
+
+
+def stop_all() -> None:
+    """Terminate what `start` has started and is still running."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.terminate()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
+
+
+def ranks_below(process: subprocess.Popen[str]) -> dict[int, int]:
+    """rank -> process id of the processes that torchrun has started."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            if int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1]) == process.pid:
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                (rank,) = (int(line[5:]) for line in environment if line.startswith(b"RANK="))
+                found[rank] = int(folder.name)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def has_step(run: Path, step: int) -> bool:
+    return (run / "checkpoints" / checkpoint.step_name(step)).exists()
+
+
+def both(tmp_path: Path, command: list[str], *options: object) -> tuple[Ended, Ended]:
+    """Run two ranks in the folders `0` and `1`, without torchrun, which would hide exit codes."""
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    processes = []
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir(exist_ok=True)
+        there = ["env", "-C", str(tmp_path / str(rank)), *command, *map(str, options)]
+        processes.append(start(there, RANK=rank, LOCAL_RANK=rank, **common))
+    first, second = (ended(process) for process in processes)
+    return first, second
+
+
+def shortened(corpus: Path, copy: Path) -> None:
+    """Another corpus of the same names: the first half of each text."""
+    copy.mkdir(parents=True)
+    for path in corpus.iterdir():
+        lines = path.read_bytes().splitlines(keepends=True)
+        (copy / path.name).write_bytes(b"".join(lines[: len(lines) // 2]))

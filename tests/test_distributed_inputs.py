@@ -1,0 +1,196 @@
+"""What the ranks see: run directories, memory, GPUs, and each other."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import merged, mt_command
+from processes import (
+    both,
+    command_of,
+    distributed_settings,
+    shortened,
+    stop_all,
+    trained,
+)
+
+from mt.errors import ConfigError
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World, process_group
+from mt.training.launch import agree_on_devices
+
+Mapped = Mapping[str, Mapping[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_mapping: Mapped) -> dict[str, Any]:
+    return distributed_settings(tiny_mapping)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Terminate the processes that a failed test has left."""
+    yield
+    stop_all()
+
+
+@pytest.mark.parametrize("there", ["nothing", "another run"])
+def test_a_run_directory_that_is_not_shared_is_refused(
+    there: str, settings: Mapped, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """One message, by rank 0; nothing in the run directory of rank 1 changes."""
+    mapping = merged(settings, {"data": {"valid": None}})
+    other = tmp_path / "1" / "run"
+    start_of_message = "holds no config.yaml. All processes must see what rank 0 writes: "
+    if there == "another run":
+        shortened(tiny_corpus, tmp_path / "corpus")
+        trained(
+            merged(
+                mapping, {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}
+            ),
+            other,
+            1,
+        )
+        start_of_message = "holds another tokenizer and another token store than rank 0 sees. All "
+    before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    command = command_of(mapping, tmp_path / "run")
+    command[command.index("--run-dir") + 1] = "run"
+    first, second = both(tmp_path, mt_command(*command[1:])[0])
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert told.startswith(f"mt: rank 1: run directory run: {start_of_message}")
+    assert told.endswith("on a file system that all machines share, where nothing else writes")
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+
+
+def test_fresh_can_start_from_the_weights_of_the_same_run(
+    settings: Mapped, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Both ranks have read them before rank 0 renames the folder."""
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    model = {"model": {"attention_bias": True, "activation": "relu"}}  # as there
+    mapping = merged(
+        merged(settings, model),
+        {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}},
+    )
+    done = both(tmp_path, mt_command(*command_of(mapping, run)[1:], "--fresh")[0])
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
+    assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
+
+
+LITTLE_MEMORY = """
+import os
+from mt.cli.main import main
+from mt.training import update
+import torch
+def full(*_, **__):
+    raise torch.OutOfMemoryError
+if os.environ["RANK"] == "1":
+    if {moments}:
+        update.Updater.optimizer_bytes = property(full)
+    else:
+        update.batch_loss = full
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "moments", "message"),
+    [
+        (100, False, "batch.tokens_per_batch: a batch of "),
+        ("auto", False, "batch.tokens_per_batch: one sentence, "),
+        (100, True, "the memory of CPU in fp32, 1 thread is too small: "),
+    ],
+)
+def test_too_little_memory_of_one_rank_is_reported_once(
+    settings: Mapped, tmp_path: Path, tokens: int | str, moments: bool, message: str
+) -> None:
+    script = tmp_path / "little_memory.py"
+    script.write_text(LITTLE_MEMORY.format(moments=moments), encoding="utf-8")
+    mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": tokens}})
+    command = [sys.executable, str(script), *command_of(mapping, tmp_path / "run")[1:]]
+    first, second = both(tmp_path, command)
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert told.startswith(f"mt: rank 1: {message}")
+
+
+def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restart would not help, so this is no RankLostError."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", port)
+        with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
+            pass
+    said = str(error.value)
+    assert said.startswith(f"rank 0: the rendezvous of 2 processes at 127.0.0.1:{port} failed (")
+    assert "MASTER_PORT a free port there" in said
+
+
+FEW_GPUS = """
+import os, torch
+if os.environ["RANK"] == "1":
+    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 4
+    os.environ["LOCAL_RANK"] = "4"
+from mt.cli.main import main
+main()
+"""
+
+
+def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> None:
+    """The fifth on a machine with four; rank 0, whose device is fine, reports it."""
+    script, run = tmp_path / "few_gpus.py", tmp_path / "run"
+    script.write_text(FEW_GPUS, encoding="utf-8")
+    command = [sys.executable, str(script), *command_of(settings, run)[1:]]
+    command[command.index("--device") + 1] = "auto"
+    first, second = both(tmp_path, command)
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    assert first.err == (
+        f"mt: rank 1: --device: cuda:4 does not exist: torch {torch.__version__} sees 4 CUDA "
+        "devices; start one process "
+        "for each GPU (torchrun --nproc-per-node=gpu), or use cpu\n"
+    )
+    assert not run.exists()
+
+
+@dataclass(frozen=True)
+class FakeWorld(World):
+    """The last of three ranks; `gpus` are the UUIDs that all_gather returns."""
+
+    gpus: tuple[str | None, ...] = ()
+
+    def all_gather(self, value: Any) -> list[Any]:
+        return list(self.gpus)
+
+    def all_or_raise(self, do: Callable[[], Any]) -> Any:
+        return do()
+
+
+def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If each rank sees one GPU only, its UUID shows whether it is the same."""
+    monkeypatch.setattr(
+        "mt.training.launch.gpu_uuid", lambda device: "a" if device.is_cuda else None
+    )
+    gpu, cpu = (Device(torch.device(name), "fp32") for name in ("cuda:0", "cpu"))
+    assert agree_on_devices(gpu, FakeWorld(2, 3, 2, gpus=("c", "b", "a"))) is gpu
+    assert agree_on_devices(cpu, FakeWorld(2, 3, 2, gpus=(None, None, None))) is cpu
+    with pytest.raises(ConfigError) as error:
+        agree_on_devices(gpu, FakeWorld(2, 3, 2, gpus=("b", "a", "a")))
+    assert str(error.value) == (
+        "--device: cuda is the same GPU as that of rank 1; start one process for each GPU "
+        "(torchrun "
+        "--nproc-per-node=gpu)"
+    )
