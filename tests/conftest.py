@@ -154,7 +154,7 @@ def tiny_run(
 
 @pytest.fixture
 def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Callable[..., Config]:
-    """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config with short outputs, no beam."""
+    """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config, outputs short, no beam."""
     return partial(config_of, tiny_mapping, QUICK)
 
 

@@ -116,7 +116,8 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(
     )
     (tmp_path / "folder").mkdir()
     assert message_of(tmp_path, "de", "en", path="folder") == (
-        f"data.train[0].path: {tmp_path}/folder is a folder without Parquet files that save_to_disk "
+        f"data.train[0].path: {tmp_path}/folder is a folder without Parquet files "
+        "that save_to_disk "
         "did not write. Name the files in it, with * for several (folder/*.jsonl), or save the "
         "data set there with save_to_disk."
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# From the ground up. A file imports only from its own floor or below; what is beside each other is apart.
+# From the ground up. A file imports only from its own floor or below.
 FLOORS = (
     {"errors", "files"},
     {"config", "runtime"},
@@ -101,7 +101,7 @@ def test_import_faults_are_found(part: str, source: str, faults: int) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [*SOURCES, *sorted((ROOT / "scripts").glob("*.py"))],
+    [*SOURCES, *sorted((ROOT / "scripts").glob("*.py")), *sorted((ROOT / "tests").glob("*.py"))],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_files_are_short_and_their_names_say_what_they_do(path: Path) -> None:
@@ -150,7 +150,7 @@ def test_no_file_names_a_place_of_the_machine_it_was_written_on() -> None:
 
 
 def listed_files(page: str, folder: str) -> set[str]:
-    """Every source file below `folder` that a page names by its path, as links or in code blocks."""
+    """Every source file below `folder` that a page names, as a link or in a code block."""
     return set(re.findall(rf"(?<![\w./-]){folder}/[\w./-]+\.(?:py|yaml|sh|sbatch)\b", page))
 
 

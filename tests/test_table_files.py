@@ -259,7 +259,8 @@ def test_a_list_inside_a_json_object_is_explained(tmp_path: Path, indent: int | 
     path = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
     assert message_of(tmp_path, "de", "en", path="a.json") == (
         f"data.train[0].path: {path} holds one object with the list 'data'; a list of objects, or "
-        "one object per line (.jsonl), is required (pandas: to_json with orient='records'). With jq: "
+        "one object per line (.jsonl), is required (pandas: to_json with orient='records'). "
+        "With jq: "
         f"jq -c '.[\"data\"][]' {path} > rows.jsonl"
     )
 
