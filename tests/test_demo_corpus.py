@@ -41,7 +41,7 @@ def corpus() -> Corpus:
 
 
 def words_of(pairs: list[tuple[str, str]], side: int = 0) -> Counter[str]:
-    """How often each word occurs on one side, German unless told otherwise."""
+    """How often each word occurs on one side, German by default."""
     return Counter(word for pair in pairs for word in re.findall(r"\w+", pair[side]))
 
 

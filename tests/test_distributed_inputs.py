@@ -65,9 +65,11 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     command[command.index("--run-dir") + 1] = "run"
     first, second = both(tmp_path, mt_command(*command[1:])[0])
     assert (first.code, second.code, second.err) == (2, 2, "")
-    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
-    assert told.startswith(f"mt: rank 1: run directory run: {start_of_message}")
-    assert told.endswith("on a file system that all machines share, where nothing else writes")
+    (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert message_line.startswith(f"mt: rank 1: run directory run: {start_of_message}")
+    assert message_line.endswith(
+        "on a file system that all machines share, where nothing else writes"
+    )
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
 
 
@@ -121,8 +123,8 @@ def test_too_little_memory_of_one_rank_is_reported_once(
     command = [sys.executable, str(script), *command_of(mapping, tmp_path / "run")[1:]]
     first, second = both(tmp_path, command)
     assert (first.code, second.code, second.err) == (2, 2, "")
-    (told,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
-    assert told.startswith(f"mt: rank 1: {message}")
+    (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert message_line.startswith(f"mt: rank 1: {message}")
 
 
 def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,25 +28,27 @@ def test_a_dry_run_says_what_a_run_would_be(
     command = ["train", "-c", tiny_config, "--run-dir", run, "--device", "cpu"]
     ended = mt(*command, "--dry-run")
     assert ended.code == 0
-    told = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
+    report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
     words = sum(
         len(line.split())
         for line in (tiny_corpus / "train.tgt").read_text(encoding="utf-8").splitlines()
     )
-    assert told["pairs"] == "2,000, 2,000 of them drawn for an epoch"
-    tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", told["tokens per epoch"])
+    assert report["pairs"] == "2,000, 2,000 of them drawn for an epoch"
+    tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", report["tokens per epoch"])
     assert tokens
     assert int(tokens[1].replace(",", "")) >= words + 2000  # each line has its eos
-    updates = re.fullmatch(r"(\d+), of ([\d,]+) target tokens each", told["updates per epoch"])
+    updates = re.fullmatch(r"(\d+), of ([\d,]+) target tokens each", report["updates per epoch"])
     assert updates
     assert int(updates[1]) == round(int(tokens[1].replace(",", "")) / 500)
-    assert told["updates to do"] == f"8, {8 / int(updates[1]):.1f} epochs"
-    assert told["vocabulary"] == "320"
+    assert report["updates to do"] == f"8, {8 / int(updates[1]):.1f} epochs"
+    assert report["vocabulary"] == "320"
     assert re.fullmatch(
         r"\d+ sentences of up to \d+ tokens: [\d,]+ MB, on CPU in fp32, 1 thread",
-        told["largest batch"],
+        report["largest batch"],
     )
-    assert re.fullmatch(r"0:00:0\d at \d\.\d\d s an update, validations not counted", told["time"])
+    assert re.fullmatch(
+        r"0:00:0\d at \d\.\d\d s an update, validations not counted", report["time"]
+    )
     assert list(tmp_path.iterdir()) == []
     assert mt(*command).code == 0
     assert mt(*command, "--dry-run").lines[5].endswith(" 0, 0.0 epochs")

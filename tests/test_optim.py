@@ -178,7 +178,7 @@ def test_a_restored_optimiser_goes_on_with_its_moments(kind: str) -> None:
 
 
 def test_settings_of_a_restored_optimiser_are_those_of_the_config() -> None:
-    """A run that goes on with another weight decay or other betas does so in earnest."""
+    """Resuming with another weight decay or other betas uses the new values."""
     model = tiny_model()
     saved = built(model, settings())
     step(model, saved, 1)

@@ -266,7 +266,7 @@ def test_a_list_inside_a_json_object_is_explained(tmp_path: Path, indent: int | 
 
 
 def test_json_of_columns_is_explained(tmp_path: Path) -> None:
-    """As pandas writes it unless told otherwise."""
+    """As pandas writes it by default."""
     write(tmp_path / "a.json", '{"de": {"0": "ja"}, "en": {"0": "yes"}}')
     assert "holds one object with the keys 'de', 'en'; a list of objects, " in message_of(
         tmp_path, "de", "en", path="a.json"

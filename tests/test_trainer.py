@@ -127,7 +127,7 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
     assert last <= 1.05 * first
 
 
-def test_time_left_is_told_from_the_updates_of_this_start(
+def test_time_left_is_estimated_from_the_updates_of_this_start(
     trainer_of: Callable[..., Trainer],
 ) -> None:
     """Not from ten hours of preparation and earlier starts: 20 quick updates are left."""

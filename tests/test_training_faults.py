@@ -31,10 +31,10 @@ from mt.training.update import Updater
 
 @pytest.fixture
 def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where training begins all the same."""
+    """Fail the test if training starts."""
 
     def ready(*_: Any) -> None:
-        raise AssertionError("training has begun")
+        raise AssertionError("training has started")
 
     monkeypatch.setattr(launch, "Trainer", ready)
 

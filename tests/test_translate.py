@@ -258,15 +258,15 @@ class Scripted:
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
         self.sources += [row[mask].tolist() for row, mask in zip(src, src_mask, strict=True)]
-        told = 0
+        position = 0
 
         def step(tokens: Tensor, _: Tensor) -> Tensor:
-            nonlocal told
+            nonlocal position
             logits = torch.zeros(*tokens.shape, 320)
-            ended = self.once and told >= len(self.says)
+            ended = self.once and position >= len(self.says)
             logits[..., EOS] = -30.0
-            logits[..., EOS if ended else self.says[told % len(self.says)]] = 30.0
-            told += 1
+            logits[..., EOS if ended else self.says[position % len(self.says)]] = 30.0
+            position += 1
             return logits
 
         return SimpleNamespace(step=step, keep=lambda rows: None)

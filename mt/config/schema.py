@@ -86,7 +86,7 @@ class _Strict(BaseModel):
 
 
 def _column_number(value: object) -> object:
-    """Accept 2 for the second column; True is no number of a column."""
+    """Accept 2 for the second column; True is not a column number."""
     is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     return str(value) if is_number else value
 

@@ -1,7 +1,7 @@
 """Read and write YAML as YAML 1.2 means it.
 
-PyYAML implements YAML 1.1, where an unquoted `no` is false, `010` is eight, `12:30` is 750, a date
-is no text, `1e-4` is no number, and the last of two equal keys silently wins.
+PyYAML implements YAML 1.1, where an unquoted `no` is false, `010` is eight, `12:30` is 750,
+`2026-01-31` is a date, `1e-4` is a string, and the last of two equal keys silently wins.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _train(
     config: Config, run_dir: Path, device: Device, fresh: bool, dry_run: bool, world: World
 ) -> Outcome:
     """Claim the run directory, prepare, resume, try the largest batches, and train."""
-    # A job that was restarted resumes what its first start has begun with --fresh.
+    # A restarted job resumes the run that its first start created with --fresh.
     fresh = world.on_main(lambda: fresh and not is_of_this_job(run_dir))
     # A run that resumes does not need train.init_from, which may be gone.
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))

@@ -52,9 +52,9 @@ class PreflightResult:
 def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> PreflightResult:
     """Run forward and backward on the largest batches of `epoch`, and translate; nothing changes.
 
-    `say` is told about each step, as they may take a minute. The memory that the optimiser will
-    need is held meanwhile. Raises ConfigError if the device has too little memory, in all ranks
-    alike.
+    `say` gets a message before each step, as one may take a minute. The memory that the optimiser
+    will need is held meanwhile. Raises ConfigError if the device has too little memory, in all
+    ranks alike.
     """
     updater = prepared.updater
 
