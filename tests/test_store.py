@@ -160,6 +160,18 @@ def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
     assert len(builds) == 2  # another weight has changed the order of the weights
 
 
+def test_a_weight_below_that_of_an_earlier_corpus_rebuilds_the_store(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """The last corpus outweighs b both times, but a only the first time."""
+    write(root / "b", [("fünf", "five")])
+    write(root / "c", [PAIRS[0]])
+    weights = {"a": 2.0, "b": 1.0}
+    assert build(root, tokenizer, "abc", weights=weights | {"c": 3.0}).kept == (2, 1, 1)
+    assert build(root, tokenizer, "abc", weights=weights | {"c": 1.5}).kept == (3, 1, 0)
+    assert len(builds) == 2
+
+
 def test_a_corpus_that_loses_most_pairs_as_duplicates_is_a_warning(
     root: Path, tokenizer: Tokenizer
 ) -> None:

@@ -84,8 +84,9 @@ def fingerprint_of(
         "tokenizer": tokenizer.fingerprint,
         "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
     }
-    if data.dedupe and (heavier := _heavier_than_before(sources)):
-        content["duplicates stay in"] = heavier
+    if data.dedupe and _heavier_than_before(sources):
+        numbers = range(len(sources))
+        content["duplicates stay in"] = sorted(numbers, key=lambda n: -sources[n].weight)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
