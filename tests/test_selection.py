@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,6 +64,17 @@ def test_patience_counts_once_bleu_is_above_noise() -> None:
     ]  # fmt: skip
     assert Criterion("nll", 10).counts_for_patience(-9.0)
     assert Criterion("chrf", 10).counts_for_patience(0.5)
+
+
+@pytest.mark.parametrize("metric", ["nll", "bleu"])
+def test_a_first_validation_of_nan_does_not_remain_the_best(metric: str) -> None:
+    """Finite weights may give a NaN, in fp16 for one."""
+    state = TrainState(step=1)
+    criterion = Criterion(metric, 1000)
+    for nll in (math.nan, math.nan, 3.0):
+        state.add_score(-nll if metric == "nll" else 0.0, nll, criterion)
+        state.step += 1
+    assert (state.best_step, state.best_nll) == (3, 3.0)
 
 
 # --- in a training ----------------------------------------------------------------------------

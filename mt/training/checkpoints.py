@@ -5,6 +5,7 @@ How a checkpoint is written and read is in `mt.model.checkpoint`.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -80,6 +81,9 @@ class TrainState:
 
     def add_score(self, score: float, nll: float, criterion: Criterion) -> None:
         """Record the validation of the current step, and whether it is the best so far."""
+        # NaN compares as neither better nor worse, so a first NaN would remain the best.
+        score = -math.inf if math.isnan(score) else score
+        nll = math.inf if math.isnan(nll) else nll
         self.scores[step_name(self.step)] = score
         if criterion.is_better(score, nll, self.best_score, self.best_nll):
             self.best_score = score
