@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 import torch
+from model_files import content_of, drop, empty, fill, flip, truncate
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -87,33 +88,6 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
         return folder
 
     return saved
-
-
-def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def drop(path: Path) -> None:
-    path.unlink()
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def fill(path: Path) -> None:
-    path.write_bytes(b"0123456789" * 100)
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from model_files import content_of, drop, empty, flip, truncate
 
 from mt.errors import CheckpointError
 from mt.model.checkpoint import checkpoints, read_meta, save_model_folder, step_name
@@ -37,29 +38,6 @@ def save(run_dir: Path) -> Save:
         return folder
 
     return saved
-
-
-def flip(path: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-
-
-def truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def drop(path: Path) -> None:
-    path.unlink()
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir: Path) -> None:
