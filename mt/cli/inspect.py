@@ -8,25 +8,15 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
-from mt.cli.options import Model, Settings, config_names
+from mt.cli.help import INPUT, OUTPUT, PanelCommand
+from mt.cli.options import Model, OptionalConfigName, Settings
 
 app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
 
 
 @app.command("model", cls=PanelCommand)
 def model(
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME",
-            help="config file, or the name of a shipped config",
-            autocompletion=config_names,
-            rich_help_panel=CONFIG,
-        ),
-    ] = None,
+    config: OptionalConfigName = None,
     model: Annotated[
         Path | None,
         typer.Option(

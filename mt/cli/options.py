@@ -17,17 +17,16 @@ def config_names() -> list[str]:
     return shipped_configs()
 
 
-ConfigName = Annotated[
-    str,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="NAME",
-        help="config file, or the name of a shipped config",
-        autocompletion=config_names,
-        rich_help_panel=CONFIG,
-    ),
-]
+_CONFIG = typer.Option(
+    "--config",
+    "-c",
+    metavar="NAME",
+    help="config file, or the name of a shipped config",
+    autocompletion=config_names,
+    rich_help_panel=CONFIG,
+)
+ConfigName = Annotated[str, _CONFIG]
+OptionalConfigName = Annotated[str | None, _CONFIG]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
