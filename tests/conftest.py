@@ -27,9 +27,11 @@ import pytest
 import yaml
 
 if TYPE_CHECKING:
+    from finetuning import Started
     from torch import Tensor
 
     from mt.config.schema import Config
+    from mt.model.checkpoint import LoadedModel
     from mt.training.trainer import Trainer
 
 # The same examples every time, and no judgement by the clock of a busy machine.
@@ -150,6 +152,69 @@ def tiny_run(
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
     return run
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny_run: Path) -> LoadedModel:
+    """The tiny model of `tiny_run`."""
+    from mt.model.checkpoint import load_model
+
+    return load_model(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[int]]]:
+    """Token ids of source and target, for each line of the test split."""
+    src, tgt = (
+        (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    )
+    tokenizer = loaded.tokenizer
+    return list(zip(tokenizer.encode_src(src), tokenizer.encode_tgt(tgt), strict=True))
+
+
+@pytest.fixture(scope="module")
+def base_of(
+    tiny_mapping: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Path]:
+    """`base_of(model={...})`: a run to fine-tune, of four updates, with changes to the config."""
+    from finetuning import base_runs
+
+    return base_runs(merged(merged(tiny_mapping, QUICK), NO_TEST), tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus to fine-tune on, with some other words."""
+    from finetuning import write_other_corpus
+
+    folder = tmp_path_factory.mktemp("other")
+    write_other_corpus(folder)
+    return folder
+
+
+@pytest.fixture
+def start_from(
+    tiny_mapping: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Started]:
+    """`start_from(base, {...}, train={...})`: fine-tune `base`, with changes to the config."""
+    from finetuning import Started
+
+    def started(base: Path | None, *changes: Mapping[str, Any], **sections: Any) -> Started:
+        init_from = {"train": {"init_from": base and str(base)}}
+        config = config_of(tiny_mapping, QUICK, NO_TEST, init_from, *changes, **sections)
+        return Started(config, tmp_path_factory.mktemp("started"))
+
+    return started
+
+
+@pytest.fixture
+def no_process_left() -> Iterator[None]:
+    """Terminate the processes that a failed test has left."""
+    from processes import stop_all
+
+    yield
+    stop_all()
 
 
 @pytest.fixture
@@ -300,6 +365,17 @@ def mt_command(*arguments: object) -> tuple[list[str], dict[str, str]]:
     return (
         [sys.executable, "-m", "mt", *map(str, arguments)],
         os.environ | {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+    )
+
+
+def open_pipes(command: list[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a command with stdin and stdout as pipes; stderr is dropped."""
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
 
 

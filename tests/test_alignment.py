@@ -21,29 +21,8 @@ from mt.decoding.alignment import (
 )
 from mt.errors import ConfigError
 from mt.model import cpu_ops, transformer
-from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_run: Path) -> LoadedModel:
-    return load_model(tiny_run)
-
-
-@pytest.fixture(scope="module")
-def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[int]]]:
-    sides = [
-        (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    ]
-    return list(
-        zip(
-            loaded.tokenizer.encode_src(sides[0]),
-            loaded.tokenizer.encode_tgt(sides[1]),
-            strict=True,
-        )
-    )
-
 
 # --- cross-attention ----------------------------------------------------------------------------
 

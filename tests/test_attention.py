@@ -15,15 +15,10 @@ from conftest import Mt, refused
 from mt.data.batches import collate
 from mt.decoding.attention import KINDS, attention_maps, merged, read_attention
 from mt.evaluation.attention_map import as_text, chosen, save_picture
-from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import choose_device
 
 SENTENCE = "eins zwei drei acht"
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_run: Path) -> LoadedModel:
-    return load_model(tiny_run)
 
 
 # --- the weights ------------------------------------------------------------------------------

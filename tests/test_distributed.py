@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from processes import (
     free_port,
     shortened,
     start,
-    stop_all,
     tensors_of,
     torchrun,
     trained,
@@ -43,18 +42,12 @@ from mt.runtime.distributed import World, world_from_environment
 from mt.training.validation import interleaved, score_tests
 
 Mapped = Mapping[str, Mapping[str, Any]]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 @pytest.fixture(scope="module")
 def settings(tiny_mapping: Mapped) -> dict[str, Any]:
     return distributed_settings(tiny_mapping)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Terminate the processes that a failed test has left."""
-    yield
-    stop_all()
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from processes import (
     ranks_below,
     start,
     state_of,
-    stop_all,
     tensors_of,
     torchrun,
     trained,
@@ -37,18 +36,12 @@ from mt.data.tokenizer import Tokenizer
 from mt.model import checkpoint
 
 Mapped = Mapping[str, Mapping[str, Any]]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 @pytest.fixture(scope="module")
 def settings(tiny_mapping: Mapped) -> dict[str, Any]:
     return distributed_settings(tiny_mapping)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Terminate the processes that a failed test has left."""
-    yield
-    stop_all()
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from processes import (
     command_of,
     distributed_settings,
     shortened,
-    stop_all,
     trained,
 )
 
@@ -28,18 +27,12 @@ from mt.runtime.distributed import World, process_group
 from mt.training.launch import agree_on_devices
 
 Mapped = Mapping[str, Mapping[str, Any]]
+pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 @pytest.fixture(scope="module")
 def settings(tiny_mapping: Mapped) -> dict[str, Any]:
     return distributed_settings(tiny_mapping)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """Terminate the processes that a failed test has left."""
-    yield
-    stop_all()
 
 
 @pytest.mark.parametrize("there", ["nothing", "another run"])

@@ -21,11 +21,16 @@ from mt.training import dry_run
 from mt.training.launch import train
 
 
+def train_command(config: Path, run_dir: Path) -> list[object]:
+    """Arguments of `mt` that train on the CPU."""
+    return ["train", "-c", config, "--run-dir", run_dir, "--device", "cpu"]
+
+
 def test_a_dry_run_says_what_a_run_would_be(
     tiny_config: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
     run = tmp_path / "run"
-    command = ["train", "-c", tiny_config, "--run-dir", run, "--device", "cpu"]
+    command = train_command(tiny_config, run)
     ended = mt(*command, "--dry-run")
     assert ended.code == 0
     report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
@@ -87,17 +92,7 @@ def test_a_dry_run_leaves_a_run_as_it_is(
     settings: list[str], left: str, tiny_config: Path, tmp_path: Path, mt: Mt
 ) -> None:
     run = tmp_path / "run"
-    command = [
-        "train",
-        "-c",
-        tiny_config,
-        "--run-dir",
-        run,
-        "--device",
-        "cpu",
-        "--set",
-        "data.test=null",
-    ]
+    command = [*train_command(tiny_config, run), "--set", "data.test=null"]
     assert mt(*command).code == 0
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 9, "nll": 1}\n')  # as a crash leaves it
@@ -117,17 +112,7 @@ def test_a_dry_run_leaves_a_run_as_it_is(
 def test_a_dry_run_fails_where_a_start_would(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
     """In the same words, about the same folder."""
     run = tmp_path / "run"
-    command = [
-        "train",
-        "-c",
-        tiny_config,
-        "--run-dir",
-        run,
-        "--device",
-        "cpu",
-        "--set",
-        "data.test=null",
-    ]
+    command = [*train_command(tiny_config, run), "--set", "data.test=null"]
     assert mt(*command, "--set", "train.max_steps=1", "--set", "data.valid=null").code == 0
     other = [*command, "--set", "tokenizer.vocab_size=300"]
     before = content(tmp_path)

@@ -14,15 +14,10 @@ from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
 from mt.errors import ConfigError
-from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_run: Path) -> LoadedModel:
-    return load_model(tiny_run)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import Mt, config_of, merged, refused
-from finetuning import QUICK, SPLIT, Started, base_runs, on, write_other_corpus
+from finetuning import QUICK, SPLIT, Started, on
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
@@ -30,39 +30,15 @@ def settings(tiny_mapping: Mapped) -> Mapped:
     return merged(tiny_mapping, QUICK)
 
 
-@pytest.fixture(scope="module")
-def base_of(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    return base_runs(settings, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("other")
-    write_other_corpus(folder)
-    return folder
-
-
-@pytest.fixture
-def start(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Started]:
-    """`start(base, {...}, train={...})`: fine-tune `base` with changes to the tiny config."""
-
-    def started(base: Path | None, *changes: Mapped, **sections: Any) -> Started:
-        init_from = {"train": {"init_from": base and str(base)}}
-        config = config_of(settings, init_from, *changes, **sections)
-        return Started(config, tmp_path_factory.mktemp("started"))
-
-    return started
-
-
 # --- the same vocabulary ----------------------------------------------------------------------
 
 
 def test_before_the_first_update_it_scores_as_the_other_model(
-    tiny_run: Path, start: Callable[..., Started], mt: Mt, tiny_corpus: Path
+    tiny_run: Path, start_from: Callable[..., Started], mt: Mt, tiny_corpus: Path
 ) -> None:
     """With another seed and corpus: the same scores to the last digit, the same vocabulary."""
     short = {"data": {"train": [{"src": "valid.src", "tgt": "valid.tgt"}]}, "run": {"seed": 9}}
-    started = start(tiny_run, short, train={"ema": 0.9, "max_steps": 400})
+    started = start_from(tiny_run, short, train={"ema": 0.9, "max_steps": 400})
     started.trainer.save()
     texts = ["--src", tiny_corpus / "test.src", "--tgt", tiny_corpus / "test.tgt", "--json"]
     before = mt("score", "--model", tiny_run, *texts)
@@ -91,7 +67,7 @@ def test_before_the_first_update_it_scores_as_the_other_model(
 def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
     way: str,
     base_of: Callable[..., Path],
-    start: Callable[..., Started],
+    start_from: Callable[..., Started],
     tmp_path: Path,
     monkeypatch: Any,
 ) -> None:
@@ -105,7 +81,7 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
     elif way == "relative path":
         monkeypatch.chdir(base.parent)
         init_from = Path("run")
-    started = start(init_from)
+    started = start_from(init_from)
     assert started.base is not None
     expected = checkpoint.load_weights(base / "checkpoints" / "last")
     weights = checkpoint.weights_of(started.trainer.updater.model)
@@ -114,10 +90,12 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
 
 
 def test_dropout_and_training_may_differ(
-    base_of: Callable[..., Path], start: Callable[..., Started]
+    base_of: Callable[..., Path], start_from: Callable[..., Started]
 ) -> None:
     """They change neither the shape nor the meaning of a weight."""
-    started = start(base_of(), model={"dropout": 0.3, "max_positions": 48}, optim={"peak_lr": 1e-4})
+    started = start_from(
+        base_of(), model={"dropout": 0.3, "max_positions": 48}, optim={"peak_lr": 1e-4}
+    )
     assert started.trainer.updater.model.config.dropout == 0.3
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import config_of, merged
-from finetuning import EMBEDDINGS, QUICK, SPLIT, Started, base_runs, write_other_corpus
+from finetuning import EMBEDDINGS, QUICK, SPLIT, Started
 
 from mt.data.loader import Prefetcher
 from mt.errors import ConfigError
@@ -26,30 +26,6 @@ SUBLAYERS = ["self_attention", "cross_attention", "feed_forward"]
 @pytest.fixture(scope="module")
 def settings(tiny_mapping: Mapped) -> Mapped:
     return merged(tiny_mapping, QUICK)
-
-
-@pytest.fixture(scope="module")
-def base_of(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    return base_runs(settings, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("other")
-    write_other_corpus(folder)
-    return folder
-
-
-@pytest.fixture
-def start(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Started]:
-    """`start(base, {...}, train={...})`: fine-tune `base` with changes to the tiny config."""
-
-    def started(base: Path | None, *changes: Mapped, **sections: Any) -> Started:
-        init_from = {"train": {"init_from": base and str(base)}}
-        config = config_of(settings, init_from, *changes, **sections)
-        return Started(config, tmp_path_factory.mktemp("started"))
-
-    return started
 
 
 # --- frozen parts -----------------------------------------------------------------------------
@@ -86,10 +62,10 @@ NAMES = {
     ids="+".join,
 )
 def test_only_frozen_weights_stay_as_they_are(
-    parts: list[str], start: Callable[..., Started]
+    parts: list[str], start_from: Callable[..., Started]
 ) -> None:
     """After three updates with weight decay and averaging; frozen weights get no gradient."""
-    started = start(
+    started = start_from(
         None, SEPARATE, train={"freeze": parts, "ema": 0.5}, optim={"weight_decay": 0.1}
     )
     before = started.weights()
@@ -132,8 +108,8 @@ def train_updates(trainer: Trainer, count: int) -> None:
                 return
 
 
-def test_tied_matrices_are_frozen_together(start: Callable[..., Started]) -> None:
-    started = start(None, train={"freeze": EMBEDDINGS})
+def test_tied_matrices_are_frozen_together(start_from: Callable[..., Started]) -> None:
+    started = start_from(None, train={"freeze": EMBEDDINGS})
     before = started.weights()
     train_updates(started.trainer, 2)
     after = started.weights()

@@ -13,30 +13,10 @@ from conftest import Mt, refused, write_lines
 
 from mt.decoding.inference import Inference
 from mt.decoding.scoring import ForcedDecoder
-from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_run: Path) -> LoadedModel:
-    return load_model(tiny_run)
-
-
-@pytest.fixture(scope="module")
-def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[int]]]:
-    sides = [
-        (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    ]
-    return list(
-        zip(
-            loaded.tokenizer.encode_src(sides[0]),
-            loaded.tokenizer.encode_tgt(sides[1]),
-            strict=True,
-        )
-    )
 
 
 # --- log-probabilities --------------------------------------------------------------------------

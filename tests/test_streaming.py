@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, mt_command, refused
+from conftest import Mt, mt_command, open_pipes, refused
 
 from mt.decoding import progress
 from mt.decoding.progress import Progress
@@ -71,13 +71,7 @@ def test_a_fault_of_the_input_comes_through() -> None:
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
     """A client that sends the next line only when it has read the answer to the last one."""
     command, environment = mt_command("translate", "-m", tiny_run, "--max-wait", 0.05)
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with open_pipes(command, environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         answers = []

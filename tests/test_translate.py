@@ -25,15 +25,10 @@ from mt.decoding.streaming import open_output, write_lines
 from mt.decoding.tally import LineNumbers
 from mt.decoding.translate import Translation, Translator
 from mt.errors import ConfigError
-from mt.model.checkpoint import LoadedModel, load_model
+from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny_run: Path) -> LoadedModel:
-    return load_model(tiny_run)
 
 
 @pytest.fixture(scope="module")

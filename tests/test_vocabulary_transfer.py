@@ -9,43 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import config_of, merged
-from finetuning import QUICK, SPLIT, Started, base_runs, on, write_other_corpus
+from finetuning import SPLIT, Started, on
 from sentencepiece import SentencePieceProcessor
 
 from mt.model.checkpoint import load_model
 from mt.training.finetune import _match_rows
 
 Mapped = Mapping[str, Any]
-
-
-@pytest.fixture(scope="module")
-def settings(tiny_mapping: Mapped) -> Mapped:
-    return merged(tiny_mapping, QUICK)
-
-
-@pytest.fixture(scope="module")
-def base_of(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    return base_runs(settings, tmp_path_factory)
-
-
-@pytest.fixture(scope="module")
-def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("other")
-    write_other_corpus(folder)
-    return folder
-
-
-@pytest.fixture
-def start(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Started]:
-    """`start(base, {...}, train={...})`: fine-tune `base` with changes to the tiny config."""
-
-    def started(base: Path | None, *changes: Mapped, **sections: Any) -> Started:
-        init_from = {"train": {"init_from": base and str(base)}}
-        config = config_of(settings, init_from, *changes, **sections)
-        return Started(config, tmp_path_factory.mktemp("started"))
-
-    return started
 
 
 def pieces_of(run_dir: Path, side: str = "") -> list[str]:
@@ -106,12 +76,12 @@ def test_rows_follow_their_pieces(
     now: Mapped,
     model: Mapped,
     base_of: Callable[..., Path],
-    start: Callable[..., Started],
+    start_from: Callable[..., Started],
     other_corpus: Path,
 ) -> None:
     base = base_of(tokenizer=before, model=model)
-    tuned = start(base, on(other_corpus, **now), model=model)
-    alone = start(None, on(other_corpus, **now), model=model, train={"new_vocabulary": False})
+    tuned = start_from(base, on(other_corpus, **now), model=model)
+    alone = start_from(None, on(other_corpus, **now), model=model, train={"new_vocabulary": False})
     old = dict(load_model(base).model.named_parameters(remove_duplicate=False))
     new = tuned.weights()
     fresh = alone.weights()
@@ -150,12 +120,12 @@ def test_rows_follow_their_pieces(
 
 
 def test_a_piece_that_no_old_piece_spells_stays_random(
-    base_of: Callable[..., Path], start: Callable[..., Started], other_corpus: Path
+    base_of: Callable[..., Path], start_from: Callable[..., Started], other_corpus: Path
 ) -> None:
     """The old vocabulary has no byte pieces; the 256 new ones have no text to spell."""
     base = base_of(tokenizer={"byte_fallback": False, "vocab_size": 60})
-    tuned = start(base, on(other_corpus))
-    alone = start(None, on(other_corpus), train={"new_vocabulary": False})
+    tuned = start_from(base, on(other_corpus))
+    alone = start_from(None, on(other_corpus), train={"new_vocabulary": False})
     ours = pieces_of(tuned.run_dir)
     name = "tgt_embedding.tokens.weight"
     for piece in ("<0x00>", "<0xFF>", "ω"):
@@ -167,16 +137,16 @@ def test_a_piece_that_no_old_piece_spells_stays_random(
 
 
 def test_learned_positions_are_cut_or_extended(
-    base_of: Callable[..., Path], start: Callable[..., Started]
+    base_of: Callable[..., Path], start_from: Callable[..., Started]
 ) -> None:
     model = {"positions": "learned"}
     base = base_of(model=model)
     old = load_model(base).model.src_embedding.positions
     name = "src_embedding.positions"
-    fewer = start(base, model=model | {"max_positions": 40})
+    fewer = start_from(base, model=model | {"max_positions": 40})
     assert torch.equal(fewer.weights()[name], old[:40])
     assert not any("positions" in line for line in fewer.log)
-    more = start(base, model=model | {"max_positions": 80})
+    more = start_from(base, model=model | {"max_positions": 80})
     assert torch.equal(more.weights()[name][:64], old)
     assert more.weights()[name][64:].abs().min() > 0
     assert f"{name}: positions from 64 on stay random, max_positions was 64" in more.log

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, mt_command, refused
+from conftest import Mt, mt_command, open_pipes, refused
 
 from mt.decoding.options import Sampling, SearchOptions
 from mt.decoding.translate import batch_cuts, load_translator
@@ -158,13 +157,7 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
     """Even if it is killed. With two threads before the fork, as outside of tests."""
     command, environment = mt_command("translate", "-m", tiny_run, "--workers", 2)
     environment["OMP_NUM_THREADS"] = "2"
-    with subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with open_pipes(command, environment) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"eins\n")
