@@ -117,6 +117,7 @@ optim:
         ),
         ("train: {ema: 0}", "train.ema: must be above 0, found 0"),
         ("decode: {beam_size: 1e7}", "decode.beam_size: must be at most 1,000,000, found 10000000"),
+        ("decode: {length_penalty: 200}", "decode.length_penalty: must be at most 100, found 200"),
         ("model: {d_model: 5120000}", "model.d_model: must be at most 131,072, found 5120000"),
         (
             "model: {n_encoder_layers: 6e3}",

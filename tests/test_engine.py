@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import Mt, refused
+from conftest import Mt
 
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
@@ -60,7 +60,8 @@ def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) 
         assert str(caught.value).startswith("decoding: a batch of 2 sentences with 2 hypotheses")
 
 
-def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path) -> None:
-    assert refused(mt("translate", "-m", tiny_run, "--length-penalty", 200)) == (
-        "--length-penalty (decode.length_penalty): must be at most 100, found 200; 0 to 2 is usual"
-    )
+@pytest.mark.parametrize("command", ["translate", "score --src a --tgt b"])
+def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path, command: str) -> None:
+    ended = mt(*command.split(), "-m", tiny_run, "--length-penalty", 200)
+    assert ended.code == 2
+    assert "Invalid value for '--length-penalty': " in ended.err

@@ -100,7 +100,7 @@ LengthPenalty = Annotated[
     typer.Option(
         "--length-penalty",
         min=0,
-        max=1000,
+        max=100,
         metavar="A",
         help="divide log-probabilities by length^A; higher favours longer outputs",
         show_default="the model's config",

@@ -48,6 +48,8 @@ Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_i
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
+# A length to a higher power may be beyond the range of floats.
+Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
@@ -289,7 +291,7 @@ class DecodeConfig(_Strict):
     """The search for translations, in validation and as default of mt translate."""
 
     beam_size: Length = _key(5, "hypotheses kept per sentence; 1 means greedy search")
-    length_penalty: Coefficient = _key(1.0, "a in log-probability / length^a, eos counted")
+    length_penalty: Penalty = _key(1.0, "a in log-probability / length^a, eos counted")
     max_len_factor: Coefficient = _key(2.0, "longest output, in tokens per source token")
     max_len_extra: Length = _key(10, "tokens added to that limit")
 

@@ -25,9 +25,6 @@ from mt.runtime.memory import is_out_of_memory, peak_memory_mb
 
 Ids = Sequence[int]
 
-# A length to a higher power may be beyond the range of floats.
-LARGEST_PENALTY = 100
-
 
 class IncrementalModel(Protocol):
     """A model, or several, that can decode token by token (`Inference`, `Ensemble`)."""
@@ -64,12 +61,6 @@ class TorchEngine:
 
     def __post_init__(self) -> None:
         """Check that the options fit together."""
-        penalty = self.decode.length_penalty
-        if penalty > LARGEST_PENALTY:
-            raise ConfigError(
-                f"--length-penalty (decode.length_penalty): must be at most {LARGEST_PENALTY}, "
-                f"found {penalty:g}; 0 to 2 is usual"
-            )
         beam_size = self.decode.beam_size
         if self.n_best > beam_size and self.sampling is None:
             raise ConfigError(
