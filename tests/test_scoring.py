@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -13,10 +14,21 @@ from conftest import Mt, refused, write_lines
 
 from mt.decoding.inference import Inference
 from mt.decoding.scoring import ForcedDecoder
+from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 
 CPU = Device(torch.device("cpu"), "fp32")
+
+
+def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
+    decoder = ForcedDecoder(Inference(loaded.model, CPU))
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 PB")
+    with (
+        mock.patch.object(decoder.inference.model, "encode", side_effect=error),
+        pytest.raises(ConfigError, match=r"^scoring: a batch of 2 .* of CPU: .* --batch-tokens$"),
+    ):
+        decoder.score([([9], [10]), ([9, 10], [10])])
 
 
 # --- log-probabilities --------------------------------------------------------------------------

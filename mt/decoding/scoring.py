@@ -24,9 +24,10 @@ from mt.data.tokenizer import Tokenizer
 from mt.decoding.alignment import cross_attention, parse_heads, word_links
 from mt.decoding.inference import Inference
 from mt.decoding.tally import LineNumbers
-from mt.errors import DataError
+from mt.errors import ConfigError, DataError
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
+from mt.runtime.memory import is_out_of_memory, peak_memory_mb
 
 # Padded tokens of a batch. On a CPU the logits, (tokens, V) in fp32, need most of the memory.
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
@@ -68,6 +69,7 @@ class ForcedDecoder:
         """Score each pair, in order.
 
         Without `log_probs` only the attention is computed; each of them takes a pass of its own.
+        Raises ConfigError if the memory is too small for a batch.
         """
         lengths = np.array([max(len(src), len(tgt)) + 1 for src, tgt in pairs], np.int64)
         order = np.argsort(-lengths, kind="stable")
@@ -75,7 +77,18 @@ class ForcedDecoder:
         scores = [ForcedScores() for _ in pairs]
         if len(order):
             for rows in np.split(order, batch_ends(lengths[order], self.batch_tokens)[:-1]):
-                batch_scores = self._score_batch([pairs[row] for row in rows], log_probs)
+                try:
+                    batch_scores = self._score_batch([pairs[row] for row in rows], log_probs)
+                except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+                    if not is_out_of_memory(error):
+                        raise
+                    device = self.inference.device
+                    raise ConfigError(
+                        f"scoring: a batch of {len(rows):,} with the longest side of "
+                        f"{lengths[rows].max():,} tokens does not fit into the memory of "
+                        f"{device.type.upper()}: {peak_memory_mb(device):,.0f} MB were in use. "
+                        "Lower --batch-tokens"
+                    ) from error
                 for row, one in zip(rows, batch_scores, strict=True):
                     scores[row] = one
         return scores
