@@ -122,6 +122,16 @@ def test_a_newer_format_is_not_taken_for_damage(save: Save, run_dir: Path) -> No
     )
 
 
+def test_a_format_that_never_existed_is_damage(save: Save) -> None:
+    folder = save(1)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps(meta | {"format": 0}))
+    with pytest.raises(
+        CheckpointError, match=r"not a complete model folder \(meta.json: format 0\)"
+    ):
+        read_meta(folder, [])
+
+
 def test_prune_keeps_the_named_checkpoints(save: Save, run_dir: Path) -> None:
     for step in (1, 2, 3, 4):
         save(step)

@@ -36,6 +36,7 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, tiny_run: Path, tmp_
     for name, weight in load_weights(tmp_path / "mean").items():
         assert weight.allclose((second[name] + third[name]) / 2, atol=1e-7)
     for arguments, message in (
+        ([], f"{run}: --last 5 (the default) checkpoints asked for, the run keeps 4 in all; "),
         (
             ["--best", 4],
             f"{run}: --best 4 checkpoints asked for, the run keeps 3 with a score; ask for fewer, ",

@@ -47,5 +47,5 @@ def average(
 
     if last and best:
         raise ConfigError("--last, --best: give one of them, not both")
-    steps = average_run(run_dir, best or last or 5, output, by_score=best is not None)
+    steps = average_run(run_dir, best or last, output, by_score=best is not None)
     say(f"the mean of {len(steps)} checkpoints (updates {steps}) is in {output}")

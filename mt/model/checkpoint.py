@@ -204,6 +204,8 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
                 f"{folder}: was written by a newer mt (format {meta['format']}, this version reads "
                 f"up to {FORMAT}); install that version"
             )
+        if meta["format"] < 1:
+            raise ValueError(f"format {meta['format']}")
         for name in names:
             if sha256_of(folder / name) != meta["sha256"].get(name):
                 raise DamagedError(
@@ -328,16 +330,21 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in weights.items()}
 
 
-def average_run(run_dir: Path, count: int, output: Path, by_score: bool = False) -> list[int]:
+def average_run(
+    run_dir: Path, count: int | None, output: Path, by_score: bool = False
+) -> list[int]:
     """Write the average of a run's newest (`by_score`: best) `count` checkpoints to `output`.
 
-    Returns their updates. Raises CheckpointError if the run keeps fewer, or if `output` exists.
+    `count` None is 5. Returns their updates. Raises CheckpointError if the run keeps fewer, or if
+    `output` exists.
     """
     folders = checkpoints(run_dir)
     if not folders:
         found = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
         raise CheckpointError(f"{run_dir}: must be a run directory; {found}")
     metas = {folder: read_meta(folder, []) for folder in folders}
+    by_default = " (the default)" if count is None else ""
+    count = 5 if count is None else count
     if by_score:
         scored = [folder for folder in folders if metas[folder].get("score") is not None]
         # The sort is stable: of equal scores the earlier checkpoint comes first, as in training.
@@ -352,8 +359,8 @@ def average_run(run_dir: Path, count: int, output: Path, by_score: bool = False)
         key = "keep_last"
     if len(chosen) < count:
         raise CheckpointError(
-            f"{run_dir}: {asked} checkpoints asked for, the run keeps {len(chosen)} {kept}; "
-            f"ask for fewer, or train with a larger train.{key}"
+            f"{run_dir}: {asked}{by_default} checkpoints asked for, the run keeps {len(chosen)} "
+            f"{kept}; ask for fewer, or train with a larger train.{key}"
         )
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
