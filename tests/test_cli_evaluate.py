@@ -97,11 +97,11 @@ BOTH = "evaluate: --hyp names a finished translation, --model and --src make a n
         ("--model m --src nowhere --ref b", "--src: there is no file"),
         (
             "--hyp a --ref b --metrics bleu,comet",
-            "metrics: choose among bleu, chrf, ter, found comet; correct the list",
+            "--metrics: choose among bleu, chrf, ter, found comet; correct the list",
         ),
         (
             "--hyp a --ref b --metrics ,",
-            "metrics: choose among bleu, chrf, ter, found none; correct the list",
+            "--metrics: choose among bleu, chrf, ter, found none; correct the list",
         ),
         ("--hyp none --ref none", "hypotheses: nothing to score, found 0 lines"),
         (

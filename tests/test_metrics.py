@@ -199,7 +199,7 @@ def test_unknown_metrics_are_listed_with_the_known_ones() -> None:
     with pytest.raises(DataError) as error:
         score_corpus([REF], [[REF]], metrics=["bleu", "comet", "BLUE"])
     assert str(error.value) == (
-        "metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list"
+        "--metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list"
     )
     with pytest.raises(DataError, match="found none"):
         score_corpus([REF], [[REF]], metrics=[])

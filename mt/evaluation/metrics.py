@@ -55,7 +55,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
     unknown = [name for name in metrics if name not in METRICS]
     if unknown or not metrics:
         raise DataError(
-            f"metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
+            f"--metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
             "correct the list"
         )
 
