@@ -390,3 +390,15 @@ def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(devices, "_has_int8", lambda: True)
     chosen = choose_device("cpu", "int8", said.append)
     assert (chosen.precision, chosen.dtype, len(said)) == ("int8", torch.float32, 1)
+
+
+def test_a_cpu_without_enough_memory_is_one_message() -> None:
+    """torch's allocator for CPUs raises a plain RuntimeError."""
+    cpu = Device(torch.device("cpu"), "fp32")
+    with (
+        pytest.raises(ConfigError, match=r"^the memory of CPU in fp32.* is too small: "),
+        memory.explain_out_of_memory(cpu),
+    ):
+        torch.empty(2**60)
+    with pytest.raises(RuntimeError, match="other"), memory.explain_out_of_memory(cpu):
+        raise RuntimeError("other")

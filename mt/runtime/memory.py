@@ -95,7 +95,9 @@ def explain_out_of_memory(device: Device) -> Iterator[None]:
     """Turn an out-of-memory error while training into a ConfigError with a remedy."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+        if not is_out_of_memory(error):
+            raise
         raise ConfigError(
             f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in "
             "use. Lower batch.tokens_per_batch (tokens_per_update keeps the training the same), or "
