@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,9 +16,14 @@ from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
-from mt.evaluation.metrics import score_corpus
+from mt.evaluation.metrics import Score, score_corpus
+from mt.model.checkpoint import find_model, load_model
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World
 from mt.training import validation
 from mt.training.launch import train
+from mt.training.runlog import RunLog
+from mt.training.signals import Signals
 
 JAPANESE = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]
 NEARLY = ["吾輩は犬である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]
@@ -174,3 +180,41 @@ def test_a_tokenizer_that_is_not_installed_is_refused_before_training(
     with pytest.raises(ConfigError, match=r"pip install 'sacrebleu\[ja\]'"):
         train(config, tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
+
+
+@dataclass(frozen=True)
+class WithAnswers(World):
+    """A world in which `on_main` returns the given answers of rank 0, one after the other."""
+
+    answers: Iterator[Any] = field(default_factory=lambda: iter(()))
+
+    def on_main(self, call: Callable[[], Any]) -> Any:
+        return next(self.answers)
+
+    def main_first(self, create: Callable[[], Any], load: Callable[[], Any]) -> Any:
+        return create()
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> None:
+    """Ranks that score with another tokenizer would not agree on the best model."""
+    loaded = load_model(find_model(tiny_run))
+    config = config_of(
+        loaded.config.model_dump(),
+        data={"test": [{"src": "valid.src", "tgt": "valid.tgt"}]},
+        train={"bleu_tokenize": "ja-mecab"},
+    )
+    assert config.data.valid is not None
+    text = validation.read_text(config, config.data.valid, "data.valid")
+    score = Score("BLEU", 12.3, "of rank 0")
+    device = choose_device("cpu", "fp32")
+    world = WithAnswers(answers=iter(("ja-mecab", text, [score])))
+    with RunLog(tmp_path, 1) as log:
+        valid = validation.Validation(
+            config, config.data.valid, tmp_path, loaded.tokenizer, log, world
+        )
+        assert valid.bleu_tokenizer == "ja-mecab"
+        assert valid.evaluate(loaded.model, device, world, Signals()).bleu == score
+    world = WithAnswers(answers=iter(("ja-mecab", text, [score])))
+    scored = validation.score_tests(config, loaded.model, loaded.tokenizer, device, world, set())
+    assert list(scored) == [("valid.src", score)]

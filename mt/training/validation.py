@@ -98,8 +98,9 @@ class Validation:
         self.run_dir = run_dir
         self.tokenizer = tokenizer
         self.log = log
-        self.bleu_tokenizer = choose_tokenizer(
-            config.data.tgt_lang, config.train.bleu_tokenize, log.say
+        # Rank 0 alone scores: the tokenizer may not be installed on the other machines.
+        self.bleu_tokenizer = world.on_main(
+            lambda: choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize, log.say)
         )
         self._notes: set[str] = set()  # on scores, reported once each
         self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
@@ -138,7 +139,9 @@ class Validation:
         nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
         outputs = interleaved([outputs for _, outputs in shards])
         metrics = ["bleu", "chrf"] if self.config.train.metric == "chrf" else ["bleu"]
-        bleu, *others = score_corpus(outputs, [self.ref], metrics, self.bleu_tokenizer)
+        bleu, *others = world.on_main(
+            lambda: score_corpus(outputs, [self.ref], metrics, self.bleu_tokenizer)
+        )
         self._report_note(bleu)
         return ValidationResult(nll, bleu, outputs, *others)
 
@@ -216,17 +219,19 @@ def score_tests(
 ) -> Iterator[tuple[str, Score]]:
     """BLEU on each text of `data.test` whose name is not in `done`.
 
-    Rank 0 reads the texts, and each rank translates a shard of the sentences.
+    Rank 0 reads the texts and scores, and each rank translates a shard of the sentences.
     """
     tests = config.data.test
-    tokenize = choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)
+    language = config.data.tgt_lang
+    tokenize = world.on_main(lambda: choose_tokenizer(language, config.train.bleu_tokenize))
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         if name in done:
             continue
         src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
         lines = src[world.rank :: world.size]
         shards = world.all_gather(translate(config, model, tokenizer, device, lines))
-        (score,) = score_corpus(interleaved(shards), [ref], ["bleu"], tokenize)
+        outputs = interleaved(shards)
+        (score,) = world.on_main(partial(score_corpus, outputs, [ref], ["bleu"], tokenize))
         yield name, score
 
 
