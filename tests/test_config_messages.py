@@ -228,6 +228,8 @@ optim:
         ),
         ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long or keys too deep"),
+        ("a: !!bool b", "not valid YAML: a value that does not fit its !!tag; remove it"),
+        ("a: !!int ''", "not valid YAML: a value that does not fit its !!tag; remove it"),
         ("a: &a [*a]", "not valid YAML: a number too long or keys too deep"),
     ],
 )

@@ -77,6 +77,15 @@ def test_a_first_validation_of_nan_does_not_remain_the_best(metric: str) -> None
     assert (state.best_step, state.best_nll) == (3, 3.0)
 
 
+def test_small_losses_do_not_add_up() -> None:
+    """BLEU falls by less than the resolution each time while the nll falls too."""
+    state = TrainState(step=1)
+    for i in range(100):
+        state.add_score(30 - 0.09 * i, 3 - i / 1000, BLEU)
+        state.step += 1
+    assert (state.best_step, state.best_score) == (2, 29.91)
+
+
 # --- in a training ----------------------------------------------------------------------------
 
 VALIDATIONS = {"max_steps": 6, "valid_every": 1, "patience": 2, "keep_last": 1, "log_every": 6}

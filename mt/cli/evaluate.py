@@ -206,11 +206,11 @@ def evaluate(
         sources = _read(src, "--src")
         check_counts({f"--src {src}": sources, **references})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
-        tgt_lang, tokenize = _scoring_of(model, tgt_lang, tokenize)
-        bleu_tokenizer = choose_tokenizer(tgt_lang, tokenize, say)
         with load_translator(
             [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=say
         ) as translator:
+            tgt_lang, tokenize = _scoring_of(model, tgt_lang, tokenize)
+            bleu_tokenizer = choose_tokenizer(tgt_lang, tokenize, say)
             outputs = {str(model): [one.texts[0] for one in translator.translate(sources)]}
         say(translator.tally.summary())
     _print_scores(

@@ -86,6 +86,9 @@ def parse(text: str) -> Any:
         raise ValueError(f"line {line}: not valid YAML: a control character; remove it") from None
     except (ValueError, RecursionError):
         raise ValueError("not valid YAML: a number too long or keys too deep") from None
+    except (AttributeError, IndexError, KeyError, TypeError):
+        # PyYAML's constructors do not check what stands behind an explicit tag.
+        raise ValueError("not valid YAML: a value that does not fit its !!tag; remove it") from None
 
 
 def read(path: Path) -> Any:

@@ -52,6 +52,7 @@ class TrainState:
     best_score: float | None = None  # of `train.metric`, higher is better
     best_nll: float | None = None  # of the best one; version 0.1 did not record it
     best_step: int | None = None
+    highest_score: float | None = None  # the best one may tie with it at a lower nll
     bad_validations: int = 0  # since the best one
     seconds: float = 0.0  # of training, over all starts
     tokens: int = 0  # target tokens trained on
@@ -85,13 +86,16 @@ class TrainState:
         score = -math.inf if math.isnan(score) else score
         nll = math.inf if math.isnan(nll) else nll
         self.scores[step_name(self.step)] = score
-        if criterion.is_better(score, nll, self.best_score, self.best_nll):
+        if criterion.is_better(score, nll, self.best_score, self.best_nll, self.highest_score):
             self.best_score = score
             self.best_nll = nll
             self.best_step = self.step
             self.bad_validations = 0
         elif criterion.counts_for_patience(self.best_score):
             self.bad_validations += 1
+        self.highest_score = max(
+            score, -math.inf if self.highest_score is None else self.highest_score
+        )
 
     def forget_scores(self) -> None:
         """Drop all scores, and with them the best one."""
@@ -99,6 +103,7 @@ class TrainState:
         self.best_score = None
         self.best_nll = None
         self.best_step = None
+        self.highest_score = None
         self.bad_validations = 0
 
 

@@ -45,21 +45,30 @@ class Criterion:
         return NOISE_BLEU if self.metric == "bleu" else float("-inf")
 
     def is_better(
-        self, score: float, nll: float, best_score: float | None, best_nll: float | None
+        self,
+        score: float,
+        nll: float,
+        best_score: float | None,
+        best_nll: float | None,
+        highest_score: float | None = None,
     ) -> bool:
         """Whether a validation is better than the best one so far.
 
         Differences below the resolution, or both below the noise, go by nll. Version 0.1 did not
         record the nll of the best one (None): then only a higher score is better.
+        `highest_score` of all validations keeps many small losses from adding up: a tie must also
+        be one with it.
         """
         if best_score is None:
             return True
         if best_nll is None:
             return score > best_score
-        both_noise = max(score, best_score) <= self.noise
-        if both_noise or abs(score - best_score) <= self.resolution:
+        if max(score, best_score) <= self.noise:
             return nll < best_nll
-        return score > best_score
+        if abs(score - best_score) > self.resolution:
+            return score > best_score
+        highest = best_score if highest_score is None else highest_score
+        return nll < best_nll and score >= highest - self.resolution
 
     def counts_for_patience(self, best_score: float | None) -> bool:
         """Whether a validation that is no better uses up patience: once BLEU is above noise."""

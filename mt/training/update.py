@@ -16,7 +16,7 @@ from mt.errors import ConfigError
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.runtime.devices import Device, compile_model, seed_everything
 from mt.runtime.distributed import World
-from mt.runtime.memory import peak_memory_mb, release_freed_memory
+from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_memory
 from mt.training.finetune import freeze
 from mt.training.loss import Loss, batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
@@ -132,7 +132,9 @@ class Updater:
                 self.forward, self.model.output, batch, optim.label_smoothing, optim.rdrop
             )
             self.scaler.scale(loss.smoothed * factor).backward()
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             raise ConfigError(self._out_of_memory_message(batch)) from error
         return loss
 
