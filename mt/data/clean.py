@@ -54,7 +54,7 @@ class DuplicateFilter:
     """Recognises pairs that came before, or that a corpus of higher weight has too.
 
     A duplicate equals another pair on both sides, character for character. Each pair is remembered
-    as a 64-bit hash: about 80 MB per million pairs, and one false match to be expected in some
+    as a 64-bit hash: 80 to 110 MB per million pairs, and one false match to be expected in some
     thousand corpora of 100 million pairs.
     """
 
