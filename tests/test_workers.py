@@ -59,6 +59,19 @@ def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
     assert "in fail" in str(error.value.__cause__)
 
 
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@pytest.mark.timeout(60)
+def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
+    """As in one that was forked a moment ago and still has its parent's handlers."""
+    with Pool(ignore_sigterm, 2) as pool:
+        list(pool.imap_unordered([()] * 2))
+        children = [worker.process for worker in pool.workers]
+    assert [child.exitcode for child in children] == [-signal.SIGKILL] * 2
+
+
 @pytest.mark.parametrize(
     ("how", "said"),
     [

@@ -84,7 +84,10 @@ class Pool:
     def close(self) -> None:
         """End all workers, whatever they are doing."""
         for worker in self.workers:
-            worker.process.terminate()
+            # SIGKILL: SIGTERM is lost on a process that was forked a moment ago and still has the
+            # handlers of its parent. A worker has nothing to tidy up.
+            worker.process.kill()
+        for worker in self.workers:
             worker.process.join()
             worker.connection.close()
         self.workers = []
