@@ -17,8 +17,9 @@ import typer
 from mt.cli import config, export, inspect
 from mt.cli.average import average
 from mt.cli.console import Commands, print_result, terminate
-from mt.cli.evaluate import evaluate, score
+from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
+from mt.cli.score import score
 from mt.cli.train import train
 from mt.cli.translate import translate
 
