@@ -188,7 +188,8 @@ class Marian:
             tie_word_embeddings=True,
             use_cache=False,
         )
-        self.model: Any = MarianMTModel(shape).to(device.device).train()
+        marian: Any = MarianMTModel(shape)
+        self.model = marian.to(device.device).train()
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
         )
