@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SEARCH
+from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH
 
 
 def config_names() -> list[str]:
@@ -133,6 +133,78 @@ DeviceName = Annotated[
         "--device",
         metavar="NAME",
         help="auto, cpu, cuda or cuda:N",
+        rich_help_panel=EXECUTION,
+    ),
+]
+Errors = Annotated[
+    str,
+    typer.Option(
+        "--errors",
+        metavar="HOW",
+        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
+        rich_help_panel=INPUT,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="continue the output file of an interrupted job",
+        rich_help_panel=OUTPUT,
+    ),
+]
+Sample = Annotated[
+    bool,
+    typer.Option(
+        "--sample",
+        help="draw outputs at random instead of searching for the best",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        "--temperature",
+        metavar="T",
+        help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        "--top-k",
+        metavar="K",
+        help="draw from the K most probable tokens; 0 is off",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        "--top-p",
+        metavar="P",
+        help="draw from the most probable tokens that together reach P; 1 is off",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        "--seed",
+        metavar="N",
+        help="seed of the random draws; 1 if not given",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        metavar="N",
+        help="processes that translate on a CPU",
+        show_default="one per core",
         rich_help_panel=EXECUTION,
     ),
 ]

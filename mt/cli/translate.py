@@ -8,17 +8,25 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH
+from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SEARCH
 from mt.cli.options import (
     AlignmentHeads,
     Alignments,
     BatchTokens,
     BeamSize,
     DeviceName,
+    Errors,
     LengthPenalty,
     Models,
     Output,
     Precision,
+    Resume,
+    Sample,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+    Workers,
 )
 
 
@@ -60,15 +68,7 @@ def translate(
             rich_help_panel=INPUT,
         ),
     ] = None,
-    errors: Annotated[
-        str,
-        typer.Option(
-            "--errors",
-            metavar="HOW",
-            help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
-            rich_help_panel=INPUT,
-        ),
-    ] = "strict",
+    errors: Errors = "strict",
     output: Output = "-",
     n_best: Annotated[
         int,
@@ -90,14 +90,7 @@ def translate(
     ] = False,
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="continue the output file of an interrupted job",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    resume: Resume = False,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     exact: Annotated[
@@ -171,61 +164,12 @@ def translate(
             rich_help_panel=CONSTRAINTS,
         ),
     ] = None,
-    sample: Annotated[
-        bool,
-        typer.Option(
-            "--sample",
-            help="draw outputs at random instead of searching, --n-best per line",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = False,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            "--temperature",
-            metavar="T",
-            help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            "--top-k",
-            metavar="K",
-            help="draw from the K most probable tokens; 0 is off",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p",
-            metavar="P",
-            help="draw from the most probable tokens that together reach P; 1 is off",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            help="seed of the random draws; 1 if not given",
-            rich_help_panel=SAMPLING,
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            "--workers",
-            min=1,
-            metavar="N",
-            help="processes that translate on a CPU",
-            show_default="one per core",
-            rich_help_panel=EXECUTION,
-        ),
-    ] = None,
+    sample: Sample = False,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    seed: Seed = None,
+    workers: Workers = None,
     max_wait: Annotated[
         float | None,
         typer.Option(
