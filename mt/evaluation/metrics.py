@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from mt.errors import DataError
 from mt.evaluation.bleu_tokenizer import DEFAULT
@@ -87,12 +88,26 @@ def check_counts(texts: Mapping[str, Sequence[str]]) -> None:
             )
 
 
+def sacrebleu_metric(
+    name: str, tokenize: str = DEFAULT, refs: Sequence[Sequence[str]] | None = None
+) -> Any:
+    """A metric object of sacreBLEU: `name` is bleu, chrf or ter; `tokenize` is for BLEU.
+
+    With `refs` it keeps their n-grams, and scores hypotheses against None.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    if name == "bleu":
+        # `force`: tokenised lines are reported in a note, instead of in sacreBLEU's log.
+        return BLEU(tokenize=tokenize, smooth_method="exp", force=True, references=refs)
+    return CHRF(references=refs) if name == "chrf" else TER(references=refs)
+
+
 def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = DEFAULT) -> Score:
     """Geometric mean of the 1- to 4-gram precisions times the brevity penalty."""
-    from sacrebleu.metrics.bleu import BLEU
-
-    # `force`: tokenised lines are reported in the note, instead of a warning in sacreBLEU's log.
-    metric = BLEU(tokenize=tokenize, smooth_method="exp", force=True)
+    metric = sacrebleu_metric("bleu", tokenize)
     result = metric.corpus_score(hyps, refs)
     precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
     detail = (
@@ -127,22 +142,21 @@ def _bleu_note(
 
 def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
     """F2 over character 1- to 6-grams."""
-    from sacrebleu.metrics.chrf import CHRF
-
-    metric = CHRF()
+    metric = sacrebleu_metric("chrf")
     result = metric.corpus_score(hyps, refs)
     return Score(result.name, min(result.score, 100.0), str(metric.get_signature()))
 
 
 def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
     """Word edits, a shift of a phrase being one, per 100 reference words."""
-    from sacrebleu.metrics.ter import TER
-
-    metric = TER()
+    metric = sacrebleu_metric("ter")
     result = metric.corpus_score(hyps, refs)
     detail = f"{result.num_edits:,} edits, {result.ref_length:,.1f} reference words"
     return Score(result.name, result.score, str(metric.get_signature()), detail)
 
+
+# Of them, those of sacreBLEU have an object with statistics of each line, see `significance`.
+SACREBLEU = ("bleu", "chrf", "ter")
 
 METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = {
     "bleu": bleu,
