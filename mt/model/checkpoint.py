@@ -15,34 +15,32 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
+
+# What needs no torch; whoever needs both imports all of it from here.
+from mt.model.folder import BEST as BEST
+from mt.model.folder import CHECKPOINTS as CHECKPOINTS
+from mt.model.folder import FORMAT, META, REMEDY, read_folder
+from mt.model.folder import LAST as LAST
+from mt.model.folder import STATE as STATE
+from mt.model.folder import WEIGHTS as WEIGHTS
+from mt.model.folder import DamagedError as DamagedError
+from mt.model.folder import checkpoints as checkpoints
+from mt.model.folder import find_model as find_model
+from mt.model.folder import read_meta as read_meta
+from mt.model.folder import step_name as step_name
+from mt.model.folder import step_of as step_of
 from mt.model.transformer import Transformer
-
-FORMAT = 1
-# Files of a model folder.
-WEIGHTS = "model.safetensors"
-STATE = "state.pt"
-META = "meta.json"
-# Where a run directory keeps its model folders, and the links to two of them.
-CHECKPOINTS = "checkpoints"
-LAST = "last"
-BEST = "best"
-REMEDY = "use another checkpoint, or copy this one again"
-
-
-class DamagedError(CheckpointError):
-    """A model folder is incomplete, or its content differs from what was written."""
 
 
 @dataclass(frozen=True)
@@ -172,89 +170,9 @@ def _existing_parent(path: Path) -> Path:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def step_name(step: int) -> str:
-    """Name the folder of the checkpoint after update `step`: `step-00002000`."""
-    return f"step-{step:08d}"
-
-
-def step_of(name: str) -> int:
-    """Return the update in a checkpoint's name, the inverse of `step_name`."""
-    return int(name.removeprefix("step-"))
-
-
-def checkpoints(run_dir: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first; other files beside them are ignored."""
-    return sorted(
-        path
-        for path in (run_dir / CHECKPOINTS).glob("step-*")
-        if re.fullmatch(r"step-\d{8,}", path.name)
-    )
-
-
-def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
-    """Read `meta.json` of a model folder and verify the checksums of the files `names`.
-
-    Raises DamagedError if a file is missing or differs, CheckpointError if a newer mt wrote it.
-    """
-    try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        _require(meta, format=int, sha256=dict)
-        if meta["format"] > FORMAT:
-            raise CheckpointError(
-                f"{folder}: was written by a newer mt (format {meta['format']}, this version reads "
-                f"up to {FORMAT}); install that version"
-            )
-        if meta["format"] < 1:
-            raise ValueError(f"format {meta['format']}")
-        for name in names:
-            if sha256_of(folder / name) != meta["sha256"].get(name):
-                raise DamagedError(
-                    f"{folder / name}: damaged, its checksum differs from the one in {META}; "
-                    f"{REMEDY}"
-                )
-    except OSError as error:
-        reason = f"{error.filename}: {error.strerror}"
-        raise DamagedError(f"{folder}: not a complete model folder ({reason}); {REMEDY}") from error
-    except (ValueError, TypeError) as error:  # json raises ValueError
-        raise DamagedError(
-            f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
-        ) from error
-    return cast("dict[str, Any]", meta)
-
-
-def _require(meta: Any, **kinds: type) -> None:
-    """Raise ValueError if `meta.json` lacks one of the keys, or its value has another type."""
-    if not isinstance(meta, dict):
-        raise ValueError("not a JSON object")
-    if missing := [key for key, kind in kinds.items() if not isinstance(meta.get(key), kind)]:
-        raise ValueError(f"{', '.join(missing)} missing")
-
-
 def all_finite(weights: Iterable[Tensor]) -> bool:
     """Whether no weight is NaN or infinite; synchronises with the device once."""
     return bool(torch.stack([weight.isfinite().all() for weight in weights]).all())
-
-
-def find_model(path: Path, option: str = "--model") -> Path:
-    """Resolve what `--model` (or the key `option`) names to a model folder.
-
-    A run directory stands for its best checkpoint, or its last one if none is the best yet.
-    """
-    if (path / META).is_file():
-        return path.resolve()
-    for name in (BEST, LAST):
-        link = path / CHECKPOINTS / name
-        if (link / META).is_file():
-            return link.resolve()
-    if not path.exists():
-        problem = "nothing exists at this path"
-    elif (path / CHECKPOINTS).is_dir():
-        problem = "this run has not saved a checkpoint yet; wait for its first validation"
-    else:
-        problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
-    raise CheckpointError(
-        f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
-    )
 
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
@@ -289,26 +207,12 @@ def load_state(folder: Path) -> dict[str, Any]:
 
 def load_model(path: Path) -> LoadedModel:
     """Load the model at a run directory, checkpoint or exported folder."""
-    folder = find_model(path)
-    meta = read_meta(folder, [WEIGHTS])
-    try:
-        _require(meta, config=dict, tokenizer=str)
-    except ValueError as error:
-        raise DamagedError(
-            f"{folder}: not a complete model folder ({META}: {error}); copy it again"
-        ) from error
-    config = config_from_mapping(meta["config"], str(folder / META))
-    # The checkpoints of a run share the tokenizer of the run.
-    of_run = not Tokenizer.exists_in(folder) and folder.parent.name == CHECKPOINTS
-    tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
-    if tokenizer.fingerprint != meta["tokenizer"]:
-        raise CheckpointError(
-            f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
-            "files there"
-        )
-    model = build_model(config, tokenizer)
-    put_weights(model, load_weights(folder), str(folder / WEIGHTS))
-    return LoadedModel(model.eval(), tokenizer, config, meta, folder)
+    described = read_folder(path)
+    model = build_model(described.config, described.tokenizer)
+    put_weights(model, load_weights(described.folder), str(described.folder / WEIGHTS))
+    return LoadedModel(
+        model.eval(), described.tokenizer, described.config, described.meta, described.folder
+    )
 
 
 def average(folders: Sequence[Path]) -> dict[str, Tensor]:
