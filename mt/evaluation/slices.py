@@ -1,0 +1,153 @@
+"""Parts of a test set, each scored by itself: by source length, rare words, unknown pieces, domain.
+
+A slicing is a list of slices that share out the lines of a test set; the functions below make them
+from plain lists of lines, and `score_slices` scores a system on each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mt.errors import DataError
+from mt.evaluation.bleu_tokenizer import DEFAULT
+from mt.evaluation.metrics import check_lines, sacrebleu_metric
+from mt.evaluation.words import words
+
+if TYPE_CHECKING:
+    from mt.data.tokenizer import Tokenizer
+
+# Slices by length, each with about as many lines as the others.
+LENGTH_SLICES = 5
+# A source is sliced by how often its rarest word is in the training data: lowest count of each
+# slice, and its label.
+RARE_WORDS = ((100, "100 or more"), (10, "10–99"), (1, "1–9"), (0, "never"))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some lines of a test set."""
+
+    label: str
+    lines: tuple[int, ...]  # from 0, ascending
+
+    def of(self, texts: Sequence[str]) -> list[str]:
+        """Those lines of a text."""
+        return [texts[i] for i in self.lines]
+
+
+@dataclass(frozen=True)
+class Slicing:
+    """The slices of a test set by one property. Each line is in one slice, none is empty."""
+
+    by: str  # length, rare, unknown or domain
+    title: str  # what the labels say, for a table
+    slices: tuple[Slice, ...]
+
+
+def by_length(sources: Sequence[str], n_slices: int = LENGTH_SLICES) -> Slicing:
+    """Slice by the number of source words, into up to `n_slices` with about as many lines each.
+
+    The same sources give the same slices, so that systems can be compared.
+    """
+    lengths = [len(words(line)) for line in sources]
+    ranked = sorted(lengths) or [0]
+    tops = sorted({ranked[(i * len(ranked) - 1) // n_slices] for i in range(1, n_slices + 1)})
+    labels = {}
+    low = ranked[0]
+    for top in tops:
+        labels[top] = str(top) if low == top else f"{low}–{top}"
+        low = top + 1
+    return _slicing(
+        "length",
+        "words in the source",
+        [labels[next(top for top in tops if length <= top)] for length in lengths],
+        list(labels.values()),
+    )
+
+
+def by_rare_words(sources: Sequence[str], counts: Mapping[str, int]) -> Slicing:
+    """Slice by how often the rarest word of each source is in the training data.
+
+    `counts`: occurrences by word, see `count_words`. A line without words is in the first slice.
+    """
+
+    def label(line: str) -> str:
+        rarest = min((counts.get(word, 0) for word in words(line)), default=RARE_WORDS[0][0])
+        return next(label for least, label in RARE_WORDS if rarest >= least)
+
+    labels = [label for _, label in RARE_WORDS]
+    title = "times the rarest source word is in the training data"
+    return _slicing("rare", title, [label(line) for line in sources], labels)
+
+
+def by_unknown_pieces(sources: Sequence[str], tokenizer: Tokenizer) -> Slicing:
+    """Slice by whether the tokenizer's vocabulary lacks characters of the source.
+
+    Such characters become the unknown token, or bytes with `tokenizer.byte_fallback`.
+    """
+    known = [bool(text) for text, _ in tokenizer.src_vocabulary()]
+    labels = [
+        "none" if all(known[token] for token in ids) else "1 or more"
+        for ids in tokenizer.encode_src(list(sources))
+    ]
+    return _slicing("unknown", "unknown pieces in the source", labels, ["none", "1 or more"])
+
+
+def by_domain(labels: Sequence[str]) -> Slicing:
+    """Slice by a label for each line, such as its domain; labels in the order they first appear."""
+    named = [label.strip() or "(no label)" for label in labels]
+    return _slicing("domain", "domain", named, list(dict.fromkeys(named)))
+
+
+def count_words(lines: Iterable[str]) -> Counter[str]:
+    """How often each word is in a text, lower-cased and without punctuation around it."""
+    texts: Counter[str] = Counter()
+    for line in lines:
+        texts.update(line.split())
+    counts: Counter[str] = Counter()
+    for text, count in texts.items():
+        for word in words(text):
+            counts[word] += count
+    return counts
+
+
+def score_slices(
+    hyps: Sequence[str],
+    refs: Sequence[Sequence[str]],
+    slicing: Slicing,
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    tokenize: str = DEFAULT,
+) -> dict[str, list[float]]:
+    """Score each slice by itself: metric → a value for each slice, in their order.
+
+    `metrics`: names of `metrics.SACREBLEU`; `tokenize`: for BLEU. Raises DataError for line counts
+    that differ.
+    """
+    check_lines(hyps, refs)
+    n_lines = sum(len(part.lines) for part in slicing.slices)
+    if n_lines != len(hyps):
+        raise DataError(
+            f"slices by {slicing.by} have {n_lines:,} lines, the hypotheses have {len(hyps):,}; "
+            "slice the sources of the same test set"
+        )
+    values = {}
+    for name in metrics:
+        metric = sacrebleu_metric(name, tokenize)
+        values[name] = [
+            float(metric.corpus_score(part.of(hyps), [part.of(ref) for ref in refs]).score)
+            for part in slicing.slices
+        ]
+    return values
+
+
+def _slicing(by: str, title: str, labels: Sequence[str], order: Sequence[str]) -> Slicing:
+    """Put each line into the slice of its label; slices in `order`."""
+    lines: dict[str, list[int]] = {label: [] for label in order}
+    for number, label in enumerate(labels):
+        lines[label].append(number)
+    return Slicing(
+        by, title, tuple(Slice(label, tuple(found)) for label, found in lines.items() if found)
+    )

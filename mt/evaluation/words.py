@@ -1,0 +1,44 @@
+"""Words of a line, for counting and comparing: no BLEU tokenizer, only spaces and punctuation."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from functools import lru_cache
+
+# Scripts written without spaces between words; each of their characters counts as a word: Thai,
+# Lao, Burmese, Khmer (with their vowel signs), kana, Chinese characters.
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
+    "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_UNIT = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
+# Also the spaces and punctuation between them.
+_TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’-][^\W{_UNSPACED}]+)*|\s+|[^\w\s]")
+
+
+def words(line: str) -> list[str]:
+    """The words of a line, lower-cased, without punctuation around them."""
+    return [word for text in line.split() for word in _words_of(text)]
+
+
+def tokens(line: str) -> list[str]:
+    """Words, single punctuation marks and white space; joined, they are the line again."""
+    return [match.group() for match in _TOKEN.finditer(line)]
+
+
+@lru_cache(maxsize=1 << 16)
+def _words_of(text: str) -> tuple[str, ...]:
+    """The words of a text without spaces."""
+    units = (_stripped(unit) for unit in _UNIT.findall(text.lower()))
+    return tuple(unit for unit in units if unit)
+
+
+def _stripped(text: str) -> str:
+    """The text without punctuation and symbols at its ends; combining marks stay."""
+    start, end = 0, len(text)
+    while start < end and unicodedata.category(text[start])[0] in "PSC":
+        start += 1
+    while end > start and unicodedata.category(text[end - 1])[0] in "PSC":
+        end -= 1
+    return text[start:end]
