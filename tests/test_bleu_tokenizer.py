@@ -13,6 +13,7 @@ from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from sacrebleu.metrics.bleu import BLEU
 
 from mt.config.schema import BleuTokenizer
+from mt.decoding.translate import Translation
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
@@ -152,7 +153,11 @@ def test_validation_tests_and_evaluate_follow_the_config(
     for split, lines in (("train", unspaced), ("valid", unspaced[:20]), ("test", unspaced[:20])):
         write_lines(tmp_path / f"{split}.src", lines)
         write_lines(tmp_path / f"{split}.tgt", lines)
-    monkeypatch.setattr(validation, "translate", lambda *arguments: arguments[-1])
+
+    def copied(*arguments: Any) -> list[Translation]:
+        return [Translation((line,), (0.0,)) for line in arguments[-1]]
+
+    monkeypatch.setattr(validation, "translate", copied)
     config = config_of(
         tiny_mapping,
         data={"root": str(tmp_path), "tgt_lang": "ja"},
@@ -215,6 +220,9 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
         )
         assert valid.bleu_tokenizer == "ja-mecab"
         assert valid.evaluate(loaded.model, device, world, Signals()).bleu == score
-    world = WithAnswers(answers=iter(("ja-mecab", text, [score])))
-    scored = validation.score_tests(config, loaded.model, loaded.tokenizer, device, world, set())
-    assert list(scored) == [("valid.src", score)]
+    world = WithAnswers(answers=iter(("ja-mecab", text, [score], "outputs/a.jsonl")))
+    scored = validation.score_tests(
+        config, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
+    )
+    assert list(scored) == [("valid.src", score, "outputs/a.jsonl")]
+    assert not (tmp_path / "outputs").exists()

@@ -219,7 +219,8 @@ def bleu_of(run: Path, corpus: Path) -> float:
     data = loaded.config.data.model_copy(update={"root": str(corpus)})
     config = loaded.config.model_copy(update={"data": data})
     device = choose_device("cpu", "fp32")
-    ((_, score),) = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set())
+    results = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set(), run, 0)
+    ((_, score, _),) = results
     return score.value
 
 

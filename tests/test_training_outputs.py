@@ -15,6 +15,8 @@ from conftest import (
 )
 
 from mt.config.schema import Config
+from mt.decoding.quality_flags import FLAGS
+from mt.evaluation.metrics import score_corpus
 from mt.model import checkpoint
 from mt.training.launch import train
 from mt.training.optim import learning_rate
@@ -47,17 +49,37 @@ def test_the_figures_of_a_run(tiny_run: Path) -> None:
 
 def test_the_files_of_a_run(tiny_run: Path) -> None:
     assert {path.name for path in tiny_run.iterdir()} == {
-        ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "samples", "store",
-        "tokenizer.model", "train.log",
+        ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
+        "samples", "store", "tokenizer.model", "train.log",
     }  # fmt: skip
     manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
     config = checkpoint.load_model(tiny_run).config
     assert manifest["seed"] == config.run.seed
     assert manifest["pairs"] == 2000
+    assert manifest["cwd"] == str(Path.cwd())
+    assert manifest["processes"] == 1
+    assert [fact["lines"] for fact in manifest["test_data"].values()] == [40, 40]
     lines = {Path(name).name: fact["lines"] for name, fact in manifest["data"].items()}
     assert lines == {"train.src": 2000, "train.tgt": 2000, "valid.src": 40, "valid.tgt": 40}
     weights = checkpoint.load_weights(checkpoint.find_model(tiny_run))
     assert manifest["parameters"] == sum(tensor.numel() for tensor in weights.values())
+
+
+def test_outputs_are_kept_with_what_their_scores_were_computed_from(tiny_run: Path) -> None:
+    """The recorded BLEU is that of the file's outputs against its references, to the last digit."""
+    (test,) = metrics_of(tiny_run, "test")
+    best = max(metrics_of(tiny_run, "valid"), key=lambda line: line["bleu"])
+    assert test["outputs"] == "outputs/step-00000200-test-1.jsonl"
+    valid_name = f"step-{best['step']:08d}-valid.jsonl"
+    names = {path.name for path in (tiny_run / "outputs").iterdir()}
+    assert names == {valid_name, "step-00000200-test-1.jsonl"}
+    for figures, name in ((test, test["outputs"]), (best, f"outputs/{valid_name}")):
+        text = (tiny_run / name).read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text.splitlines()]
+        assert len(lines) == 40
+        outputs, references = ([line[key] for line in lines] for key in ("output", "reference"))
+        assert score_corpus(outputs, [references], ["bleu"])[0].value == figures["bleu"]
+        assert all(line["score"] < 0 and set(line["flags"]) <= FLAGS.keys() for line in lines)
 
 
 def test_bleu_in_training_is_what_translate_and_evaluate_find(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.load import require_training_data
 from mt.data.check import check_data
-from mt.data.store import known_facts
+from mt.data.store import corpus_facts, known_facts
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
@@ -221,22 +221,30 @@ def duration(seconds: float) -> str:
 
 def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
+    data = prepared.config.data
     files: dict[str, Any] = {}
     for split in ("train", "valid"):
         files |= known_facts(trainer.run_dir / "store" / split)
     facts = {
+        "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
         "device": str(prepared.updater.device),
+        "processes": prepared.updater.world.size,
         "parameters": prepared.updater.n_parameters,
-        "data": {
-            name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in files.items()
-        },
+        "data": _hashes_and_lines(files),
+        "test_data": _hashes_and_lines(corpus_facts(data.test, data, known={})),
         "pairs": len(prepared.store),
         "tokenizer": prepared.tokenizer.fingerprint,
     }
     if trainer.initial_model is not None:
         facts["init_from"] = trainer.initial_model
     return facts
+
+
+def _hashes_and_lines(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in facts.items()
+    }
 
 
 def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) -> None:
@@ -250,9 +258,11 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     folder = world.on_main(best.resolve)
     model = build_model(config, prepared.tokenizer).to(device.device).eval()
     put_weights(model, load_weights(folder), str(folder))
-    scores = score_tests(config, model, prepared.tokenizer, device, world, done)
-    for name, score in scores:
-        log.record("test", step, name=name, bleu=score.value, signature=score.signature)
+    scores = score_tests(config, model, prepared.tokenizer, device, world, done, log.run_dir, step)
+    for name, score, outputs in scores:
+        log.record(
+            "test", step, name=name, bleu=score.value, signature=score.signature, outputs=outputs
+        )
         log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
         if score.note:
             log.say(f"test | {name} | note: {score.note}")

@@ -278,6 +278,8 @@ class Trainer:
         if result is not None and self.validation is not None:
             criterion = self.validation.criterion
             self.state.add_score(criterion.score(result), result.nll, criterion)
+            if self.world.is_main and self.state.best_step == self.state.step:
+                self.validation.write_outputs(self.state.step, result)
         self.save()
 
     def validate(self) -> ValidationResult | None:

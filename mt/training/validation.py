@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +19,7 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_built, open_or_build
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
-from mt.decoding.translate import Translator
+from mt.decoding.translate import Translation, Translator
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.metrics import Score, score_corpus
@@ -27,6 +27,7 @@ from mt.files import write_whole
 from mt.runtime.memory import peak_memory_mb
 from mt.training.loss import batch_loss
 from mt.training.meter import perplexity
+from mt.training.outputs import write_test_outputs, write_valid_outputs
 from mt.training.selection import Criterion
 from mt.training.signals import StopRequestedError
 
@@ -53,6 +54,7 @@ class ValidationResult:
     bleu: Score
     outputs: list[str]
     chrf: Score | None = None  # only if it is `train.metric`
+    translations: list[Translation] = field(default_factory=list)  # of the outputs, with scores
 
     @property
     def perplexity(self) -> float:
@@ -68,12 +70,12 @@ def read_text(config: Config, source: Source, where: str) -> tuple[list[str], li
 
 def translate(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
-) -> list[str]:
+) -> list[Translation]:
     """Translate lines with the config's decode settings; ConfigError if memory runs out."""
     engine = TorchEngine(Inference(model, device), config.decode)
     translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
     try:
-        return [one.texts[0] for one in translator.translate(lines)]
+        return list(translator.translate(lines))
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             "decode: translating data.valid or data.test does not fit into the memory of "
@@ -122,7 +124,7 @@ class Validation:
 
         Raises StopRequestedError in all ranks if one of them receives a signal.
         """
-        own: tuple[list[float], list[str]] | None = None
+        own: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model, device, world)
             lines = self.src[world.rank :: world.size]
@@ -130,20 +132,22 @@ class Validation:
                 own = losses, translate(self.config, model, self.tokenizer, device, lines)
             except NonFiniteError as error:  # training itself recovers, or rolls back
                 self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
-                own = losses, [""] * len(lines)
+                own = losses, [Translation(("",), (math.nan,))] * len(lines)
         gathered = world.all_gather(own)
         shards = [shard for shard in gathered if shard is not None]
         if len(shards) < len(gathered):
             raise StopRequestedError
         # Summed in the order of the batches, so that the last bit does not depend on the ranks.
         nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
-        outputs = interleaved([outputs for _, outputs in shards])
+        translations = interleaved([translations for _, translations in shards])
+        outputs = [translation.texts[0] for translation in translations]
         metrics = ["bleu", "chrf"] if self.config.train.metric == "chrf" else ["bleu"]
         bleu, *others = world.on_main(
             lambda: score_corpus(outputs, [self.ref], metrics, self.bleu_tokenizer)
         )
         self._report_note(bleu)
-        return ValidationResult(nll, bleu, outputs, *others)
+        chrf = others[0] if others else None
+        return ValidationResult(nll, bleu, outputs, chrf, translations)
 
     def _report_note(self, bleu: Score) -> None:
         if bleu.note and bleu.note not in self._notes:
@@ -185,6 +189,11 @@ class Validation:
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # waits for the device once
 
+    def write_outputs(self, step: int, result: ValidationResult) -> None:
+        """Write all outputs of a validation that is the best so far."""
+        if result.translations:
+            write_valid_outputs(self.run_dir, step, self.src, self.ref, result.translations)
+
     def write_samples(self, name: str, outputs: list[str]) -> None:
         """Write some sentences with reference and output to `samples/NAME.txt`."""
         folder = self.run_dir / "samples"
@@ -216,23 +225,29 @@ def score_tests(
     device: Device,
     world: World,
     done: set[str],
-) -> Iterator[tuple[str, Score]]:
-    """BLEU on each text of `data.test` whose name is not in `done`.
+    run_dir: Path,
+    step: int,
+) -> Iterator[tuple[str, Score, str]]:
+    """BLEU on each text of `data.test` whose name is not in `done`, and the file of its outputs.
 
-    Rank 0 reads the texts and scores, and each rank translates a shard of the sentences.
+    Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
     tests = config.data.test
     language = config.data.tgt_lang
     tokenize = world.on_main(lambda: choose_tokenizer(language, config.train.bleu_tokenize))
+    n_done = len(done)
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         if name in done:
             continue
+        n_done += 1
         src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
         lines = src[world.rank :: world.size]
         shards = world.all_gather(translate(config, model, tokenizer, device, lines))
-        outputs = interleaved(shards)
+        translations = interleaved(shards)
+        outputs = [translation.texts[0] for translation in translations]
         (score,) = world.on_main(partial(score_corpus, outputs, [ref], ["bleu"], tokenize))
-        yield name, score
+        write = partial(write_test_outputs, run_dir, step, n_done, src, ref, translations)
+        yield name, score, world.on_main(write)
 
 
 def interleaved(shards: list[list[T]]) -> list[T]:
