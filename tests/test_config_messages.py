@@ -172,6 +172,52 @@ optim:
             "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) "
             "with byte_fallback, found 260",
         ),
+        (
+            'tokenizer: {vocab_size: 264, user_defined_symbols: [a, b, "<c>", d]}',
+            "tokenizer.vocab_size: must be above 264 (256 bytes, 4 user-defined symbols, "
+            "4 special tokens) with byte_fallback, found 264",
+        ),
+        (
+            "tokenizer: {user_defined_symbols: [a, a]}",
+            "tokenizer.user_defined_symbols: must each be there once, found 'a' twice",
+        ),
+        (
+            "tokenizer: {user_defined_symbols: ['a b']}",
+            "tokenizer.user_defined_symbols: must be texts without white space (or U+2581, its "
+            "sign), found 'a b'",
+        ),
+        (
+            "tokenizer: {user_defined_symbols: ['</s>']}",
+            "tokenizer.user_defined_symbols: must not be special tokens or bytes, found '</s>'",
+        ),
+        (
+            "tokenizer: {character_coverage: 0.9}",
+            "tokenizer.character_coverage: must be at least 0.98, found 0.9",
+        ),
+        (
+            "tokenizer: {tgt_model: b}",
+            "tokenizer.tgt_model: must be null without tokenizer.model, found 'b'; name both files",
+        ),
+        (
+            "tokenizer: {model: a, tgt_model: b}",
+            "tokenizer.tgt_model: must be null with joint: true (one vocabulary for both "
+            "languages), found 'b'",
+        ),
+        (
+            "tokenizer: {model: a, joint: false}",
+            "tokenizer.tgt_model: must be the model file of the target with joint: false "
+            "(tokenizer.model is the source's), found nothing (null)",
+        ),
+        (
+            "tokenizer: {model: a, split_digits: false}",
+            "tokenizer.split_digits: must be true with tokenizer.model, which is not trained "
+            "again, found false",
+        ),
+        (
+            "tokenizer: {model: a}\ntrain: {init_from: b}",
+            "tokenizer.model: must be null with train.init_from, whose vocabulary is kept, found "
+            "'a'; set train.new_vocabulary to true to replace it",
+        ),
         ("tokenizer: {sampling_alpha: 0}", "tokenizer.sampling_alpha: must be above 0, found 0"),
         (
             "tokenizer: {sampling_alpha: 1}",

@@ -27,6 +27,13 @@ def check(config: ConfigName, settings: Settings = None) -> None:
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
     data = check_data(loaded.config.data)
+    if loaded.config.tokenizer.model is not None:
+        from mt.data.own_tokenizer import own_tokenizer
+
+        try:
+            own_tokenizer(loaded.config.tokenizer)
+        except DataError as error:
+            data.faults.append(str(error))
     if data.faults:
         raise DataError("\n".join(data.faults))
     for line in (*data.unread, *(f"warning: {warning}" for warning in data.warnings)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,6 +19,9 @@ from mt.config.schema import (
     TrainConfig,
     named_sources,
 )
+
+# Pieces with a meaning of their own in a SentencePiece model of mt.
+SPECIAL_PIECE = re.compile("<pad>|<unk>|</?s>|<0x[0-9A-F]{2}>")
 
 
 class Fault(NamedTuple):
@@ -44,12 +49,16 @@ def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
         yield from _names(data)
     if isinstance(tokenizer, TokenizerConfig):
         yield from _vocabulary(tokenizer)
+        yield from _symbols(tokenizer)
+        yield from _own_tokenizer(tokenizer)
     if isinstance(optim, OptimConfig):
         yield from _peak_lr(optim)
         if isinstance(train, TrainConfig):
             yield from _warmup(optim, train)
     if isinstance(train, TrainConfig):
         yield from _new_vocabulary(train)
+        if isinstance(tokenizer, TokenizerConfig):
+            yield from _kept_vocabulary(tokenizer, train)
 
 
 def _heads(model: ModelConfig) -> Iterator[Fault]:
@@ -92,17 +101,80 @@ def _names(data: DataConfig) -> Iterator[Fault]:
 
 
 def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
-    if tokenizer.byte_fallback and tokenizer.vocab_size <= 260:
+    least = tokenizer.symbols
+    if least > 4 and tokenizer.vocab_size <= least:
+        parts = ["256 bytes"] if tokenizer.byte_fallback else []
+        if symbols := len(tokenizer.user_defined_symbols):
+            parts.append(f"{symbols} user-defined symbols")
         yield Fault(
-            ["tokenizer.vocab_size", "tokenizer.byte_fallback"],
-            "must be above 260 (256 bytes, 4 special tokens) with byte_fallback, "
-            f"found {tokenizer.vocab_size}",
+            ["tokenizer.vocab_size", "tokenizer.byte_fallback", "tokenizer.user_defined_symbols"],
+            f"must be above {least} ({', '.join(parts)}, 4 special tokens)"
+            + (" with byte_fallback" if tokenizer.byte_fallback else "")
+            + f", found {tokenizer.vocab_size}",
         )
     alpha = tokenizer.sampling_alpha
     if tokenizer.type == "bpe" and alpha is not None and alpha >= 1:
         yield Fault(
             ["tokenizer.sampling_alpha", "tokenizer.type"],
             f"must be below 1 with type bpe (the share of merges skipped), found {alpha}",
+        )
+
+
+def _symbols(tokenizer: TokenizerConfig) -> Iterator[Fault]:
+    """User-defined symbols must survive the normalisation of lines and differ from other tokens."""
+    path = "tokenizer.user_defined_symbols"
+    seen: set[str] = set()
+    for symbol in tokenizer.user_defined_symbols:
+        if symbol in seen:
+            yield Fault([path], f"must each be there once, found {shown(symbol)} twice")
+        seen.add(symbol)
+        if SPECIAL_PIECE.fullmatch(symbol):
+            yield Fault([path], f"must not be special tokens or bytes, found {shown(symbol)}")
+        elif len(symbol.split()) != 1 or "\u2581" in symbol or symbol != symbol.strip():
+            yield Fault(
+                [path],
+                f"must be texts without white space (or U+2581, its sign), found {shown(symbol)}",
+            )
+        elif symbol != unicodedata.normalize("NFC", symbol):
+            yield Fault([path], f"must be in Unicode's form NFC, found {shown(symbol)}")
+
+
+def _own_tokenizer(tokenizer: TokenizerConfig) -> Iterator[Fault]:
+    """A model of the user's own for each vocabulary, and no settings for training one."""
+    if tokenizer.model is None:
+        if tokenizer.tgt_model is not None:
+            yield Fault(
+                ["tokenizer.tgt_model", "tokenizer.model"],
+                "must be null without tokenizer.model, "
+                f"found {shown(tokenizer.tgt_model)}; name both files",
+            )
+        return
+    if tokenizer.joint != (tokenizer.tgt_model is None):
+        required = (
+            "null with joint: true (one vocabulary for both languages)"
+            if tokenizer.joint
+            else "the model file of the target with joint: false (tokenizer.model is the source's)"
+        )
+        yield Fault(
+            ["tokenizer.tgt_model", "tokenizer.model", "tokenizer.joint"],
+            f"must be {required}, found {shown(tokenizer.tgt_model)}",
+        )
+    settings = {"character_coverage": "null", "user_defined_symbols": "[]", "split_digits": "true"}
+    for key, default in settings.items():
+        if (value := getattr(tokenizer, key)) != type(tokenizer).model_fields[key].default:
+            yield Fault(
+                [f"tokenizer.{key}", "tokenizer.model"],
+                f"must be {default} with tokenizer.model, which is not trained again, "
+                f"found {shown(value)}",
+            )
+
+
+def _kept_vocabulary(tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator[Fault]:
+    if tokenizer.model is not None and train.init_from is not None and not train.new_vocabulary:
+        yield Fault(
+            ["tokenizer.model", "train.init_from", "train.new_vocabulary"],
+            "must be null with train.init_from, whose vocabulary is kept, found "
+            f"{shown(tokenizer.model)}; set train.new_vocabulary to true to replace it",
         )
 
 

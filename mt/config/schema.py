@@ -51,6 +51,8 @@ Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=F
 # A length to a higher power may be beyond the range of floats.
 Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
+# The range that SentencePiece takes.
+Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
@@ -167,12 +169,34 @@ class TokenizerConfig(_Strict):
     type: Literal["bpe", "unigram"] = _key("bpe", "SentencePiece algorithm")
     joint: Flag = _key(True, "one vocabulary for both languages")
     byte_fallback: Flag = _key(True, "encode unknown characters as bytes instead of unk")
+    character_coverage: Coverage | None = _key(
+        None,
+        "share of the text whose characters get a token; null means 0.99999 with byte_fallback "
+        "(0.9995 where these do not fit into vocab_size), 1 without",
+    )
+    user_defined_symbols: list[Text] = _key(
+        [], "texts that are always one token, such as placeholders and tags"
+    )
+    split_digits: Flag = _key(True, "each digit is a token, so that unseen numbers can be copied")
     sample_lines: Count = _key(2_000_000, "most lines per side to learn the vocabulary from")
     sampling_alpha: Positive | None = _key(
         None,
         "subword regularisation: share of merges skipped (bpe) or smoothing (unigram); "
         "null means none",
     )
+    model: Text | None = _key(
+        None,
+        "SentencePiece model file of one's own, of the type above, instead of learning one; with "
+        "joint: false that of the source",
+    )
+    tgt_model: Text | None = _key(
+        None, "with model and joint: false, the SentencePiece model file of the target"
+    )
+
+    @property
+    def symbols(self) -> int:
+        """Tokens that are in every vocabulary: special ones, bytes, user-defined symbols."""
+        return 4 + 256 * self.byte_fallback + len(self.user_defined_symbols)
 
 
 class BatchConfig(_Strict):

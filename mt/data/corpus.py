@@ -75,6 +75,13 @@ def read_pairs(
         yield from select_pairs(_rows(source, source.path, root, where, stream), source, where)
 
 
+def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """(source, target) lines of all corpora in `data.train`."""
+    root = data_root(data)
+    for number, source in enumerate(data.train):
+        yield from read_pairs(source, root, f"data.train[{number}]")
+
+
 # --- rows with columns ------------------------------------------------------------------------
 
 

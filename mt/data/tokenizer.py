@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.data.sentencepiece_model import model_facts
 from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
 
@@ -34,8 +35,8 @@ NORMALIZATION = "identity"
 # make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
 # that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese. Without
 # byte fallback every character gets a token.
-COVERAGE_WITH_BYTES = (0.99999, 0.9995)
-COVERAGE_WITHOUT_BYTES = (1.0,)
+COVERAGE_WITH_BYTES: tuple[float, ...] = (0.99999, 0.9995)
+COVERAGE_WITHOUT_BYTES: tuple[float, ...] = (1.0,)
 
 # Fixed, because unigram training sums floats by thread: the result depends on their number.
 TRAINING_THREADS = 4
@@ -66,7 +67,7 @@ class Tokenizer:
         self._models = [src_model] if tgt_model is None else [src_model, tgt_model]
         processors = [SentencePieceProcessor(model_proto=model) for model in self._models]
         for processor in processors:
-            found = [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+            found = special_ids(processor)
             if found != [PAD, UNK, BOS, EOS]:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         self._src = processors[0]
@@ -124,13 +125,14 @@ class Tokenizer:
     def src_vocabulary(self) -> list[tuple[str, float]]:
         """Text and score (for unigram a log-probability) of each source id.
 
-        The text of special ids and bytes is "".
+        The text of special ids, bytes and user-defined symbols is "": they are never split or
+        joined.
         """
-        return _vocabulary(self._src)
+        return _vocabulary(self._src, self._models[0])
 
     def tgt_vocabulary(self) -> list[tuple[str, float]]:
         """Text and score of each target id; see `src_vocabulary`."""
-        return _vocabulary(self._tgt)
+        return _vocabulary(self._tgt, self._models[-1])
 
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         """One line of normalised text per row of target ids.
@@ -212,16 +214,22 @@ def train_tokenizer(
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
 
 
+def special_ids(processor: SentencePieceProcessor) -> list[int]:
+    """The ids of pad, unk, bos and eos; -1 for one that there is not."""
+    return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+
+
 _JOINT = ["tokenizer.model"]
 _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 
 
-def _vocabulary(model: SentencePieceProcessor) -> list[tuple[str, float]]:
+def _vocabulary(model: SentencePieceProcessor, content: bytes) -> list[tuple[str, float]]:
+    symbols = set(model_facts(content).user_defined_symbols)
     ids = range(model.piece_size())
-    return [
-        ("" if i <= EOS or model.is_byte(i) else model.id_to_piece(i), model.get_score(i))
-        for i in ids
+    pieces = [
+        "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids
     ]
+    return [(piece, model.get_score(i)) for i, piece in enumerate(pieces)]
 
 
 def _normalized(lines: list[str]) -> list[str]:
@@ -260,7 +268,10 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
     if too_long := sum(len(line) > MAX_LINE_LENGTH for line in lines):
         log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
     needed = ""
-    for coverage in COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES:
+    coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES
+    if cfg.character_coverage is not None:
+        coverages = (cfg.character_coverage,)
+    for coverage in coverages:
         try:
             model = _run_trainer(cfg, text, coverage)
         except RuntimeError as error:
@@ -283,7 +294,9 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
 
 def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
     parts = "4 special tokens" + (", 256 bytes" if cfg.byte_fallback else "")
-    characters = needed - (4 + 256 if cfg.byte_fallback else 4)
+    if cfg.user_defined_symbols:
+        parts += f", {len(cfg.user_defined_symbols):,} user-defined symbols"
+    characters = needed - cfg.symbols
     bytes_fit = not cfg.byte_fallback and cfg.vocab_size > 4 + 256
     remedy = ", or set tokenizer.byte_fallback to true" if bytes_fit else ""
     return (
@@ -306,8 +319,7 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         hard_vocab_limit=False,
         character_coverage=coverage,
         byte_fallback=cfg.byte_fallback,
-        # Numbers are copied digit by digit, so that unseen numbers can be copied.
-        split_digits=True,
+        split_digits=cfg.split_digits,
         normalization_rule_name=NORMALIZATION,
         # In bytes; SentencePiece silently skips longer lines.
         max_sentence_length=4 * MAX_LINE_LENGTH,
@@ -317,5 +329,6 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         bos_id=BOS,
         eos_id=EOS,
         minloglevel=2,
+        **({"user_defined_symbols": cfg.user_defined_symbols} if cfg.user_defined_symbols else {}),
     )
     return model.getvalue()

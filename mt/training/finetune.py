@@ -32,7 +32,10 @@ PARTS = {
 # Keys of `model` that may differ from the other model's, besides every dropout. All other keys of
 # `model`, and these keys of `tokenizer`, decide the shape or the meaning of a weight.
 ADJUSTABLE_MODEL_KEYS = {"tie_embeddings", "max_positions"}
-VOCABULARY_KEYS = ("vocab_size", "type", "joint", "byte_fallback")
+VOCABULARY_KEYS = (
+    "vocab_size", "type", "joint", "byte_fallback", "character_coverage", "user_defined_symbols",
+    "split_digits",
+)  # fmt: skip
 
 
 # --- the other model --------------------------------------------------------------------------

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.data.batches import Plan
-from mt.data.corpus import data_root, read_pairs
+from mt.data.corpus import training_pairs
+from mt.data.own_tokenizer import own_tokenizer
 from mt.data.store import known_facts, open_built, open_or_build
 from mt.data.subword_regularisation import SubwordRegularisation
 from mt.data.tokenizer import Tokenizer, train_tokenizer
@@ -87,21 +87,20 @@ def prepare_tokenizer(
                 "this data)"
             )
             tokenizer = base.tokenizer
+        elif config.tokenizer.model is not None:
+            tokenizer = own_tokenizer(config.tokenizer)
+            size = f"{tokenizer.src_vocab_size:,}"
+            if not tokenizer.joint:
+                size += f" and {tokenizer.tgt_vocab_size:,}"
+            log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
-            pairs = _training_pairs(config)
+            pairs = training_pairs(config.data)
             tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
         tokenizer.save(run_dir)
         return tokenizer
 
     return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
-
-
-def _training_pairs(config: Config) -> Iterator[tuple[str, str]]:
-    """(source, target) lines of all corpora in `data.train`."""
-    root = data_root(config.data)
-    for number, source in enumerate(config.data.train):
-        yield from read_pairs(source, root, f"data.train[{number}]")
 
 
 def prepare_store(

@@ -1,0 +1,84 @@
+"""What a SentencePiece model file says of itself: its algorithm, symbols and handling of spaces.
+
+The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
+fields that its Python package gives no access to are read here, so that no protobuf is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
+
+# Numbers of fields in the messages ModelProto, SentencePiece and TrainerSpec.
+PIECES = 1
+TRAINER_SPEC = 2
+TYPE_OF_PIECE = 3
+MODEL_TYPE = 3
+TREAT_WHITESPACE_AS_SUFFIX = 24
+USER_DEFINED = 4  # a value of SentencePiece.type
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """Facts of a SentencePiece model."""
+
+    algorithm: str  # unigram, bpe, word or char
+    user_defined_symbols: tuple[int, ...]  # their ids
+    space_at_word_end: bool  # pieces are "word▁" and not "▁word"
+
+
+def model_facts(model: bytes) -> ModelFacts:
+    """Read the facts of a model from its bytes, which SentencePiece can load."""
+    algorithm = 1  # the value of a field that is not written
+    symbols = []
+    space_at_word_end = False
+    n_pieces = 0
+    for field, value in _fields(model):
+        if field == PIECES and isinstance(value, bytes):
+            if dict(_fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
+                symbols.append(n_pieces)
+            n_pieces += 1
+        elif field == TRAINER_SPEC and isinstance(value, bytes):
+            spec = dict(_fields(value))
+            found = spec.get(MODEL_TYPE, algorithm)
+            algorithm = found if isinstance(found, int) else algorithm
+            space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
+    return ModelFacts(ALGORITHMS.get(algorithm, "unknown"), tuple(symbols), space_at_word_end)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field: an int, or bytes of a text, message or fixed-width number.
+
+    The encoding is described at https://protobuf.dev/programming-guides/encoding/.
+    """
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        kind = tag & 7
+        if kind == 0:
+            value, place = _varint(message, place)
+            yield tag >> 3, value
+            continue
+        if kind == 2:
+            length, place = _varint(message, place)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError(f"not a SentencePiece model: a field of wire type {kind}")
+        yield tag >> 3, message[place : place + length]
+        place += length
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    """The integer at `place`, seven bits a byte with the lowest first, and the place after it."""
+    value = 0
+    shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, place
