@@ -9,7 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mt.data.sentencepiece_model import model_facts
 from mt.errors import CheckpointError, DataError
@@ -310,6 +310,10 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
     import sentencepiece
 
     model = io.BytesIO()
+    # An empty list would stand in the model file, and change the bytes of every vocabulary.
+    symbols: dict[str, Any] = {}
+    if cfg.user_defined_symbols:
+        symbols["user_defined_symbols"] = cfg.user_defined_symbols
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_writer=model,
@@ -329,6 +333,6 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         bos_id=BOS,
         eos_id=EOS,
         minloglevel=2,
-        **({"user_defined_symbols": cfg.user_defined_symbols} if cfg.user_defined_symbols else {}),
+        **symbols,
     )
     return model.getvalue()
