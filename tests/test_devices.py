@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch._dynamo.exc import Unsupported
 
 from mt.errors import ConfigError
 from mt.runtime import devices, memory
-from mt.runtime.devices import Device, can_compile, choose_device, compile_model, seed_everything
+from mt.runtime.devices import Device, can_compile, check_compile, choose_device, seed_everything
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -243,33 +242,14 @@ def test_compiling_needs_a_gpu_triton_and_a_compiler(
     assert not can_compile(Device(torch.device("cpu"), "bf16"))
 
 
-def test_a_model_that_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` reports it once and continues; `true` raises, and is refused on a CPU."""
-    model = torch.nn.ReLU()
-    said: list[str] = []
-    calls: list[int] = []
-
-    def broken(*_: torch.Tensor) -> torch.Tensor:
-        calls.append(1)
-        raise Unsupported("no such kernel\nand a long trace")
-
-    monkeypatch.setattr(devices.torch, "compile", lambda _, dynamic: broken)
-    monkeypatch.setattr(devices, "can_compile", lambda device: device.is_cuda)
-    gpu = Device(torch.device("cuda"), "bf16")
-    x = torch.tensor([-1.0, 2.0])
-    forward = compile_model(model, "auto", gpu, said.append)
-    assert [forward(x).tolist() for _ in range(3)] == [[0.0, 2.0]] * 3
-    assert said == ["the model cannot be compiled, so it runs slower (no such kernel)"]
-    assert len(calls) == 1
-    with pytest.raises(Unsupported):
-        compile_model(model, True, gpu, said.append)(x)
+def test_compile_true_needs_a_device_that_can() -> None:
     cpu = Device(torch.device("cpu"), "fp32")
-    assert compile_model(model, "auto", cpu, said.append) is model
-    assert compile_model(model, False, gpu, said.append) is model
+    for wanted in ("auto", False):
+        check_compile(wanted, cpu)
     with pytest.raises(
         ConfigError, match=r"train\.compile: true takes a GPU .* use auto, which compiles where"
     ):
-        compile_model(model, True, cpu, said.append)
+        check_compile(True, cpu)
 
 
 # --- seeds ------------------------------------------------------------------------------------

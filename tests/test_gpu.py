@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import merged
+from torch.nn.parallel import DistributedDataParallel
 
 from mt.config.load import config_from_mapping
+from mt.data.batches import collate
+from mt.data.loader import Update
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.translate import Translator
@@ -81,6 +85,68 @@ def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path)
         )
         assert train(config, run, "cuda").exit_code == 0
     assert load_model(run / "checkpoints" / "last").meta["step"] == 8
+
+
+# Inductor warns about every GPU with TF32 once it compiles a product in fp32.
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+def test_a_compiled_model_trains_with_one_compilation(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """`compile: true` raises where `auto` would train uncompiled; the other tests do not compile.
+
+    The batches are measured by `auto`, and the losses are those of the plain model.
+    """
+    losses = {}
+    for wanted in (True, False):
+        changes = {
+            "model": {"dropout": 0.0},
+            "batch": {"tokens_per_batch": "auto"},
+            "train": {"precision": "fp32", "compile": wanted, "max_steps": 40, "log_every": 40},
+        }
+        config = config_from_mapping(merged(tiny_mapping, changes), "gpu")
+        run = tmp_path / str(wanted)
+        assert train(config, run, "cuda").exit_code == 0
+        log = (run / "train.log").read_text(encoding="utf-8")
+        assert ("the model is compiled" in log) == wanted
+        assert "compiled again" not in log
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        losses[wanted] = [one["nll"] for one in map(json.loads, lines) if one["kind"] == "valid"]
+    assert losses[True] == pytest.approx(losses[False], rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
+def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Compiled, in DistributedDataParallel, two batches an update, the first within `no_sync`."""
+    changes = {"model": {"dropout": 0.0}, "train": {"compile": True}}
+    config = config_from_mapping(merged(tiny_mapping, changes), "gpu")
+    plain = config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
+    device = choose_device("cuda", "fp32")
+    store = f"file://{tmp_path}/rendezvous"
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl", init_method=store, rank=0, world_size=1
+    )
+    try:
+        gradients = []
+        for one, world in (
+            (plain, World()),
+            (config, World(patient_group=torch.distributed.new_group(backend="gloo"))),
+        ):
+            with RunLog(tmp_path, 1) as log:
+                prepared = prepare(one, tmp_path, device, log, world)
+            updater = prepared.updater
+            assert isinstance(updater.replica, DistributedDataParallel) == (one is config)
+            pairs = [prepared.store.pair(i) for i in range(64)]
+            batches = [collate(pairs[:40]), collate(pairs[40:])]
+            n_tgt = sum(batch.n_tgt for batch in batches)
+            for _ in range(3):  # DistributedDataParallel orders its buckets after the first one
+                updater.optimizer.zero_grad(set_to_none=True)
+                updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt))
+            gradients.append([weight.grad for weight in updater.model.parameters()])
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

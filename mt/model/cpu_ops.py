@@ -1,6 +1,7 @@
 """Dropout and attention with implementations that are fast on a CPU; other devices use torch's own.
 
-`dropout`, `relu_dropout`, `attend` and `attend_to_cache` each choose by the device of their input.
+`dropout`, `relu_dropout`, `attend` and `attend_to_cache` each choose by the device of their input;
+a compiled model has torch's own on every device.
 Shapes: B sentences, H heads, T queries, S keys, C columns of a cache, N hypotheses, K head width.
 """
 
@@ -16,6 +17,12 @@ from torch.autograd.function import once_differentiable
 from mt.model.attention import attention_weights
 from mt.runtime.devices import small_products
 
+
+def _uses_torch(x: Tensor) -> bool:
+    """Whether torch's own operation is used for x: not on a CPU, or the compiler reads it."""
+    return x.device.type != "cpu" or torch.compiler.is_compiling()
+
+
 # --- dropout ----------------------------------------------------------------------------------
 
 
@@ -24,7 +31,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
     On a CPU, p is rounded to the nearest of 1/256, ..., 255/256, and the scale follows it.
     """
-    if not training or p == 0 or x.device.type != "cpu":
+    if not training or p == 0 or _uses_torch(x):
         return F.dropout(x, p, training)
     apply: Any = _Dropout.apply
     return cast("Tensor", apply(x, _in_256ths(p)))
@@ -32,7 +39,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Dropout of max(0, x); may overwrite x."""
-    if not training or p == 0 or x.device.type != "cpu":
+    if not training or p == 0 or _uses_torch(x):
         return F.dropout(x.relu_(), p, training)
     apply: Any = _ReluDropout.apply
     return cast("Tensor", apply(x, _in_256ths(p)))
@@ -110,7 +117,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: floa
     bias broadcastable to (B, H, T, S). Each weight is dropped with probability `dropout_p` after
     the softmax. The paper does not mention that; its authors' code (tensor2tensor) has it.
     """
-    if q.is_cuda:
+    if _uses_torch(q):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
     apply: Any = _Attention.apply
     return cast("Tensor", apply(q, k, v, bias, _in_256ths(dropout_p)))

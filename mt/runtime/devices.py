@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from mt.errors import ConfigError
 
@@ -208,36 +207,6 @@ def check_compile(wanted: bool | str, device: Device) -> None:
             "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C "
             "compiler, and not all of them were found; use auto, which compiles where it can"
         )
-
-
-def compile_model(
-    model: nn.Module, wanted: bool | str, device: Device, say: Callable[[str], None]
-) -> Callable[..., Any]:
-    """Compile the model as `train.compile` wants it: true, false, or `auto` for where it can.
-
-    Compilation fuses the small kernels between matrix products on a GPU. If it fails with `auto`,
-    that is reported through `say`, and the model runs uncompiled. Raises ConfigError if it is
-    required and impossible.
-    """
-    check_compile(wanted, device)
-    if not wanted or not can_compile(device):
-        return model
-    from torch._dynamo.exc import TorchDynamoException  # takes a second to import
-
-    fused: Callable[..., Any] = torch.compile(model, dynamic=True)
-
-    def forward(*batch: Any) -> Any:
-        nonlocal fused
-        try:
-            return fused(*batch)
-        except TorchDynamoException as error:
-            if wanted is True:
-                raise
-            say(f"the model cannot be compiled, so it runs slower ({str(error).splitlines()[0]})")
-            fused = model
-            return model(*batch)
-
-    return forward
 
 
 @contextmanager

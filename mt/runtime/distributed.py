@@ -44,7 +44,7 @@ class World:
     size: int = 1
     local_rank: int | None = None  # on this machine; None if there is only one process
     local_size: int = 1  # processes on this machine
-    patient_group: Any = None  # a gloo process group with PATIENT_TIMEOUT
+    patient_group: Any = None  # a gloo process group with PATIENT_TIMEOUT; None if not connected
 
     @property
     def is_main(self) -> bool:
@@ -152,7 +152,7 @@ class World:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Wrap the model in DistributedDataParallel, which averages gradients over all ranks."""
-        if self.size == 1:
+        if self.patient_group is None:
             return model
         # No buffer needs syncing: all are constant sinusoids. torch 2.13 has renamed the setting.
         known = signature(DistributedDataParallel).parameters
@@ -162,10 +162,9 @@ class World:
 
     def no_sync(self, model: nn.Module) -> AbstractContextManager[None]:
         """Inside, a wrapped model accumulates gradients without exchanging them."""
-        if self.size == 1:
+        if not isinstance(model, DistributedDataParallel):
             return nullcontext()
-        replica = cast("DistributedDataParallel", model)
-        return cast("AbstractContextManager[None]", replica.no_sync())
+        return cast("AbstractContextManager[None]", model.no_sync())
 
 
 def world_from_environment() -> World:

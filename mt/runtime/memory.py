@@ -85,6 +85,9 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory could not be allocated, on a GPU or a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    # torch.compile wraps what happens while it compiles.
+    if (inner := getattr(error, "inner_exception", None)) is not None:
+        return is_out_of_memory(inner)
     # The CPU allocator raises a plain RuntimeError; sizes beyond 64 bits fail even earlier.
     signs = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)

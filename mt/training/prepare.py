@@ -64,6 +64,7 @@ def prepare(
     tokenizer = prepare_tokenizer(config, run_dir, log, world, base)
     store = prepare_store(config, run_dir, tokenizer, log, world)
     updater = Updater(config, tokenizer, device, world, log.say)
+    updater.choose_forward(store)
     config = settle_batch_size(config, run_dir, updater, store, log)
     plan = prepare_plan(config, store, tokenizer)
     validation = prepare_validation(config, run_dir, tokenizer, log, world)

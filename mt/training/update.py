@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,9 +15,15 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.runtime.devices import Device, compile_model, seed_everything
+from mt.runtime.devices import Device, can_compile, check_compile, seed_everything
 from mt.runtime.distributed import World
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_memory
+from mt.training.compilation import (
+    PROBE_TOKENS,
+    compile_for_all_shapes,
+    n_compiled_graphs,
+    probe_batch,
+)
 from mt.training.finetune import freeze
 from mt.training.loss import Loss, batch_loss
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.batches import Batch
     from mt.data.loader import Update
+    from mt.data.store import Store
     from mt.data.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
 
@@ -48,6 +56,8 @@ class Updater:
         self.config = config
         self.device = device
         self.world = world
+        self.say = say
+        check_compile(config.train.compile, device)
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
@@ -56,9 +66,56 @@ class Updater:
         self.optimizer = build_optimizer(self.model, config.optim, device.dtype)
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.replica = world.wrap(self.model)
-        self.forward: Any = compile_model(self.replica, config.train.compile, device, say)
+        self.forward: Any = self.replica  # compiled by `choose_forward`
+        self.n_graphs: int | None = None  # compiled graphs after the first update
         # Updates in a row whose gradient was not finite; on the device, so that nothing waits.
         self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
+
+    def choose_forward(self, store: Store) -> None:
+        """Decide once whether the model runs compiled, by a forward and backward pass on a batch.
+
+        It does if `train.compile` wants it, the device can, and no rank fails. Raises ConfigError
+        if `train.compile` is true and the model cannot be compiled.
+        """
+        wanted = self.config.train.compile
+        if not wanted or not can_compile(self.device):
+            return
+        self.say("compiling the model (train.compile), which takes a minute or two")
+        start = time.perf_counter()
+        self.forward = compile_for_all_shapes(self.replica)
+        reason = self.world.all_or_raise(lambda: self._compile_error(store))
+        reasons = [found for found in self.world.all_gather(reason) if found]
+        if not reasons:
+            self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
+            return
+        self.forward = self.replica
+        torch._dynamo.reset()  # frees what has been compiled
+        if wanted is True:
+            message = f"train.compile: true, but the model cannot be compiled ({reasons[0]})"
+            raise ConfigError(f"{message}; auto trains it uncompiled then")
+        self.say(f"the model cannot be compiled, so it runs slower ({reasons[0]})")
+
+    def _compile_error(self, store: Store) -> str:
+        """Why the compiled model fails on a batch, empty if it does not.
+
+        Raises ConfigError if not even two sentences fit into the memory.
+        """
+        given = self.config.batch.tokens_per_batch
+        tokens = PROBE_TOKENS if given == "auto" else min(PROBE_TOKENS, given)
+        while True:
+            batch = probe_batch(store, self.model.output.out_features, tokens)
+            try:
+                self.dry_run_step(batch)
+            except ConfigError:  # too little memory
+                self.optimizer.zero_grad(set_to_none=True)
+                if len(batch.src) <= 2:
+                    raise
+                tokens //= 2
+            except Exception as error:
+                self.optimizer.zero_grad(set_to_none=True)
+                return str(error).strip().partition("\n")[0] or type(error).__name__
+            else:
+                return ""
 
     @property
     def eval_model(self) -> Transformer:
@@ -103,7 +160,18 @@ class Updater:
         if not self.device.is_cuda and step % UPDATES_BETWEEN_RELEASES == 0:
             release_freed_memory()
         self._update_ema(step)
+        self._report_recompilation(step)
         return smoothed, nll, norm
+
+    def _report_recompilation(self, step: int) -> None:
+        """Log that torch.compile has compiled again, which takes long and should not happen."""
+        n_graphs = n_compiled_graphs()
+        if self.n_graphs is not None and n_graphs > self.n_graphs:
+            self.say(
+                f"update {step + 1:,}: the model was compiled again, {n_graphs} times in all; if "
+                "that goes on, train.compile: false may be faster"
+            )
+        self.n_graphs = n_graphs
 
     def accumulate_gradients(self, update: Update) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.

@@ -1,0 +1,73 @@
+"""torch.compile for training: one graph for batches of all shapes, tried once before training.
+
+Compiling fuses the small kernels between matrix products on a GPU. It takes a minute or two for a
+deep model, so it must not happen again for each new shape of a batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from mt.data.batches import Batch, collate
+from mt.data.tokenizer import EOS
+
+if TYPE_CHECKING:
+    from mt.data.store import Store
+
+# What torch.compile generates code with; tests replace it.
+BACKEND: Any = "inductor"
+# Padded tokens of the batch that is compiled first: enough for the compiler to expect long sums.
+PROBE_TOKENS = 8192
+
+
+def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Compile a `Transformer`, plain or in DistributedDataParallel, into one graph.
+
+    Returns its `forward`. torch.compile makes a graph of its own for each batch of one row, and by
+    default for each pair of dimensions that happen to be equal. So the number of rows and both
+    lengths are marked as dynamic, which makes them independent of each other, and a batch of one
+    row is computed as two equal ones.
+
+    A recompilation for another reason is possible. torch keeps at most 8 graphs
+    (`torch._dynamo.config.recompile_limit`) and computes further cases without compiling, so the
+    memory for them is bounded.
+    """
+    compiled = torch.compile(model, backend=BACKEND)
+
+    def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
+        rows = len(src)
+        batch = [src, tgt_in, src_mask]
+        if rows == 1:
+            batch = [part.repeat(2, 1) for part in batch]
+        for part in batch:
+            torch._dynamo.maybe_mark_dynamic(part, [0, 1])
+        out: Tensor = compiled(*batch)
+        return out[:1] if rows == 1 else out
+
+    return forward
+
+
+def n_compiled_graphs() -> int:
+    """How many graphs torch.compile has made in this process."""
+    dynamo = sys.modules.get("torch._dynamo.utils")  # loaded by the first compilation
+    return 0 if dynamo is None else int(dynamo.counters["stats"]["unique_graphs"])
+
+
+def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:
+    """A batch of at most `tokens` padded tokens, with sentences of the usual length of the store.
+
+    The compiler chooses its kernels by the shape that it sees first. Source and target differ in
+    length, lest it take them for the same.
+    """
+    src, tgt = (int(np.median(side)) for side in (store.src_lengths, store.tgt_lengths))
+    if src == tgt:
+        src += 1 if src == 1 else -1
+    sides = [np.arange(length) % (vocab_size - EOS - 1) + EOS + 1 for length in (src, tgt)]
+    rows = max(2, tokens // (max(src, tgt) + 1))
+    return collate([(sides[0], sides[1])] * rows)
