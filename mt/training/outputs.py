@@ -30,12 +30,32 @@ def write_valid_outputs(
     ref: Sequence[str],
     translations: Sequence[Translation],
 ) -> None:
-    """Write the outputs of the best validation so far, in place of those of the one before."""
-    before = set((run_dir / OUTPUTS).glob("step-*-valid.jsonl"))
-    path = run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
-    _write(path, src, ref, translations)
-    for other in before - {path}:
-        other.unlink(missing_ok=True)
+    """Write the outputs of the best validation so far."""
+    _write(_valid_path(run_dir, step), src, ref, translations)
+
+
+def drop_other_outputs(run_dir: Path, best_step: int | None) -> None:
+    """Delete the outputs of validations that are not the best any more.
+
+    Once the checkpoint of the best one is saved: a run killed before that resumes with the one
+    before, and needs its outputs.
+    """
+    for path in (run_dir / OUTPUTS).glob("step-*-valid.jsonl"):
+        if best_step is None or path != _valid_path(run_dir, best_step):
+            path.unlink(missing_ok=True)
+
+
+def read_valid_outputs(run_dir: Path, step: int) -> list[str] | None:
+    """The outputs of the validation after update `step`; None if they are not there, or damaged."""
+    try:
+        lines = _valid_path(run_dir, step).read_text(encoding="utf-8").split("\n")[:-1]
+        return [str(json.loads(line)["output"]) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _valid_path(run_dir: Path, step: int) -> Path:
+    return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
 
 
 def write_test_outputs(

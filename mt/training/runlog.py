@@ -119,7 +119,7 @@ class RunLog:
                 # purge_step hides what an earlier start wrote of this step and later ones.
                 self._writer = self._writer_class(str(self.run_dir / TENSORBOARD), purge_step=step)
             for key, value in known.items():
-                if isinstance(value, int | float):
+                if isinstance(value, int | float) and not isinstance(value, bool):
                     self._writer.add_scalar(f"{kind}/{key}", value, step)
 
     def recorded_names(self, kind: str, step: int) -> set[str]:

@@ -65,10 +65,15 @@ class Criterion:
             return score > best_score
         if max(score, best_score) <= self.noise:
             return nll < best_nll
-        if abs(score - best_score) > self.resolution:
+        if not self.is_tie(score, best_score):
             return score > best_score
         highest = best_score if highest_score is None else highest_score
         return nll < best_nll and score >= highest - self.resolution
+
+    def is_tie(self, score: float, best_score: float) -> bool:
+        """Whether two scores are so close, or so low, that the nll decides."""
+        both_noise = max(score, best_score) <= self.noise
+        return both_noise or abs(score - best_score) <= self.resolution
 
     def counts_for_patience(self, best_score: float | None) -> bool:
         """Whether a validation that is no better uses up patience: once BLEU is above noise."""

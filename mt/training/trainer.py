@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,16 +31,20 @@ from mt.training.checkpoints import (
 )
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
+from mt.training.improvement import BestComparison
 from mt.training.meter import Meter
 from mt.training.optim import learning_rate
+from mt.training.outputs import drop_other_outputs
 from mt.training.runlog import format_duration
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
     from mt.data.loader import Update
     from mt.model.checkpoint import LoadedModel
+    from mt.training.improvement import NewBest
     from mt.training.prepare import Prepared
     from mt.training.runlog import RunLog
+    from mt.training.selection import Criterion
     from mt.training.validation import ValidationResult
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
@@ -66,6 +71,7 @@ class Trainer:
         self.updater = prepared.updater
         self.plan = prepared.plan
         self.validation = prepared.validation
+        self.best_comparison = BestComparison(self.validation, run_dir) if self.validation else None
         self.device = prepared.updater.device
         self.world = prepared.updater.world
         self.run_dir = run_dir
@@ -271,26 +277,22 @@ class Trainer:
 
         A signal interrupts the validation, not the checkpoint; on resuming it is done again.
         """
-        try:
-            result = self.validate()
-        except StopRequestedError:
-            result = None
-        if result is not None and self.validation is not None:
-            criterion = self.validation.criterion
-            self.state.add_score(criterion.score(result), result.nll, criterion)
-            if self.world.is_main and self.state.best_step == self.state.step:
-                self.validation.write_outputs(self.state.step, result)
+        with suppress(StopRequestedError):
+            self.validate()
         self.save()
+        if self.validation is not None and self.world.is_main:
+            drop_other_outputs(self.run_dir, self.state.best_step)
 
     def validate(self) -> ValidationResult | None:
         """Evaluate the model on the validation set, if there is one, and record the result."""
-        if self.validation is None:
+        if self.validation is None or self.best_comparison is None:
             return None
         start = time.perf_counter()
         model = self.updater.eval_model
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
-        seconds = time.perf_counter() - start
         step = self.state.step
+        new_best = self._add_score(result, self.validation.criterion, self.best_comparison)
+        seconds = time.perf_counter() - start
         self._tick()
         self.log.record(
             "valid",
@@ -302,16 +304,39 @@ class Trainer:
             **({} if result.chrf is None else {"chrf": result.chrf.value}),
             seconds=self.state.seconds,
             valid_seconds=seconds,
+            **({} if new_best is None else new_best.figures()),
         )
         self.log.say(
             f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
             f"| BLEU {result.bleu.value:.2f}"
             + ("" if result.chrf is None else f" | chrF2 {result.chrf.value:.2f}")
             + f" | {seconds:.1f} s"
+            + ("" if new_best is None else f" | {new_best}")
         )
         if self.world.is_main:
             self.validation.write_samples(step_name(step), result.outputs)
+            if step == self.state.best_step:
+                self.validation.write_outputs(step, result)
         return result
+
+    def _add_score(
+        self, result: ValidationResult, criterion: Criterion, comparison: BestComparison
+    ) -> NewBest | None:
+        """Add the score of a validation to the state; returns what is new if it is the best.
+
+        Only the main process compares it with the best one before.
+        """
+        state = self.state
+        before = state.best_step
+        before_score = None if state.best_nll is None else state.best_score
+        score = criterion.score(result)
+        state.add_score(score, result.nll, criterion)
+        if state.best_step != state.step or not self.world.is_main:
+            return None
+        by_nll = before_score is not None and criterion.is_tie(score, before_score)
+        return comparison.new_best(
+            result.outputs, state.step, before, by_nll and criterion.metric != "nll"
+        )
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""
