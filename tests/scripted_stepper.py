@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from mt.data.tokenizer import BOS
-from mt.decoding.search import Hypothesis, beam_search, greedy_search
+from mt.decoding.engine_contract import Hypothesis
+from mt.decoding.search import beam_search, greedy_search
 
 A, B, C = 4, 5, 6
 Prefix = tuple[int, ...]

@@ -15,7 +15,8 @@ from corpora import multi30k
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
-from mt.data.batches import Indices, Plan, batch_ends, bucket, collate
+from mt.data.batches import Plan, bucket, collate
+from mt.data.lengths import Indices, batch_ends
 from mt.data.loader import Prefetcher, Update
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import train_tokenizer

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from mt.config.schema import ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import inference
+from mt.decoding.engine_contract import Hypothesis
 from mt.decoding.inference import Inference
-from mt.decoding.search import Hypothesis, Stepper, beam_search, greedy_search
+from mt.decoding.search import Stepper, beam_search, greedy_search
 from mt.model.checkpoint import load_model
 from mt.model.transformer import Transformer
 from mt.runtime import devices

@@ -29,7 +29,7 @@ from torch import Tensor
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding import search
 from mt.decoding.candidates import BLOCK
-from mt.decoding.search import Hypothesis
+from mt.decoding.engine_contract import Hypothesis
 from mt.errors import ConfigError, NonFiniteError
 
 # ---------------------------------------------------------------------------------- worked by hand

@@ -21,13 +21,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mt.data.lengths import Indices, batch_ends
 from mt.data.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
     from mt.config.schema import BatchConfig
     from mt.data.store import Store
-
-Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -110,22 +109,6 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
         n_src=int(src_mask.sum()),
         n_tgt=len(positions),
     )
-
-
-def batch_ends(lengths: Indices, budget: int) -> list[int]:
-    """Split a sequence of sentence lengths into batches of at most `budget` padded tokens.
-
-    Returns the index after the last sentence of each batch. A batch takes rows × longest row. A
-    sentence longer than the budget is a batch of its own.
-    """
-    ends = []
-    start = 0
-    while start < len(lengths):
-        window = lengths[start : start + max(1, budget // int(lengths[start]))]
-        area = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
-        start += max(1, int(np.searchsorted(area, budget, side="right")))
-        ends.append(start)
-    return ends
 
 
 def bucket(

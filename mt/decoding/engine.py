@@ -1,12 +1,13 @@
 """The engine: a batch of source ids in, hypotheses out.
 
 `TorchEngine` decodes with PyTorch on every device and supports every option. Code above it (lines,
-windows, order, formats) only relies on `search`, `limit` and its few properties.
+windows, order, formats) only relies on `engine_contract.Engine`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,12 +19,22 @@ from mt.config.schema import DecodeConfig
 from mt.data.batches import pad_rows
 from mt.data.tokenizer import EOS, PAD
 from mt.decoding.constraints import Constraint, force_prefixes
+from mt.decoding.engine_contract import (
+    Hypothesis,
+    Ids,
+    Job,
+    check_n_best,
+    memory_error,
+    output_limit,
+)
 from mt.decoding.options import Sampling
-from mt.decoding.search import Hypothesis, Stepper, beam_search, greedy_search, sampling_search
+from mt.decoding.search import Stepper, beam_search, greedy_search, sampling_search
 from mt.errors import ConfigError
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb
 
-Ids = Sequence[int]
+# Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU needs more to
+# be busy.
+BATCH_TOKENS = {"cpu": 8192, "cuda": 131072}
 
 
 class IncrementalModel(Protocol):
@@ -61,12 +72,8 @@ class TorchEngine:
 
     def __post_init__(self) -> None:
         """Check that the options fit together."""
-        beam_size = self.decode.beam_size
-        if self.n_best > beam_size and self.sampling is None:
-            raise ConfigError(
-                f"--n-best: must be at most the beam size, {beam_size}, found {self.n_best}; "
-                f"lower it, or give --beam-size {self.n_best}"
-            )
+        if self.sampling is None:
+            check_n_best(self.n_best, self.decode.beam_size)
 
     @property
     def device(self) -> torch.device:
@@ -88,10 +95,19 @@ class TorchEngine:
         """Hypotheses of a source that are in memory at a time."""
         return self.decode.beam_size if self.sampling is None else self.n_best
 
+    @property
+    def batch_tokens(self) -> int:
+        """Padded source tokens x beam of a batch that decodes fast."""
+        return BATCH_TOKENS[self.device.type]
+
+    @property
+    def threads(self) -> int:
+        """Batches that `search_batches` decodes at a time."""
+        return 1
+
     def limit(self, source: Ids, prefix: Ids) -> int:
         """Return the maximum number of output tokens for a source, eos not counted."""
-        extra = int(self.decode.max_len_factor * len(source) + self.decode.max_len_extra)
-        return min(self.max_target, len(prefix) + max(1, extra))
+        return output_limit(self.decode, source, prefix, self.max_target)
 
     def search(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
@@ -112,15 +128,14 @@ class TorchEngine:
                 raise
             raise self._memory_error(len(sources)) from error
 
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield (index of the job, `search(*job)`), in order."""
+        return enumerate(itertools.starmap(self.search, jobs))
+
     def _memory_error(self, n_sources: int) -> ConfigError:
-        sentences = "1 sentence" if n_sources == 1 else f"{n_sources:,} sentences"
-        return ConfigError(
-            f"decoding: a batch of {sentences} with {self.hypotheses_per_source:,} hypotheses each "
-            f"does not fit into the memory of {self.device.type.upper()}: "
-            f"{peak_memory_mb(self.device):,.0f} MB were in use. Lower --beam-size "
-            "(decode.beam_size), --batch-tokens, decode.max_len_factor or decode.max_len_extra; "
-            "with --sample lower --n-best"
-        )
+        used = peak_memory_mb(self.device)
+        where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
+        return memory_error(n_sources, self.hypotheses_per_source, where)
 
     def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
         beam_size = self.decode.beam_size

@@ -6,17 +6,13 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mt.data.tokenizer import EOS, UNK, Tokenizer
-from mt.decoding.constraints import (
-    Constraint,
-    forbid,
-    min_length,
-    no_repeat_ngram,
-    repetition_penalty,
-)
 from mt.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from mt.decoding.constraints import Constraint
 
 # Beyond these, logits divided by the temperature may leave the range of floats.
 TEMPERATURES = (1e-3, 1e3)
@@ -88,6 +84,13 @@ class SearchOptions:
 
     def constraints(self, tokenizer: Tokenizer) -> list[Constraint]:
         """Return the constraints. Raises ConfigError for a token that the vocabulary lacks."""
+        from mt.decoding.constraints import (
+            forbid,
+            min_length,
+            no_repeat_ngram,
+            repetition_penalty,
+        )
+
         found: list[Constraint] = []
         if self.repetition_penalty != 1:
             found.append(repetition_penalty(self.repetition_penalty))

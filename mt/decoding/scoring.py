@@ -19,7 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.data.batches import Batch, batch_ends, collate
+from mt.data.batches import Batch, collate
+from mt.data.lengths import batch_ends
 from mt.data.tokenizer import Tokenizer
 from mt.decoding.alignment import cross_attention, parse_heads, word_links
 from mt.decoding.inference import Inference

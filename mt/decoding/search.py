@@ -25,6 +25,7 @@ from mt.decoding.candidates import (
     top_indices,
 )
 from mt.decoding.constraints import Constraint, Past, apply
+from mt.decoding.engine_contract import Hypothesis
 from mt.errors import ConfigError, NonFiniteError
 
 # Finished sentences leave the batch once the share of unfinished ones is below this. Leaving copies
@@ -52,15 +53,6 @@ class Stepper(Protocol):
     def keep(self, rows: Tensor) -> None:
         """Drop all sentences but these: `rows` (B',) are ascending indices into the batch."""
         ...
-
-
-@dataclass(frozen=True)
-class Hypothesis:
-    """A finished translation: token ids without bos and eos; `log_prob` includes the eos."""
-
-    tokens: tuple[int, ...]
-    log_prob: float
-    score: float  # log_prob / (len(tokens) + 1) ** length_penalty
 
 
 @dataclass

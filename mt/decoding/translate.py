@@ -13,35 +13,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from mt.config.load import config_from_mapping
-from mt.data.batches import batch_ends
+from mt.data.lengths import batch_ends
 from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
-from mt.decoding.alignment import joined_word_links
-from mt.decoding.engine import TorchEngine
-from mt.decoding.ensemble import Ensemble
-from mt.decoding.inference import Inference
+from mt.decoding.choose_engine import EngineRequest, load_engine
+from mt.decoding.converted import Convert
+from mt.decoding.engine_contract import Engine, Hypothesis
 from mt.decoding.options import SearchOptions, encode_prefixes
 from mt.decoding.quality_flags import flags, is_blank
-from mt.decoding.scoring import ForcedDecoder
-from mt.decoding.search import Hypothesis
 from mt.decoding.segments import split_source
 from mt.decoding.tally import LineNumbers, Tally
-from mt.decoding.workers import Pool
 from mt.errors import ConfigError, DataError
-from mt.model.checkpoint import LoadedModel, load_model
-from mt.runtime.devices import Device, choose_device
-from mt.runtime.memory import keep_freed_memory
 
-# Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU needs more to
-# be busy. Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
-# fast within 5 %.
-BATCH_TOKENS = {"cpu": 8192, "worker": 4096, "cuda": 131072}
+if TYPE_CHECKING:
+    from mt.decoding.scoring import ForcedDecoder
+    from mt.decoding.workers import Pool
+
 # A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
 # as much as a longer one.
 LEAST_SIZE = 8
@@ -106,7 +97,7 @@ class Translator:
 
     def __init__(
         self,
-        engine: TorchEngine,
+        engine: Engine,
         tokenizer: Tokenizer,
         *,
         max_source: int,
@@ -137,14 +128,16 @@ class Translator:
         self.max_source = min(max_source, engine.max_source)
         self.max_ratio = max_ratio
         self.settings = dict(settings or {})
-        budget = batch_tokens or BATCH_TOKENS["worker" if workers > 1 else engine.device.type]
+        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
+        # fast within 5 %.
+        budget = batch_tokens or engine.batch_tokens // min(2, workers)
         self.batch_tokens = max(1, budget // engine.hypotheses_per_source)
         self.utility = None if mbr_utility is None else mbr.metric(mbr_utility)
         self.forced_decoder = None if alignment is None else _forced_decoder(engine, alignment)
         self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
-        self.pool = Pool(engine.search, workers) if workers > 1 else None
+        self.pool = _pool(engine, workers) if workers > 1 else None
 
     def __enter__(self) -> Translator:
         return self
@@ -234,7 +227,7 @@ class Translator:
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         order = np.argsort(-lengths, kind="stable")
         sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
-        workers = 1 if self.pool is None else len(self.pool.workers)
+        workers = self.engine.threads if self.pool is None else len(self.pool.workers)
         batches = [
             [segments[i] for i in rows]
             for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
@@ -244,7 +237,7 @@ class Translator:
             for batch in batches
         ]
         answers = (
-            enumerate(itertools.starmap(self.engine.search, jobs))
+            self.engine.search_batches(jobs)
             if self.pool is None
             else self.pool.imap_unordered(jobs)
         )
@@ -280,6 +273,8 @@ class Translator:
 
     def _align(self, forced_decoder: ForcedDecoder, lines: list[Line]) -> None:
         """Give every output its word alignment, from one more pass of the model."""
+        from mt.decoding.alignment import joined_word_links
+
         outputs = [(output, line.segments) for line in lines for output in line.outputs]
         pairs = [
             (segment.source, list(hypothesis.tokens))
@@ -362,8 +357,18 @@ def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     return [*whole, *small][:-1]
 
 
-def _forced_decoder(engine: TorchEngine, heads: str) -> ForcedDecoder:
-    if not isinstance(engine.model, Inference):
+def _pool(engine: Engine, workers: int) -> Pool:
+    from mt.decoding.workers import Pool
+
+    return Pool(engine.search, workers)
+
+
+def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
+    from mt.decoding.engine import TorchEngine
+    from mt.decoding.inference import Inference
+    from mt.decoding.scoring import ForcedDecoder
+
+    if not isinstance(engine, TorchEngine) or not isinstance(engine.model, Inference):
         raise ConfigError(
             "--alignments: need the attention of a single model; "
             "leave them out, or give only one --model"
@@ -382,21 +387,22 @@ def load_translator(
     options: SearchOptions | None = None,
     ensemble: str | None = None,
     workers: int | None = None,
+    engine: str = "torch",
+    shortlist: bool = False,
+    with_scores: bool = True,
+    convert: Convert | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Translator:
     """Load the models at these paths, ready to translate; several make an ensemble.
 
     Values of `decode` that are not None replace the first model's own settings. `workers`:
-    processes on a CPU, None for one per core. `say` receives notes about what differs from what was
-    asked for.
+    processes or threads on a CPU, None for one per core. `engine`: auto, torch or ctranslate2; for
+    the last, `convert` converts a model that has not been converted before, `shortlist` uses the
+    vocabulary map, and `with_scores` False leaves scores out where that is faster. `say` receives
+    notes about what was chosen and what differs from what was asked for.
 
     Raises MtError for what the user must correct.
     """
-    chosen = choose_device(device, precision, say)
-    if chosen.is_cuda and (workers or 1) > 1:
-        raise ConfigError(
-            f"--workers: processes share the cores of a CPU, a GPU takes 1, found {workers}"
-        )
     most = WORKERS_PER_CORE * (os.cpu_count() or 1)
     if (workers or 1) > most:
         raise ConfigError(
@@ -407,61 +413,46 @@ def load_translator(
         raise ConfigError(
             "--ensemble: takes several models, found one; give --model again, or leave it out"
         )
-    if not chosen.is_cuda:
-        keep_freed_memory()
-    loaded = _load_models(models)
-    first = loaded[0].config
-    given = {key: value for key, value in decode.items() if value is not None}
-    values = {**first.decode.model_dump(), **given}
     options = options or SearchOptions()
-    beam_size = int(values["beam_size"])
+    request = EngineRequest(
+        models=models,
+        decode=decode,
+        name=engine,
+        precision=precision,
+        device=device,
+        n_best=n_best,
+        options=options,
+        ensemble=ensemble,
+        workers=workers,
+        with_scores=with_scores,
+        shortlist=shortlist,
+        convert=convert,
+    )
+    loaded = load_engine(request, say)
+    beam_size = loaded.engine.decode.beam_size
     if beam_size > LARGE_BEAM:
         say(
             f"--beam-size {beam_size:,}: time and memory grow with the beam, and translations get "
             f"no better above about 10; is there a reason to search more than {LARGE_BEAM:,}?"
         )
-    engine = TorchEngine(
-        _incremental_model(loaded, chosen, ensemble),
-        config_from_mapping({"decode": values}, "command line").decode,
-        n_best,
-        options.sampling,
-        options.constraints(loaded[0].tokenizer),
-        options.exact,
-    )
     return Translator(
-        engine,
-        loaded[0].tokenizer,
-        max_source=min(each.config.data.max_tokens for each in loaded),
+        loaded.engine,
+        loaded.tokenizer,
+        max_source=loaded.max_source,
         batch_tokens=batch_tokens,
         alignment=options.alignment,
         mbr_utility=options.mbr,
-        max_ratio=first.data.max_length_ratio,
-        workers=1 if chosen.is_cuda else workers or torch.get_num_threads(),
+        max_ratio=loaded.config.data.max_length_ratio,
+        workers=loaded.workers,
         settings={
-            "--beam-size": str(engine.decode.beam_size),
-            "--length-penalty": str(engine.decode.length_penalty),
+            "--beam-size": str(beam_size),
+            "--length-penalty": str(loaded.engine.decode.length_penalty),
             "--n-best": str(n_best),
             "search option": repr(options),
-            "--model": " ".join(str(each.meta["sha256"]["model.safetensors"]) for each in loaded),
+            "--model": loaded.weights,
             "--ensemble": ensemble or "probability",
-            "--precision": chosen.precision,
+            "--precision": loaded.precision,
+            "--engine": loaded.name,
+            **({"--shortlist": "yes"} if shortlist else {}),
         },
     )
-
-
-def _load_models(paths: Sequence[Path]) -> list[LoadedModel]:
-    loaded = [load_model(path) for path in paths]
-    for path, other in zip(paths[1:], loaded[1:], strict=True):
-        if other.tokenizer.fingerprint != loaded[0].tokenizer.fingerprint:
-            raise ConfigError(
-                f"--model {path}: has another vocabulary than {paths[0]}; the models of an "
-                "ensemble must be trained with the same tokenizer"
-            )
-    return loaded
-
-
-def _incremental_model(
-    loaded: Sequence[LoadedModel], device: Device, ensemble: str | None
-) -> Inference | Ensemble:
-    members = [Inference(each.model, device) for each in loaded]
-    return members[0] if len(members) == 1 else Ensemble(members, ensemble or "probability")

@@ -1,0 +1,205 @@
+"""Which engine decodes: torch, or CTranslate2 where it can do all that is asked for.
+
+Needs no torch, and loads none where CTranslate2 decodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, DecodeConfig
+from mt.data.tokenizer import Tokenizer
+from mt.decoding.converted import Convert, converted_model
+from mt.decoding.engine_contract import Engine
+from mt.decoding.options import SearchOptions
+from mt.errors import ConfigError, MtError
+from mt.model.folder import ModelFolder, read_folder
+
+ENGINES = ("auto", "torch", "ctranslate2")
+# CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
+# that is what `auto` gives.
+COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+# A GPU's driver makes one of these; torch can tell more, but takes seconds to import.
+GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineRequest:
+    """All that the choice of an engine depends on, and that it is made with."""
+
+    models: Sequence[Path]
+    decode: Mapping[str, Any] = field(default_factory=dict)  # None: as the model's config has it
+    name: str = "torch"  # one of ENGINES
+    precision: str = "auto"
+    device: str = "auto"
+    n_best: int = 1
+    options: SearchOptions = field(default_factory=SearchOptions)
+    ensemble: str | None = None
+    workers: int | None = None  # processes or threads on a CPU; None: one per core
+    with_scores: bool = True  # False: the scores of hypotheses are not needed
+    shortlist: bool = False  # decode with the vocabulary map of the converted model
+    convert: Convert | None = None  # None: only a model that has been converted before
+
+
+@dataclass(frozen=True)
+class LoadedEngine:
+    """An engine and what is known of its model."""
+
+    engine: Engine
+    name: str
+    where: str  # what it computes on, for messages
+    tokenizer: Tokenizer
+    config: Config  # of the first model
+    max_source: int  # tokens of the longest source that it was trained for, eos not counted
+    weights: str  # hashes of the weights
+    precision: str
+    workers: int  # processes to decode with
+
+
+def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
+    """Load the models into the engine that `request.name` asks for; `say` which one was chosen.
+
+    Raises MtError for what the user must correct.
+    """
+    if request.name not in ENGINES:
+        raise ConfigError(f"--engine: must be {', '.join(ENGINES)}, found {request.name!r}")
+    if request.name == "torch":
+        return _load_torch(request, say)
+    reasons = reasons_for_torch(request)
+    if request.name == "ctranslate2":
+        if reasons:
+            raise ConfigError(
+                f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or take "
+                "--engine torch, which can do everything"
+            )
+        loaded = load_ctranslate2(request, say)
+        say(f"engine: {loaded.where}")
+        return loaded
+    if not reasons:
+        folder = read_folder(request.models[0])  # its faults are reported as they are
+        try:
+            loaded = load_ctranslate2(request, say, folder)
+        except MtError as error:
+            reasons = [str(error)]
+        else:
+            say(f"engine: {loaded.where}")
+            return loaded
+    loaded = _load_torch(request, say)
+    say(f"engine: torch on {loaded.where} ({'; '.join(reasons)})")
+    return loaded
+
+
+def _load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
+    from mt.decoding.load_torch import load_torch
+
+    if request.shortlist:
+        raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")
+    return load_torch(request, say)
+
+
+def reasons_for_torch(request: EngineRequest) -> list[str]:
+    """Return why CTranslate2 cannot do what is asked for; nothing if it can."""
+    options = request.options
+    asked = {
+        "several models": len(request.models) > 1,
+        "--sample": options.sampling is not None,
+        "--exact": options.exact,
+        "--alignments": options.alignment is not None,
+        "--min-length": options.min_length > 0,
+        "--no-repeat-ngram": options.no_repeat_ngram > 0,
+        "--repetition-penalty": options.repetition_penalty != 1,
+        "--forbid": bool(options.forbidden),
+    }
+    missing = [name for name, given in asked.items() if given]
+    reasons = [f"CTranslate2 has no {', '.join(missing)} as mt means it"] if missing else []
+    if request.device not in ("auto", "cpu"):
+        reasons.append(f"it decodes on a CPU here, not on --device {request.device}")
+    elif request.device == "auto" and request.name == "auto" and has_gpu():
+        reasons.append("there is a GPU")
+    if find_spec("ctranslate2") is None:
+        reasons.append("faster with CTranslate2: pip install ctranslate2")
+    elif not reasons and not _computes_in(request.precision):
+        reasons.append(f"CTranslate2 has no {request.precision} on this CPU")
+    return reasons
+
+
+def has_gpu() -> bool:
+    """Whether this machine seems to have a GPU."""
+    return any(os.path.exists(name) for name in GPU_FILES)
+
+
+def _computes_in(precision: str) -> bool:
+    import ctranslate2
+
+    known: set[str] = ctranslate2.get_supported_compute_types("cpu")
+    return COMPUTE_TYPES.get(precision) in known
+
+
+def decode_config(config: Config, given: Mapping[str, Any]) -> DecodeConfig:
+    """Return the model's decoding settings, replaced by those of `given` that are not None."""
+    changed = {key: value for key, value in given.items() if value is not None}
+    values = {**config.decode.model_dump(), **changed}
+    return config_from_mapping({"decode": values}, "command line").decode
+
+
+def load_ctranslate2(
+    request: EngineRequest, say: Callable[[str], None], described: ModelFolder | None = None
+) -> LoadedEngine:
+    """Load the converted model; convert it first if that was not done. Raises MtError."""
+    import ctranslate2
+
+    from mt.decoding.engine_ctranslate2 import CTranslate2Engine
+
+    if described is None:
+        described = read_folder(request.models[0])
+    config = described.config
+    threads = request.workers or available_cores()
+    precision = "fp32" if request.precision == "auto" else request.precision
+    decode = decode_config(config, request.decode)
+    folder = converted_model(described, request.convert, say)
+    translator = ctranslate2.Translator(
+        str(folder),
+        device="cpu",
+        compute_type=COMPUTE_TYPES[precision],
+        inter_threads=threads,
+        intra_threads=1,
+    )
+    engine = CTranslate2Engine(
+        translator,
+        described.tokenizer,
+        decode,
+        config.model.max_positions,
+        precision,
+        threads,
+        request.n_best,
+        request.with_scores,
+        request.shortlist,
+    )
+    return LoadedEngine(
+        engine,
+        "ctranslate2",
+        f"CTranslate2 {ctranslate2.__version__} in {precision}, "
+        f"{threads} thread{'s' * (threads != 1)}",
+        described.tokenizer,
+        config,
+        max_source=config.data.max_tokens,
+        weights=described.weights_hash,
+        precision=precision,
+        workers=1,
+    )
+
+
+def available_cores() -> int:
+    """Cores to decode with: OMP_NUM_THREADS if it is set, as for torch, else all."""
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    if given.isdecimal() and int(given):
+        return int(given)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,255 @@
+"""The engine that decodes with CTranslate2 on a CPU: several times faster than torch there.
+
+Its search is `beam_search` but for these points:
+
+- CTranslate2 takes one length limit for a batch. Ours is per sentence, and a hypothesis that
+  reaches it is made to end. So a batch gets the largest limit, and a sentence for which that could
+  matter is searched again, on its own limit.
+- It divides by the length without eos, unless the eos is returned.
+- With length penalty 0 it goes on after `beam_size` finished hypotheses. A penalty too small to
+  change a score makes it stop.
+- What it is told to suppress gets no probability, and the other tokens share it. So nothing is
+  suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them.
+- It leaves a prefix out of the score. Such hypotheses are scored again as a whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mt.config.schema import DecodeConfig
+from mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from mt.decoding.engine_contract import (
+    Hypothesis,
+    Ids,
+    Job,
+    check_n_best,
+    memory_error,
+    output_limit,
+)
+
+# Padded source tokens x beam of a batch, by precision.
+BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 4096}
+# Batches that wait in the queue for each thread, so that none is idle.
+QUEUED = 2
+# Stands for a length penalty of 0; length^this is 1 to the last bit of a float.
+NO_PENALTY = 1e-9
+# Tokens that no output contains.
+FORBIDDEN = frozenset((PAD, UNK, BOS))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A hypothesis as CTranslate2 returns it."""
+
+    tokens: tuple[int, ...]  # without eos
+    finished: bool  # ended by eos, not by the limit
+    log_prob: float  # eos included where it is finished; NaN where no score was asked for
+
+
+@dataclass(frozen=True)
+class CTranslate2Engine:
+    """A converted model with everything else that the search of a batch depends on.
+
+    Raises ConfigError for an n-best list longer than the beam.
+    """
+
+    translator: Any  # ctranslate2.Translator
+    tokenizer: Tokenizer
+    decode: DecodeConfig
+    max_tokens: int  # of the longest source or target, eos or bos counted
+    precision: str
+    threads: int
+    n_best: int = 1
+    # Whether the search needs log-probabilities; greedy search is faster without.
+    with_scores: bool = True
+    shortlist: bool = False  # choose among the target tokens that the vocabulary map allows
+
+    def __post_init__(self) -> None:
+        """Check that the options fit together."""
+        check_n_best(self.n_best, self.decode.beam_size)
+
+    @property
+    def max_target(self) -> int:
+        """Number of tokens of the longest target, eos not counted."""
+        return self.max_tokens - 1  # bos takes the first position
+
+    @property
+    def max_source(self) -> int:
+        """Number of tokens of the longest source, eos not counted."""
+        return self.max_tokens - 1
+
+    @property
+    def hypotheses_per_source(self) -> int:
+        """Hypotheses of a source that are in memory at a time."""
+        return self.decode.beam_size
+
+    @property
+    def batch_tokens(self) -> int:
+        """Padded source tokens x beam of a batch that decodes fast."""
+        return BATCH_TOKENS[self.precision]
+
+    def limit(self, source: Ids, prefix: Ids) -> int:
+        """Return the maximum number of output tokens for a source, eos not counted."""
+        return output_limit(self.decode, source, prefix, self.max_target)
+
+    def search(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of each source, best first."""
+        job = (sources, [()] * len(sources) if prefixes is None else prefixes)
+        return next(self.search_batches([job]))[1]
+
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield (index of the job, `search(*job)`), in order; the next are decoded meanwhile."""
+        waiting: deque[tuple[int, Any]] = deque()
+        for number, job in enumerate(jobs):
+            waiting.append((number, self._submit(job)))
+            if len(waiting) > (1 + QUEUED) * self.threads:
+                first, futures = waiting.popleft()
+                yield first, self._collect(jobs[first], futures)
+        while waiting:
+            first, futures = waiting.popleft()
+            yield first, self._collect(jobs[first], futures)
+
+    def _submit(self, job: Job) -> Any:
+        """Start the search of a batch; return a future for each source."""
+        most = max((self.limit(*pair) for pair in zip(*job, strict=True)), default=0)
+        return self._translate(*job, most + 1, asynchronous=True)
+
+    def _translate(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids], max_length: int, **options: Any
+    ) -> Any:
+        """Call CTranslate2; `max_length` counts the eos."""
+        if not sources:
+            return []
+        beam_size = self.decode.beam_size
+        return self.translator.translate_batch(
+            [self._src_pieces(ids) for ids in sources],
+            [self._tgt_pieces(ids) for ids in prefixes] if any(prefixes) else None,
+            beam_size=beam_size,
+            num_hypotheses=beam_size,
+            length_penalty=self.decode.length_penalty or NO_PENALTY,
+            max_input_length=0,
+            max_decoding_length=max_length,
+            return_end_token=True,
+            return_scores=self.with_scores or beam_size > 1,
+            use_vmap=self.shortlist,
+            **{"min_decoding_length": 0, **options},
+        )
+
+    def _collect(self, job: Job, futures: Sequence[Any]) -> list[list[Hypothesis]]:
+        """Wait for a batch and turn its results into hypotheses."""
+        sources, prefixes = job
+        limits = [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)]
+        most = max(limits, default=0)
+        rows: list[list[Hypothesis] | None] = []
+        try:
+            for future, prefix, limit in zip(futures, prefixes, limits, strict=True):
+                found = self._read(future.result())
+                # With a prefix the order will be another one, so the whole beam is needed.
+                whole = limit == most and not prefix
+                rows.append(self._accepted(found, limit, self.n_best if whole else len(found)))
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and "alloc" not in str(error):
+                raise
+            raise memory_error(len(sources), self.decode.beam_size, "CPU") from error
+        again = [place for place, row in enumerate(rows) if row is None]
+        for place in again:
+            rows[place] = self._search_again(sources[place], prefixes[place], limits[place])
+        forced = [place for place, prefix in enumerate(prefixes) if prefix and place not in again]
+        scored = self._score(
+            [(sources[place], one.tokens) for place in forced for one in rows[place] or ()]
+        )
+        for place in forced:
+            rows[place] = self._best([next(scored) for _ in rows[place] or ()])
+        return [(row or [])[: self.n_best] for row in rows]
+
+    def _accepted(self, found: list[Found], limit: int, shown: int) -> list[Hypothesis] | None:
+        """Return the hypotheses if a search with this limit finds the same, else None.
+
+        It does if the search has ended by then; all hypotheses of the beam show that. If the search
+        was made with this limit, the `shown` best need only be finished: what is unfinished has a
+        score above all that would still be made to end.
+        """
+        if any(not one.tokens or not FORBIDDEN.isdisjoint(one.tokens) for one in found):
+            return None
+        if not all(one.finished and len(one.tokens) <= limit for one in found[:shown]):
+            return None
+        return [self._hypothesis(one.tokens, one.log_prob) for one in found[:shown]]
+
+    def _search_again(self, source: Ids, prefix: Ids, limit: int) -> list[Hypothesis]:
+        """Search for one source on its own limit, without the tokens that no output contains.
+
+        If the beam does not end by itself, its hypotheses are made to end at the limit. All are
+        scored once more, as a whole and with every token allowed.
+        """
+        options = {
+            "disable_unk": True,
+            "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
+            "min_decoding_length": 1,
+        }
+        for max_length in (limit + 1, limit):
+            results = self._translate([source], [prefix], max_length, **options)
+            found = self._read(results[0])
+            if all(one.finished for one in found[: self.n_best]):
+                break
+        rows = dict.fromkeys(one.tokens[:limit] for one in found)
+        return self._best(list(self._score([(source, row) for row in rows])))
+
+    def _score(self, pairs: Sequence[tuple[Ids, tuple[int, ...]]]) -> Iterator[Hypothesis]:
+        """Score these outputs of these sources, every token allowed."""
+        if not pairs:
+            return
+        results = self.translator.score_batch(
+            [self._src_pieces(source) for source, _ in pairs],
+            [self._tgt_pieces(tokens) for _, tokens in pairs],
+            max_input_length=0,
+        )
+        for (_, tokens), result in zip(pairs, results, strict=True):
+            yield self._hypothesis(tokens, sum(result.log_probs))
+
+    def _best(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
+        return sorted(hypotheses, key=lambda one: -one.score)[: self.n_best]
+
+    def _read(self, result: Any) -> list[Found]:
+        """Read the hypotheses of one source, best first."""
+        found = []
+        scores = result.scores or [float("nan")] * len(result.hypotheses)
+        penalty = self.decode.length_penalty or NO_PENALTY
+        for pieces, score in zip(result.hypotheses, scores, strict=True):
+            ids = [self._tgt_ids[piece] for piece in pieces]
+            finished = bool(ids) and ids[-1] == EOS
+            tokens = tuple(ids[:-1] if finished else ids)
+            found.append(Found(tokens, finished, score * max(1, len(ids)) ** penalty))
+        return found
+
+    def _hypothesis(self, tokens: tuple[int, ...], log_prob: float) -> Hypothesis:
+        score = log_prob / (len(tokens) + 1) ** self.decode.length_penalty
+        return Hypothesis(tokens, log_prob, score)
+
+    @cached_property
+    def _src_texts(self) -> list[str]:
+        """The text of each source piece."""
+        return self.tokenizer.src_pieces_of(list(range(self.tokenizer.src_vocab_size)))
+
+    @cached_property
+    def _tgt_texts(self) -> list[str]:
+        """The text of each target piece."""
+        return self.tokenizer.tgt_pieces_of(list(range(self.tokenizer.tgt_vocab_size)))
+
+    @cached_property
+    def _tgt_ids(self) -> Mapping[str, int]:
+        return {text: number for number, text in enumerate(self._tgt_texts)}
+
+    def _src_pieces(self, ids: Ids) -> list[str]:
+        texts = self._src_texts
+        return [texts[number] for number in ids]
+
+    def _tgt_pieces(self, ids: Ids) -> list[str]:
+        texts = self._tgt_texts
+        return [texts[number] for number in ids]

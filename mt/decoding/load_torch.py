@@ -1,0 +1,67 @@
+"""Load one model, or several, into the engine that decodes with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from mt.decoding.choose_engine import EngineRequest, LoadedEngine, decode_config
+from mt.decoding.engine import TorchEngine
+from mt.decoding.ensemble import Ensemble
+from mt.decoding.inference import Inference
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel, load_model
+from mt.runtime.devices import Device, choose_device
+from mt.runtime.memory import keep_freed_memory
+
+
+def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
+    """Load the models. Raises MtError for what the user must correct."""
+    chosen = choose_device(request.device, request.precision, say)
+    if chosen.is_cuda and (request.workers or 1) > 1:
+        raise ConfigError(
+            f"--workers: processes share the cores of a CPU, a GPU takes 1, found {request.workers}"
+        )
+    if not chosen.is_cuda:
+        keep_freed_memory()
+    loaded = _load_models(request.models)
+    first = loaded[0]
+    engine = TorchEngine(
+        _incremental_model(loaded, chosen, request.ensemble),
+        decode_config(first.config, request.decode),
+        request.n_best,
+        request.options.sampling,
+        request.options.constraints(first.tokenizer),
+        request.options.exact,
+    )
+    return LoadedEngine(
+        engine,
+        "torch",
+        str(chosen),
+        first.tokenizer,
+        first.config,
+        max_source=min(each.config.data.max_tokens for each in loaded),
+        weights=" ".join(str(each.meta["sha256"]["model.safetensors"]) for each in loaded),
+        precision=chosen.precision,
+        workers=1 if chosen.is_cuda else request.workers or torch.get_num_threads(),
+    )
+
+
+def _load_models(paths: Sequence[Path]) -> list[LoadedModel]:
+    loaded = [load_model(path) for path in paths]
+    for path, other in zip(paths[1:], loaded[1:], strict=True):
+        if other.tokenizer.fingerprint != loaded[0].tokenizer.fingerprint:
+            raise ConfigError(
+                f"--model {path}: has another vocabulary than {paths[0]}; the models of an "
+                "ensemble must be trained with the same tokenizer"
+            )
+    return loaded
+
+
+def _incremental_model(
+    loaded: Sequence[LoadedModel], device: Device, ensemble: str | None
+) -> Inference | Ensemble:
+    members = [Inference(each.model, device) for each in loaded]
+    return members[0] if len(members) == 1 else Ensemble(members, ensemble or "probability")
