@@ -16,6 +16,7 @@ from mt.cli.options import (
     BatchTokens,
     BeamSize,
     DeviceName,
+    EngineName,
     LengthPenalty,
     Precision,
 )
@@ -96,6 +97,7 @@ def evaluate(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
+    engine: EngineName = "auto",
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
@@ -115,6 +117,7 @@ def evaluate(
         "--beam-size": beam_size is not None,
         "--length-penalty": length_penalty is not None,
         "--batch-tokens": batch_tokens is not None,
+        "--engine": engine != "auto",
         "--precision": precision != "auto",
         "--device": device != "auto",
     }
@@ -125,13 +128,22 @@ def evaluate(
         check_counts({**{f"--hyp {path}": lines for path, lines in outputs.items()}, **references})
         bleu_tokenizer = choose_tokenizer(tgt_lang or "", tokenize, say)
     else:
+        from mt.cli.convert import convert_model
         from mt.decoding.translate import load_translator
 
         sources = _read(src, "--src")
         check_counts({f"--src {src}": sources, **references})
         given = {"beam_size": beam_size, "length_penalty": length_penalty}
         with load_translator(
-            [model], given, batch_tokens=batch_tokens, precision=precision, device=device, say=say
+            [model],
+            given,
+            batch_tokens=batch_tokens,
+            engine=engine,
+            convert=convert_model,
+            with_scores=False,
+            precision=precision,
+            device=device,
+            say=say,
         ) as translator:
             tgt_lang, tokenize = _scoring_of(model, tgt_lang, tokenize)
             bleu_tokenizer = choose_tokenizer(tgt_lang, tokenize, say)

@@ -127,6 +127,16 @@ Precision = Annotated[
         rich_help_panel=EXECUTION,
     ),
 ]
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="torch, ctranslate2 (CPU only, faster), or auto: the second where it can do all that "
+        "is asked for",
+        rich_help_panel=EXECUTION,
+    ),
+]
 DeviceName = Annotated[
     str,
     typer.Option(

@@ -15,6 +15,7 @@ from mt.cli.options import (
     BatchTokens,
     BeamSize,
     DeviceName,
+    EngineName,
     Errors,
     LengthPenalty,
     Models,
@@ -182,6 +183,16 @@ def translate(
         ),
     ] = None,
     batch_tokens: BatchTokens = None,
+    engine: EngineName = "auto",
+    shortlist: Annotated[
+        bool,
+        typer.Option(
+            "--shortlist",
+            help="faster: choose among likely target tokens only; needs --engine ctranslate2 and a "
+            "model exported with a shortlist",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = False,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
@@ -193,6 +204,7 @@ def translate(
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
+    from mt.cli.convert import convert_model
     from mt.decoding.translate_file import TranslateOptions, translate_file
 
     options = TranslateOptions(
@@ -226,6 +238,9 @@ def translate(
         ensemble=ensemble,
         workers=workers,
         batch_tokens=batch_tokens,
+        engine=engine,
+        shortlist=shortlist,
+        convert=convert_model,
         precision=precision,
         device=device,
     )

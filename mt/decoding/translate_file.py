@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mt.data.text_files import count_lines
+from mt.decoding.converted import Convert
 from mt.decoding.formats import LineFormat
 from mt.decoding.options import Sampling, SearchOptions, sampling_of
 from mt.decoding.progress import Progress
@@ -63,6 +64,9 @@ class TranslateOptions:
     ensemble: str | None = None
     workers: int | None = None
     batch_tokens: int | None = None
+    engine: str = "auto"
+    shortlist: bool = False
+    convert: Convert | None = None  # what converts a model for CTranslate2
     precision: str = "auto"
     device: str = "auto"
 
@@ -111,6 +115,10 @@ class TranslateOptions:
             options=search,
             ensemble=self.ensemble,
             workers=self.workers,
+            engine=self.engine,
+            shortlist=self.shortlist,
+            with_scores=self.scores or self.n_best > 1,
+            convert=self.convert,
             say=say,
         )
 
