@@ -178,7 +178,7 @@ def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path)
 
     def scores(*options: object) -> list[str]:
         started.clear()
-        ended = mt("translate", "-m", tiny_run, source, "--scores", *options)
+        ended = mt("translate", "-m", tiny_run, source, "--scores", "--engine", "torch", *options)
         assert ended.code == 0
         return ended.lines
 

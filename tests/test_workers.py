@@ -159,7 +159,9 @@ def test_a_killed_worker_ends_the_command_and_leaves_no_output(
     real = Pool.__init__
     monkeypatch.setattr(Pool, "__init__", killed)
     text, out = tiny_corpus / "test.src", tmp_path / "out"
-    said = refused(mt("translate", "-m", tiny_run, text, "-o", out, "--workers", 2))
+    said = refused(
+        mt("translate", "-m", tiny_run, text, "-o", out, "--workers", 2, "--engine", "torch")
+    )
     assert said.startswith("worker 2 of 2 (process ")
     assert "was killed by SIGKILL" in said
     assert list(tmp_path.iterdir()) == []
@@ -168,7 +170,9 @@ def test_a_killed_worker_ends_the_command_and_leaves_no_output(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
     """Even if it is killed. With two threads before the fork, as outside of tests."""
-    command, environment = mt_command("translate", "-m", tiny_run, "--workers", 2)
+    command, environment = mt_command(
+        "translate", "-m", tiny_run, "--workers", 2, "--engine", "torch"
+    )
     environment["OMP_NUM_THREADS"] = "2"
     with open_pipes(command, environment) as process:
         assert process.stdin is not None
@@ -192,10 +196,12 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
 
 
 def test_workers_are_for_a_cpu(mt: Mt, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mt.decoding import translate
+    from mt.decoding import load_torch
     from mt.runtime.devices import Device
 
-    monkeypatch.setattr(translate, "choose_device", lambda *_: Device(torch.device("cuda"), "fp32"))
+    monkeypatch.setattr(
+        load_torch, "choose_device", lambda *_: Device(torch.device("cuda"), "fp32")
+    )
     with pytest.raises(MtError) as error:
         load_translator([tiny_run], {}, workers=2)
     assert (

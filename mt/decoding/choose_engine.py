@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,19 +53,20 @@ class LoadedEngine:
 
     engine: Engine
     name: str
-    where: str  # what it computes on, for messages
+    where: str  # what it computes on
     tokenizer: Tokenizer
     config: Config  # of the first model
     max_source: int  # tokens of the longest source that it was trained for, eos not counted
     weights: str  # hashes of the weights
     precision: str
     workers: int  # processes to decode with
+    note: str = ""  # what was chosen, and why
 
 
 def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
-    """Load the models into the engine that `request.name` asks for; `say` which one was chosen.
+    """Load the models into the engine that `request.name` asks for, or that suits best.
 
-    Raises MtError for what the user must correct.
+    `say` hears about what takes time. Raises MtError for what the user must correct.
     """
     if request.name not in ENGINES:
         raise ConfigError(f"--engine: must be {', '.join(ENGINES)}, found {request.name!r}")
@@ -78,21 +79,15 @@ def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEng
                 f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or take "
                 "--engine torch, which can do everything"
             )
-        loaded = load_ctranslate2(request, say)
-        say(f"engine: {loaded.where}")
-        return loaded
+        return load_ctranslate2(request, say, read_folder(request.models[0]))
     if not reasons:
-        folder = read_folder(request.models[0])  # its faults are reported as they are
+        described = read_folder(request.models[0])  # its faults are reported as they are
         try:
-            loaded = load_ctranslate2(request, say, folder)
-        except MtError as error:
+            return load_ctranslate2(request, say, described)
+        except (MtError, RuntimeError) as error:
             reasons = [str(error)]
-        else:
-            say(f"engine: {loaded.where}")
-            return loaded
     loaded = _load_torch(request, say)
-    say(f"engine: torch on {loaded.where} ({'; '.join(reasons)})")
-    return loaded
+    return replace(loaded, note=f"torch on {loaded.where} ({'; '.join(reasons)})")
 
 
 def _load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
@@ -149,15 +144,13 @@ def decode_config(config: Config, given: Mapping[str, Any]) -> DecodeConfig:
 
 
 def load_ctranslate2(
-    request: EngineRequest, say: Callable[[str], None], described: ModelFolder | None = None
+    request: EngineRequest, say: Callable[[str], None], described: ModelFolder
 ) -> LoadedEngine:
     """Load the converted model; convert it first if that was not done. Raises MtError."""
     import ctranslate2
 
     from mt.decoding.engine_ctranslate2 import CTranslate2Engine
 
-    if described is None:
-        described = read_folder(request.models[0])
     config = described.config
     threads = request.workers or available_cores()
     precision = "fp32" if request.precision == "auto" else request.precision
@@ -181,17 +174,18 @@ def load_ctranslate2(
         request.with_scores,
         request.shortlist,
     )
+    where = f"CPU in {precision}, {threads} thread{'s' * (threads != 1)}"
     return LoadedEngine(
         engine,
         "ctranslate2",
-        f"CTranslate2 {ctranslate2.__version__} in {precision}, "
-        f"{threads} thread{'s' * (threads != 1)}",
+        where,
         described.tokenizer,
         config,
         max_source=config.data.max_tokens,
         weights=described.weights_hash,
         precision=precision,
         workers=1,
+        note=f"CTranslate2 {ctranslate2.__version__} on {where}",
     )
 
 

@@ -40,11 +40,12 @@ class Tally:
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
     tokens: int = 0  # of the output, eos counted
     seconds: float = 0.0
+    engine: str = ""  # what decoded, and why, where that was a choice
 
     def summary(self) -> str:
         """Return a line such as `1,000 lines (2 blank) in 1.6 s: 625 lines/s, 8,200 tokens/s`.
 
-        One more line follows for each quality flag.
+        One more line follows for each quality flag, and one names the engine.
         """
         notes = [f"{self.blank:,} blank"] if self.blank else []
         if self.split.count:
@@ -61,4 +62,5 @@ class Tally:
             for flag, meaning in FLAGS.items()
             if (lines := self.flagged.get(flag))
         ]
-        return "\n".join([first, *flagged])
+        engine = [f"engine: {self.engine}"] if self.engine else []
+        return "\n".join([first, *flagged, *engine])

@@ -107,6 +107,7 @@ class Translator:
         max_ratio: float = 3.0,
         workers: int = 1,
         settings: Mapping[str, str] | None = None,
+        note: str = "",
     ) -> None:
         """Prepare to translate; start the workers if there are to be several.
 
@@ -114,7 +115,7 @@ class Translator:
         the heads whose mean gives word alignments, as for `parse_heads`. `mbr_utility`: the
         utility that chooses one of the n-best outputs, of `mbr.UTILITIES`. `max_ratio`: of lengths,
         beyond which an output is flagged. `settings`: everything that an output depends on, by the
-        name of its option.
+        name of its option. `note`: what the closing summary says of the engine.
 
         Raises ConfigError for settings that do not go together.
         """
@@ -134,7 +135,7 @@ class Translator:
         self.batch_tokens = max(1, budget // engine.hypotheses_per_source)
         self.utility = None if mbr_utility is None else mbr.metric(mbr_utility)
         self.forced_decoder = None if alignment is None else _forced_decoder(engine, alignment)
-        self.tally = Tally()
+        self.tally = Tally(engine=note)
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
         self.pool = _pool(engine, workers) if workers > 1 else None
@@ -444,6 +445,7 @@ def load_translator(
         mbr_utility=options.mbr,
         max_ratio=loaded.config.data.max_length_ratio,
         workers=loaded.workers,
+        note=loaded.note,
         settings={
             "--beam-size": str(beam_size),
             "--length-penalty": str(loaded.engine.decode.length_penalty),
