@@ -67,13 +67,14 @@ def of_model(
 def started(translator: Translator) -> list[tuple[int, ...]]:
     """From now on, the shape (B, S) of every batch that enters the model."""
     shapes: list[tuple[int, ...]] = []
-    start = translator.engine.model.start
+    engine: Any = translator.engine
+    start = engine.model.start
 
     def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
         shapes.append(tuple(src.shape))
         return start(src, src_mask, n_hypotheses)
 
-    translator.engine.model.start = spy  # type: ignore[method-assign]
+    engine.model.start = spy
     return shapes
 
 
