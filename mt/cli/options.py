@@ -66,6 +66,16 @@ Output = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Corpus = Annotated[
+    str,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE.tsv",
+        help="corpus of two columns, source and target; written completely or not at all",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Alignments = Annotated[
     bool,
     typer.Option(

@@ -70,7 +70,7 @@ def _represent_text(dumper: BaseRepresenter, text: Any) -> yaml.Node:
 _Dumper.add_representer(str, _represent_text)
 
 
-def dump(tree: dict[str, Any]) -> str:
+def dump(tree: dict[str, Any] | list[Any]) -> str:
     """Return YAML that `parse` reads back to an equal tree."""
     return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
 

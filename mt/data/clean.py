@@ -37,15 +37,19 @@ class Counts:
             ratio=self.ratio + other.ratio,
         )
 
-    def summary(self, data: DataConfig) -> str:
-        """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
+    def reasons(self, data: DataConfig) -> list[str]:
+        """Why pairs were dropped, such as `1 longer than 256 tokens`."""
         reasons = [
             (self.empty, "with an empty side"),
             (self.duplicate, "duplicate" if self.duplicate == 1 else "duplicates"),
             (self.too_long, f"longer than {data.max_tokens:,} tokens"),
             (self.ratio, f"with one side over {data.max_length_ratio:g} times the other"),
         ]
-        dropped = ", ".join(f"{count:,} {reason}" for count, reason in reasons if count)
+        return [f"{count:,} {reason}" for count, reason in reasons if count]
+
+    def summary(self, data: DataConfig) -> str:
+        """One line, such as `9 of 10 pairs kept; dropped: 1 longer than 256 tokens`."""
+        dropped = ", ".join(self.reasons(data))
         kept = f"{self.kept:,} of {self.read:,} pairs kept"
         return f"{kept}; dropped: {dropped}" if dropped else kept
 

@@ -27,10 +27,13 @@ class Choice(NamedTuple):
     utility: float  # its mean over the other outputs, 0 to 100
 
 
-def metric(name: str) -> BLEU | CHRF:
-    """Return the utility of that name. Raises ConfigError for one that is not in `UTILITIES`."""
+def metric(name: str, option: str = "--mbr") -> BLEU | CHRF:
+    """Return the utility of that name, which `option` has given.
+
+    Raises ConfigError for one that is not in `UTILITIES`.
+    """
     if name not in UTILITIES:
-        raise ConfigError(f"--mbr: must be {' or '.join(UTILITIES)}, found {name!r}")
+        raise ConfigError(f"{option}: must be {' or '.join(UTILITIES)}, found {name!r}")
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 

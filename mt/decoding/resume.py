@@ -34,6 +34,7 @@ class ResumableOutput:
         self.resume = resume
         self.lines = 0  # of the input, finished
         self.made_with: dict[str, str] = {}  # settings that the output depends on
+        self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
         self._recorded_lines = 0  # of those, the ones that an interruption leaves
         self._digest = hashlib.sha256()  # of the finished lines
         self._stored: dict[str, str] = {}  # settings of the earlier start
@@ -115,6 +116,7 @@ class ResumableOutput:
             self._recorded_lines = int(record["lines"])
             self._stored_hash = str(record["sha256"])
             self._stored = dict(record["made_with"])
+            self.counts = dict(record.get("counts", {}))
             size = int(record["bytes"])
             if self._partial.stat().st_size < size:
                 raise ValueError(f"{self._partial.name} is shorter than it says")
@@ -173,6 +175,7 @@ class ResumableOutput:
             "bytes": file.tell(),
             "sha256": self._digest.hexdigest(),
             "made_with": self.made_with,
+            "counts": self.counts,
         }
         write_whole(self._record, json.dumps(record, indent=1))
         self._recorded_lines = self.lines

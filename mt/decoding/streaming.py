@@ -17,6 +17,7 @@ from typing import BinaryIO, TextIO
 from mt.data.text_files import decode_lines, read_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.resume import ResumableOutput
+from mt.decoding.tally import Tally
 from mt.decoding.translate import WINDOW, Translator
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
@@ -67,6 +68,13 @@ def windows(
             item = arrived.get()
         else:
             yield window
+
+
+def window_size(tally: Tally) -> int:
+    """Return how many lines to translate next, by the speed so far."""
+    if not tally.lines:
+        return FIRST_WINDOW
+    return int(min(WINDOW, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
 
 
 def read_input(source: str, errors: str = "strict", option: str = "") -> Iterator[str]:
@@ -236,14 +244,9 @@ def translate_lines(
     tally.before = output.lines
     window: list[str] = []
 
-    def size() -> int:
-        if not tally.lines:
-            return FIRST_WINDOW
-        return int(min(WINDOW, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
-
     def texts() -> Iterator[list[str]]:
         nonlocal window
-        for window in windows(lines, size, max_wait):
+        for window in windows(lines, lambda: window_size(tally), max_wait):
             numbered = enumerate(window, output.lines + 1)
             yield [
                 line_format.extract(line, f"{name}, line {number:,}") for number, line in numbered

@@ -149,14 +149,14 @@ def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> Non
     with open_output(options.output, output.open) as file:
         translator = options.load_translator(search, say)
         before = output.lines
-        progress = Progress(_number_of_lines(options.source), before, say, options.on_terminal())
+        progress = Progress(number_of_lines(options.source), before, say, options.on_terminal())
         with translator, progress:
             translator.on_progress = progress.update
             translate_lines(translator, lines, name, prefixes, line_format, file, output, max_wait)
     say(translator.tally.summary())
 
 
-def _number_of_lines(source: str) -> int | None:
+def number_of_lines(source: str) -> int | None:
     """The lines of a regular file; None of a stream, and of a file that cannot be read."""
     if source != "-" and Path(source).is_file():
         with suppress(DataError):  # reported when it is translated

@@ -1,0 +1,110 @@
+"""`mt distill`: a corpus written by a teacher, and the config of a smaller student."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import say
+from mt.cli.help import INPUT, OUTPUT, SEARCH
+from mt.cli.options import (
+    BatchTokens,
+    BeamSize,
+    Corpus,
+    DeviceName,
+    LengthPenalty,
+    Models,
+    Precision,
+    Resume,
+    Workers,
+)
+
+
+def distill(
+    model: Models,
+    output: Corpus,
+    src: Annotated[
+        Path | None,
+        typer.Option(
+            "--src",
+            metavar="FILE",
+            help="text for the teacher to translate",
+            show_default="its training data",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    ref: Annotated[
+        Path | None,
+        typer.Option(
+            "--ref",
+            metavar="FILE",
+            help="translations of --src, to choose among the --n-best",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    student: Annotated[
+        str,
+        typer.Option(
+            "--student",
+            metavar="N-M",
+            help="layers of the student's encoder and decoder",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "6-2",
+    resume: Resume = False,
+    n_best: Annotated[
+        int,
+        typer.Option(
+            "--n-best",
+            min=1,
+            metavar="N",
+            help="take of N outputs the one most like the reference; 1 takes the best by score",
+            rich_help_panel=SEARCH,
+        ),
+    ] = 1,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="likeness to the reference: bleu or chrf, of the sentence; bleu if not given",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    workers: Workers = None,
+    batch_tokens: BatchTokens = None,
+    precision: Precision = "auto",
+    device: DeviceName = "auto",
+) -> None:
+    """Distil a model: its translations become the training data of a faster one.
+
+    See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
+    Each row of the output is a source line, a tab and the teacher's translation. The student's
+    config is written beside it, with the suffix .yaml.
+
+    \b
+    mt distill --model runs/base -o distilled.tsv
+    mt train --config distilled.yaml
+    mt distill --model runs/base --n-best 8 --metric chrf --student 12-1 -o distilled.tsv
+    """
+    from mt.decoding import distill
+    from mt.decoding.translate_file import TranslateOptions
+
+    options = TranslateOptions(
+        models=model,
+        output=output,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        resume=resume,
+        workers=workers,
+        batch_tokens=batch_tokens,
+        precision=precision,
+        device=device,
+    )
+    config = distill.distill(options, student, src, ref, metric, say)
+    say(f"student's config: {config}; run: mt train --config {config}")
