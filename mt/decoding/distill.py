@@ -22,7 +22,7 @@ from mt.decoding.synthetic import TSV_COLUMNS, check_output, make_corpus
 from mt.decoding.translate_file import TranslateOptions, number_of_lines
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.model.checkpoint import META, find_model, read_meta
+from mt.model.folder import read_folder
 
 
 def distill(
@@ -62,8 +62,7 @@ def distill(
             f"--output {options.output}: the student's config would replace {student}; "
             "give another path, or remove it"
         )
-    folder = find_model(options.models[0])
-    config = config_from_mapping(read_meta(folder, [])["config"], str(folder / META))
+    config = read_folder(options.models[0]).config
     text = _Text(config.data, src, ref)
     for name, file in text.files():
         refuse_overwrite(options.output, {name: file})
