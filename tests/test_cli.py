@@ -102,7 +102,7 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["transalte"], "No such command 'transalte'. Did you mean 'translate'?"),
+        (["transalte"], "No such command 'transalte'. Did you mean 'translate'"),
         (["translate"], "Missing option '--model'"),
         (["translate", "-m", "x", "a", "b"], "unexpected extra argument"),
         (["translate", "-m", "x", "--beam-size", "0"], "--beam-size"),

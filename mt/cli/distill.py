@@ -80,7 +80,7 @@ def distill(
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Distil a model: its translations become the training data of a faster one.
+    """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
     Each row of the output is a source line, a tab and the teacher's translation. The student's
@@ -89,7 +89,7 @@ def distill(
     \b
     mt distill --model runs/base -o distilled.tsv
     mt train --config distilled.yaml
-    mt distill --model runs/base --n-best 8 --metric chrf --student 12-1 -o distilled.tsv
+    mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     """
     from mt.decoding import distill
     from mt.decoding.translate_file import TranslateOptions
