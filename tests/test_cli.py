@@ -95,8 +95,10 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
         listed = ended.out.decode().split("\nCommands:\n")[1]
         assert listed
         assert "..." not in listed
-    commands = [line.split()[0] for line in mt("--help").lines if re.match("  [a-z]", line)][-8:]
-    assert " ".join(commands) == "train translate score evaluate average config export inspect"
+    listed = mt("--help").out.decode().split("\nCommands:\n")[1]
+    commands = [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)]
+    assert commands[:4] == ["train", "translate", "score", "evaluate"]
+    assert {"average", "backtranslate", "distill", "config", "export", "inspect"} <= set(commands)
 
 
 @pytest.mark.parametrize(
