@@ -18,7 +18,7 @@ from mt.model.transformer import Linear, Transformer
 from mt.runtime import devices
 from mt.runtime.devices import Device
 
-needs_int8 = pytest.mark.skipif(not devices._has_int8(), reason="this CPU has no int8 products")
+needs_int8 = pytest.mark.skipif(not devices.has_int8(), reason="this CPU has no int8 products")
 needs_packing = pytest.mark.skipif(
     not can_pack(torch.float32), reason="this torch cannot prepack matrices"
 )
@@ -174,7 +174,7 @@ def test_int8_translates_as_fp32_does(mt: Mt, tiny_run: Path, tiny_corpus: Path)
 def test_int8_without_support_falls_back_to_fp32_with_a_warning(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(devices, "_has_int8", lambda: False)
+    monkeypatch.setattr(devices, "has_int8", lambda: False)
     arguments = [
         "translate",
         "-m",

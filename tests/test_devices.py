@@ -361,13 +361,13 @@ def test_int8_is_for_decoding_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
-    monkeypatch.setattr(devices, "_has_int8", lambda: False)
+    monkeypatch.setattr(devices, "has_int8", lambda: False)
     assert choose_device("cpu", "int8", said.append).precision == "fp32"
     assert said == [
         f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): "
         "computing in fp32 instead"
     ]
-    monkeypatch.setattr(devices, "_has_int8", lambda: True)
+    monkeypatch.setattr(devices, "has_int8", lambda: True)
     chosen = choose_device("cpu", "int8", said.append)
     assert (chosen.precision, chosen.dtype, len(said)) == ("int8", torch.float32, 1)
 

@@ -19,6 +19,7 @@ from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
 from mt.cli.distill import distill
+from mt.cli.doctor import doctor
 from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
 from mt.cli.score import score
@@ -39,6 +40,7 @@ app.command(cls=PanelCommand)(evaluate)
 app.command(cls=PanelCommand)(average)
 app.command(cls=PanelCommand)(backtranslate)
 app.command(cls=PanelCommand)(distill)
+app.command(cls=PanelCommand)(doctor)
 app.add_typer(config.app, name="config")
 app.add_typer(export.app, name="export")
 app.add_typer(inspect.app, name="inspect")

@@ -140,12 +140,12 @@ def _find_precision(name: str, device: torch.device) -> str:
             for unit in ("avx512_bf16", "amx_tile")
         )
         return "bf16" if fast else "fp32"
-    if name == "int8" and not _has_int8():
+    if name == "int8" and not has_int8():
         return "fp32"
     return name
 
 
-def _has_int8() -> bool:
+def has_int8() -> bool:
     """Whether torch and this CPU have fast int8 products with exact int32 sums (VNNI, AMX)."""
     vnni = any(getattr(torch.cpu, f"_is_{unit}_supported", bool)() for unit in ("vnni", "amx_tile"))
     return (

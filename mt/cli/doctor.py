@@ -1,0 +1,37 @@
+"""`mt doctor`: what this machine has for `mt`, and whether training could start."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import print_result, say
+from mt.cli.help import OUTPUT
+
+
+def doctor(
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print JSON, for a bug report", rich_help_panel=OUTPUT),
+    ] = False,
+) -> None:
+    """Report versions, devices, fast precisions, memory, disk and missing packages.
+
+    It takes some seconds, most of them for small timed matrix products, and downloads nothing. The
+    exit code is 2 if training could not start.
+
+    \b
+    mt doctor
+    mt doctor --json
+    """
+    from mt.runtime.doctor import examine
+    from mt.runtime.doctor_report import format_report
+
+    report = examine()
+    print_result(json.dumps(report, indent=1) if as_json else format_report(report))
+    for problem in report["problems"]:
+        say(f"training cannot start: {problem}")
+    if report["problems"]:
+        raise typer.Exit(2)
