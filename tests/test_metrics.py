@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -12,7 +11,7 @@ from importlib.metadata import version
 import pytest
 
 from mt.errors import DataError
-from mt.evaluation.metrics import Score, format_scores, score_corpus, to_json
+from mt.evaluation.metrics import score_corpus
 
 REF = "the cat sat on the mat"
 
@@ -121,27 +120,6 @@ def test_metrics_come_in_the_order_asked_for() -> None:
     assert [score.name for score in score_corpus([REF], [[REF]], ["ter", "bleu"])] == [
         "TER",
         "BLEU",
-    ]
-
-
-def test_text_and_json() -> None:
-    bleu = Score("BLEU", 41.6249, "nrefs:1|case:mixed", "precisions 1/2/3/4", "looks odd")
-    chrf = Score("chrF2", 8.2, "nrefs:1")
-    assert format_scores([Score("BLEU", 41.6249, "nrefs:1|case:mixed")]) == (
-        "BLEU 41.62  nrefs:1|case:mixed"
-    )
-    assert format_scores([bleu, chrf]) == (
-        "BLEU  41.62  nrefs:1|case:mixed\nBLEU  note: looks odd\nchrF2  8.20  nrefs:1"
-    )
-    assert json.loads(to_json([bleu, chrf])) == [
-        {
-            "name": "BLEU",
-            "value": 41.6249,
-            "signature": "nrefs:1|case:mixed",
-            "detail": "precisions 1/2/3/4",
-            "note": "looks odd",
-        },
-        {"name": "chrF2", "value": 8.2, "signature": "nrefs:1", "detail": "", "note": ""},
     ]
 
 

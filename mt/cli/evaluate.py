@@ -1,17 +1,28 @@
-"""`mt evaluate`: metrics of translations."""
+"""`mt evaluate`: which of several systems is better, by how much, and where."""
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT
+from mt.cli.evaluate_checks import check_inputs, check_outputs, paired_tests, slice_names
+from mt.cli.evaluate_inputs import (
+    System,
+    Texts,
+    config_of,
+    read_texts,
+    slicing_tokenizer,
+    systems_of,
+    training_counts,
+    with_slices,
+)
+from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS
 from mt.cli.options import (
     BatchTokens,
     BeamSize,
@@ -20,9 +31,10 @@ from mt.cli.options import (
     LengthPenalty,
     Precision,
 )
+from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.evaluation.metrics import Score
+    from mt.evaluation.systems import Evaluation
 
 
 def evaluate(
@@ -30,8 +42,8 @@ def evaluate(
         list[str] | None,
         typer.Option(
             "--hyp",
-            metavar="FILE",
-            help="translation to score; repeatable",
+            metavar="[NAME=]FILE",
+            help="translation to score; repeatable, each is a system",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -45,12 +57,12 @@ def evaluate(
         ),
     ] = None,
     model: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
             "--model",
             "-m",
-            metavar="FOLDER",
-            help="model that translates --src, instead of --hyp",
+            metavar="[NAME=]FOLDER",
+            help="model that translates --src; repeatable, each is a system",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -59,7 +71,18 @@ def evaluate(
         typer.Option(
             "--src",
             metavar="FILE",
-            help="source text for --model",
+            help="source text: for --model, --slices and --differences",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    test_set: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--test-set",
+            metavar="NAME=SRC,REF",
+            help="test set, instead of --src and --ref; repeatable. --hyp then names a file for "
+            "each, separated by commas. More references: SRC,REF,REF",
+            show_default="data.test of the first model's config",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -94,6 +117,149 @@ def evaluate(
     as_json: Annotated[
         bool, typer.Option("--json", help="print JSON", rich_help_panel=OUTPUT)
     ] = False,
+    as_tsv: Annotated[
+        bool, typer.Option("--tsv", help="print tab-separated values", rich_help_panel=OUTPUT)
+    ] = False,
+    width: Annotated[
+        int,
+        typer.Option(
+            "--width",
+            "-w",
+            min=0,
+            max=14,
+            metavar="N",
+            help="digits after the point, as of sacrebleu; JSON and TSV have all",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 2,
+    differences: Annotated[
+        int,
+        typer.Option(
+            "--differences",
+            min=0,
+            metavar="N",
+            help="show the N lines whose chrF differs most from the first system's",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 0,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="NAME",
+            help="the system that others are compared with",
+            show_default="the first --hyp, or else --model",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    confidence: Annotated[
+        bool,
+        typer.Option(
+            "--confidence",
+            help="95 % confidence intervals, by bootstrap resampling",
+            rich_help_panel=TESTS,
+        ),
+    ] = False,
+    paired_bs: Annotated[
+        bool | None,
+        typer.Option(
+            "--paired-bs/--no-paired-bs",
+            help="test differences between systems by paired bootstrap",
+            show_default="with two systems or more, without --paired-ar",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    paired_ar: Annotated[
+        bool,
+        typer.Option(
+            "--paired-ar",
+            help="test them by paired approximate randomisation",
+            rich_help_panel=TESTS,
+        ),
+    ] = False,
+    confidence_n: Annotated[
+        int | None,
+        typer.Option(
+            "--confidence-n",
+            min=2,
+            metavar="N",
+            help="resamples of --confidence",
+            show_default="1000",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    paired_bs_n: Annotated[
+        int | None,
+        typer.Option(
+            "--paired-bs-n",
+            min=2,
+            metavar="N",
+            help="resamples of --paired-bs",
+            show_default="1000",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    paired_ar_n: Annotated[
+        int | None,
+        typer.Option(
+            "--paired-ar-n",
+            min=2,
+            metavar="N",
+            help="trials of --paired-ar",
+            show_default="10000",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            min=1,
+            metavar="N",
+            help="seed of intervals and tests",
+            show_default="SACREBLEU_SEED, or 12345",
+            rich_help_panel=TESTS,
+        ),
+    ] = None,
+    slices: Annotated[
+        str,
+        typer.Option(
+            "--slices",
+            metavar="NAMES",
+            help="score lines apart by length of the source, by how rare its rarest word is in "
+            "training data (rare), by unknown pieces (unknown); separated by commas",
+            rich_help_panel=SLICING,
+        ),
+    ] = "",
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            "--domain",
+            metavar="FILE",
+            help="score lines apart by the labels in this file, one per line",
+            rich_help_panel=SLICING,
+        ),
+    ] = None,
+    train_src: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--train-src",
+            metavar="FILE",
+            help="source text in which rare counts words; repeatable",
+            show_default="the first model's training data",
+            rich_help_panel=SLICING,
+        ),
+    ] = None,
+    tokenizer_of: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokenizer-of",
+            metavar="FOLDER",
+            help="run directory whose tokenizer decides what is unknown",
+            show_default="the first model",
+            rich_help_panel=SLICING,
+        ),
+    ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
@@ -101,125 +267,141 @@ def evaluate(
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Score translations with sacreBLEU. With --model, translate --src first. - is stdin.
+    """Score translations with sacreBLEU; tell which differences between systems are real.
+
+    A model translates the sources first. Without --ref and --test-set it takes the test sets of its
+    config. - is stdin.
 
     \b
-    mt evaluate --hyp output.en --ref reference.en
+    mt evaluate --hyp output.en --ref reference.en --confidence
     mt evaluate --model runs/base --src test.de --ref test.en --json
+    mt evaluate --model runs/base --model runs/big --slices length --differences 10
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
+    mt evaluate --hyp output1.en,output2.en --test-set news=1.de,1.en --test-set talks=2.de,2.en
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.evaluation.metrics import check_counts, check_metrics, score_corpus
+    from mt.evaluation.metrics import check_counts, check_metrics
+    from mt.evaluation.significance import RESAMPLES, default_seed
+    from mt.evaluation.systems import Settings, evaluate_systems
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
     check_metrics(names)
+    sliced = slice_names(slices)
+    systems = systems_of(hyp or [], model or [], baseline)
     decoding = {
-        "--beam-size": beam_size is not None,
-        "--length-penalty": length_penalty is not None,
-        "--batch-tokens": batch_tokens is not None,
-        "--engine": engine != "auto",
-        "--precision": precision != "auto",
-        "--device": device != "auto",
+        "--beam-size": beam_size,
+        "--length-penalty": length_penalty,
+        "--batch-tokens": batch_tokens,
+        "--engine": None if engine == "auto" else engine,
+        "--precision": None if precision == "auto" else precision,
+        "--device": None if device == "auto" else device,
     }
-    _check_options(model, src, hyp, ref, [option for option, given in decoding.items() if given])
-    references = {f"--ref {path}": _read(path, "--ref") for path in ref or []}
-    outputs = {path: _read(path, "--hyp") for path in hyp or []}
-    if model is None or src is None:
-        check_counts({**{f"--hyp {path}": lines for path, lines in outputs.items()}, **references})
-        bleu_tokenizer = choose_tokenizer(tgt_lang or "", tokenize, say)
-    else:
+    check_inputs(systems, src, ref or [], test_set or [], domain, decoding)
+    tests = paired_tests(len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n)
+    check_outputs(len(systems), differences, as_json, as_tsv)
+    resampled = confidence or confidence_n is not None or bool(tests)
+    texts = read_texts(systems, test_set or [], src, ref or [], domain)
+    models = [system.model for system in systems if system.model is not None]
+    for one in texts:
+        check_counts(one.named)
+    data = with_slices(
+        texts,
+        sliced,
+        lambda: training_counts(train_src or [], models),
+        lambda: slicing_tokenizer(tokenizer_of, models),
+    )
+    language, choice = _scoring_of(models, tgt_lang, tokenize)
+    settings = Settings(
+        names,
+        choose_tokenizer(language, choice, say),
+        (confidence_n or RESAMPLES) if confidence or confidence_n else None,
+        tests,
+        (seed or default_seed()) if resampled else None,
+        differences,
+    )
+    outputs = _translate(systems, texts, decoding)
+    evaluations = [
+        evaluate_systems(
+            one, {system.name: outputs[system.name][number] for system in systems}, settings
+        )
+        for number, one in enumerate(data)
+    ]
+    _print(evaluations, width, as_json, as_tsv)
+
+
+def _scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
+    """Target language and BLEU tokenizer: as given, else those of the models' configs."""
+    if not models or (tgt_lang is not None and tokenize != "auto"):
+        return tgt_lang or "", tokenize
+    found = []
+    for model in models:
+        config = config_of(model)
+        choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
+        found.append((tgt_lang or config.data.tgt_lang, choice))
+    if len(set(found)) > 1:
+        each = ", ".join(
+            f"{model} {language}, {choice}"
+            for model, (language, choice) in zip(models, found, strict=True)
+        )
+        raise DataError(
+            f"evaluate: target language and BLEU tokenizer of the models differ: {each}; give "
+            "--tgt-lang, or --tgt-lang and --tokenize, for all"
+        )
+    return found[0]
+
+
+def _translate(
+    systems: Sequence[System], texts: Sequence[Texts], decoding: Mapping[str, Any]
+) -> dict[str, list[list[str]]]:
+    """The outputs of each system for each test set: read from files, or translated now."""
+    outputs = {}
+    for system in systems:
+        if system.model is None:
+            outputs[system.name] = [one.hyps[system.name] for one in texts]
+            continue
         from mt.cli.convert import convert_model
+        from mt.decoding.progress import Progress
         from mt.decoding.translate import load_translator
 
-        sources = _read(src, "--src")
-        check_counts({f"--src {src}": sources, **references})
-        given = {"beam_size": beam_size, "length_penalty": length_penalty}
+        sources = [one.data.sources or [] for one in texts]
         with load_translator(
-            [model],
-            given,
-            batch_tokens=batch_tokens,
-            engine=engine,
+            [system.model],
+            {"beam_size": decoding["--beam-size"], "length_penalty": decoding["--length-penalty"]},
+            batch_tokens=decoding["--batch-tokens"],
+            engine=decoding["--engine"] or "auto",
             convert=convert_model,
             with_scores=False,
-            precision=precision,
-            device=device,
+            precision=decoding["--precision"] or "auto",
+            device=decoding["--device"] or "auto",
             say=say,
         ) as translator:
-            tgt_lang, tokenize = _scoring_of(model, tgt_lang, tokenize)
-            bleu_tokenizer = choose_tokenizer(tgt_lang, tokenize, say)
-            outputs = {str(model): [one.texts[0] for one in translator.translate(sources)]}
-        say(translator.tally.summary())
-    _print_scores(
-        {
-            name: score_corpus(lines, list(references.values()), names, bleu_tokenizer)
-            for name, lines in outputs.items()
-        },
-        as_json,
-    )
+            total = sum(map(len, sources))
+            with Progress(
+                total, 0, say, sys.stderr is not None and sys.stderr.isatty()
+            ) as progress:
+                translator.on_progress = progress.update
+                outputs[system.name] = [
+                    [one.texts[0] for one in translator.translate(lines)] for lines in sources
+                ]
+        which = f"{system.name}: " if len(systems) > 1 else ""
+        say(f"{which}{translator.tally.summary()}")
+    return outputs
 
 
-def _scoring_of(model: Path, tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
-    """Target language and BLEU tokenizer: as given, else those of the model's config."""
-    from mt.model.checkpoint import find_model, read_meta
-
-    config = read_meta(find_model(model), [])["config"]
-    if tokenize == "auto" and tgt_lang is None:
-        tokenize = config["train"].get("bleu_tokenize", "auto")  # version 0.1 had no such key
-    return tgt_lang or config["data"]["tgt_lang"], tokenize
-
-
-def _check_options(
-    model: Path | None,
-    src: str | None,
-    hyp: Sequence[str] | None,
-    ref: Sequence[str] | None,
-    decoding: Sequence[str],
-) -> None:
-    """Refuse missing and contradictory options. `decoding`: options that only --model takes."""
-    from mt.errors import DataError
-
-    if not hyp and model is None and src is None:
-        raise DataError("evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE")
-    if hyp and (model is not None or src is not None):
-        raise DataError(
-            "evaluate: --hyp names a finished translation, --model and --src make a new one; "
-            "give one or the other"
-        )
-    if not hyp and (model is None or src is None):
-        missing = "--model FOLDER" if model is None else "--src FILE"
-        raise DataError(f"evaluate: --model and --src go together; give {missing} too")
-    if not ref:
-        raise DataError("evaluate: no reference to score against; give --ref FILE, detokenised")
-    if [*(hyp or []), *(ref or []), src].count("-") > 1:
-        raise DataError("evaluate: only one FILE can be - (stdin); name a file for the others")
-    if hyp and decoding:
-        raise DataError(
-            f"evaluate: {', '.join(decoding)} only with --model; --hyp is scored as it is"
-        )
-
-
-def _read(path: str, option: str) -> list[str]:
-    """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
-    from mt.data.text_files import decode_lines, read_lines
-    from mt.errors import DataError
-
-    if Path(path).is_dir():
-        raise DataError(f"{option}: {path} is a folder, a text file is required; name a file in it")
-    if path == "-":
-        if not sys.stdin:
-            raise DataError(f"{option} -: stdin is closed; name a file, or send text to it")
-        return list(decode_lines(sys.stdin.buffer, f"{option} stdin"))
-    return list(read_lines(Path(path), option))
-
-
-def _print_scores(results: Mapping[str, Sequence[Score]], as_json: bool) -> None:
-    """Print the scores of each system, by its file or model."""
-    from mt.evaluation.metrics import format_scores, to_json
+def _print(evaluations: Sequence[Evaluation], digits: int, as_json: bool, as_tsv: bool) -> None:
+    from mt.evaluation.json_tsv import to_json, to_tsv
+    from mt.evaluation.table import Style, format_evaluation
 
     if as_json:
-        tree = {name: json.loads(to_json(scores)) for name, scores in results.items()}
-        print_result(json.dumps(tree, indent=2))
-        return
-    for name, scores in results.items():
-        heading = f"{name}\n" if len(results) > 1 else ""
-        print_result(heading + format_scores(scores))
+        print_result(to_json(evaluations))
+    elif as_tsv:
+        print_result(to_tsv(evaluations))
+    else:
+        style = Style(digits, colour=use_colour())
+        print_result("\n\n".join(format_evaluation(one, style) for one in evaluations))
+
+
+def use_colour() -> bool:
+    """Whether stdout is a terminal that shows colours, and NO_COLOR (no-color.org) is not set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain

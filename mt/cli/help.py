@@ -10,6 +10,8 @@ from typer.core import TyperCommand
 CONFIG = "Config"
 INPUT = "Input"
 OUTPUT = "Output"
+TESTS = "Confidence and significance"
+SLICING = "Slices of a test set"
 SEARCH = "Search"
 CONSTRAINTS = "Constraints on outputs"
 SAMPLING = "Sampling"

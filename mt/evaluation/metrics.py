@@ -6,9 +6,8 @@ has no match (Post, 2018); chrF2 (Popović, 2015); TER (Snover et al., 2006).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mt.errors import DataError
@@ -163,21 +162,3 @@ METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = 
     "chrf": chrf,
     "ter": ter,
 }
-
-
-def format_scores(scores: Sequence[Score]) -> str:
-    """A line per score with name, value and signature, and a line for each note."""
-    name_width = max((len(score.name) for score in scores), default=0)
-    values = [f"{score.value:.2f}" for score in scores]
-    value_width = max(map(len, values), default=0)
-    lines = []
-    for score, value in zip(scores, values, strict=True):
-        lines.append(f"{score.name:<{name_width}} {value:>{value_width}}  {score.signature}")
-        if score.note:
-            lines.append(f"{score.name:<{name_width}} note: {score.note}")
-    return "\n".join(lines)
-
-
-def to_json(scores: Sequence[Score]) -> str:
-    """A JSON list with an object per score, values unrounded."""
-    return json.dumps([asdict(score) for score in scores], indent=2, ensure_ascii=False)

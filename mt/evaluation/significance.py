@@ -41,6 +41,7 @@ class Interval:
 
     mean: float
     half_width: float
+    signature: str = ""  # of the metric, with the seed and the number of resamples
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,8 @@ def confidence_intervals(
         for name in metrics:
             metric = sacrebleu_metric(name, tokenize)
             score = metric.corpus_score(hyps, refs, n_bootstrap=n_resamples)
-            intervals[name] = Interval(float(score._mean), float(score._ci))
+            signature = str(metric.get_signature())
+            intervals[name] = Interval(float(score._mean), float(score._ci), signature)
     return intervals
 
 
@@ -145,12 +147,18 @@ def paired_test(
                 float(result.score),
                 float(result.score - results[0].score),
                 float(result.p_value),
-                None if result.mean is None else Interval(float(result.mean), float(result.ci)),
+                _interval(result, str(signatures[column])),
                 str(signatures[column]),
             )
             for system, result in zip(others, results[1:], strict=True)
         ]
     return found
+
+
+def _interval(result: Any, signature: str) -> Interval | None:
+    if result.mean is None:
+        return None
+    return Interval(float(result.mean), float(result.ci), signature)
 
 
 def default_seed() -> int | None:

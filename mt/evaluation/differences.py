@@ -1,0 +1,96 @@
+"""Lines that two systems translate most differently, and the words in which they differ."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mt.evaluation.metrics import check_lines, sacrebleu_metric
+from mt.evaluation.words import tokens
+
+Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A line that a baseline and another system translate differently."""
+
+    line: int  # from 1
+    texts: tuple[str, str]  # of the baseline, of the other system
+    chrf: tuple[float, float]  # of these lines alone
+    spans: tuple[Spans, Spans]  # (start, end) in characters of the words that differ
+
+    @property
+    def gain(self) -> float:
+        """ChrF of the other system minus that of the baseline."""
+        return self.chrf[1] - self.chrf[0]
+
+
+def largest_differences(
+    baseline: Sequence[str], system: Sequence[str], refs: Sequence[Sequence[str]], n: int
+) -> list[Difference]:
+    """The `n` lines whose chrF differs most between two systems; the system's worst loss first.
+
+    Lines that both translate alike are left out. Of equal differences the first lines are taken.
+    Sentence chrF ranks them: BLEU of one short line says little.
+    """
+    check_lines(baseline, refs)
+    check_lines(system, refs)
+    metric = sacrebleu_metric("chrf")
+    found = []
+    for number, (own, other) in enumerate(zip(baseline, system, strict=True)):
+        if own != other:
+            of_line = [ref[number] for ref in refs]
+            scores = [float(metric.sentence_score(text, of_line).score) for text in (own, other)]
+            found.append((abs(scores[1] - scores[0]), number, (scores[0], scores[1])))
+    found.sort(key=lambda one: (-one[0], one[1]))
+    chosen = [
+        Difference(
+            number + 1,
+            (baseline[number], system[number]),
+            chrf,
+            differing_words(baseline[number], system[number]),
+        )
+        for _, number, chrf in found[:n]
+    ]
+    return sorted(chosen, key=lambda one: (one.gain, one.line))
+
+
+def differing_words(first: str, second: str) -> tuple[Spans, Spans]:
+    """(start, end) of the words and punctuation marks that only one of two texts has, in order.
+
+    Neighbouring ones are one span. White space is not compared.
+    """
+    places = [_places(text) for text in (first, second)]
+    matcher = difflib.SequenceMatcher(
+        None, [first[a:b] for a, b in places[0]], [second[a:b] for a, b in places[1]]
+    )
+    spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+    for kind, *ends in matcher.get_opcodes():
+        if kind != "equal":
+            for side, (begin, end) in enumerate((ends[:2], ends[2:])):
+                if begin < end:
+                    spans[side].append((places[side][begin][0], places[side][end - 1][1]))
+    return tuple(spans[0]), tuple(spans[1])
+
+
+def mark(text: str, spans: Iterable[tuple[int, int]], before: str, after: str) -> str:
+    """The text with `before` and `after` around each span."""
+    parts = []
+    done = 0
+    for start, end in spans:
+        parts += [text[done:start], before, text[start:end], after]
+        done = end
+    return "".join([*parts, text[done:]])
+
+
+def _places(text: str) -> list[tuple[int, int]]:
+    """(start, end) of each word and punctuation mark."""
+    places = []
+    start = 0
+    for token in tokens(text):
+        if not token.isspace():
+            places.append((start, start + len(token)))
+        start += len(token)
+    return places

@@ -1,0 +1,293 @@
+"""`mt evaluate` with several systems and test sets: sacreBLEU's figures, tables, messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from conftest import ROOT, Mt, refused
+
+METRICS = ("bleu", "chrf", "ter")
+REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()[:120]
+
+
+def damaged(lines: list[str], rows: range, word: str = "else") -> list[str]:
+    """The lines; in those rows one word is another one."""
+    draw = random.Random(1)
+    result = list(lines)
+    for row in rows:
+        words = result[row].split()
+        words[draw.randrange(len(words))] = word
+        result[row] = " ".join(words)
+    return result
+
+
+@pytest.fixture
+def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In the current folder: a and c are alike, b has 30 more wrong words; two references."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    for name, lines in (
+        ("a", damaged(REF, range(0, 40))),
+        ("b", damaged(REF, range(0, 70))),
+        ("c", damaged(REF, range(1, 41))),
+        ("ref", REF),
+        ("ref2", damaged(REF, range(0, 120, 3), "other")),
+        (
+            "src",
+            (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:120],
+        ),
+        ("domains", ["news", "law"] * 60),
+    ):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return tmp_path
+
+
+def sacrebleu(*arguments: str) -> str:
+    command = [sys.executable, "-m", "sacrebleu", "ref", "ref2", *arguments, "-m", *METRICS]
+    environment = os.environ | {"NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
+    return subprocess.run(command, env=environment, capture_output=True, check=True).stdout.decode()
+
+
+def test_figures_are_those_of_the_sacrebleu_command(
+    mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    refs = ["--ref", "ref", "--ref", "ref2"]
+    tests = ["--paired-bs-n", "60", "--paired-ar-n", "80"]
+    hyps = ["--hyp", "a", "--hyp", "b", "--hyp", "c"]
+    three = json.loads(mt("evaluate", *hyps, *refs, *tests, "--json").out)
+    for test, n in (("bs", 60), ("ar", 80)):
+        table = sacrebleu(
+            "-i",
+            "a",
+            "b",
+            "c",
+            f"--paired-{test}",
+            f"--paired-{test}-n",
+            str(n),
+            "-w",
+            "9",
+            "-f",
+            "latex",
+        )  # its JSON ends in a TypeError with chrF
+        for system in "bc":
+            (row,) = re.findall(rf"^ *{system} +& (.*) \\\\$", table, re.MULTILINE)
+            for ours, cell in zip(three[system], row.split("&"), strict=True):
+                found = ours[f"paired_{test}"]
+                interval = (
+                    f" ({found['mean']:.9f} ± {found['half_width']:.9f})" if test == "bs" else ""
+                )
+                p_value = f"(p = {found['p_value']:.4f})"
+                assert cell.strip().rstrip("*") == f"{ours['value']:.9f}{interval} {p_value}"
+                assert f"|{test}:{n}|seed:77|" in found["signature"]
+                assert found["signature"] in table
+    # The interval of one system, as text, with as many digits; and the whole signature.
+    one = ["--confidence", "--confidence-n", "50"]
+    lines = mt("evaluate", "--hyp", "b", *refs, *one, "-w", "5").lines
+    theirs = {
+        row["name"]: row for row in json.loads(sacrebleu("-i", "b", *one, "-w", "5", "-f", "json"))
+    }
+    for line in lines:
+        row = theirs[line.split()[0]]
+        assert line.split(maxsplit=1)[1] == (
+            f"{row['score']:.5f} (μ = {row['confidence_mean']:.5f} ± {row['confidence_var']:.5f})"
+            f"  {row['signature']}"
+        )
+    assert len(lines) == len(theirs) == 3
+
+
+def test_the_table_says_which_differences_are_real(mt: Mt, texts: Path) -> None:
+    systems = ["--hyp", "base=a", "--hyp", "b", "--hyp", "c", "--hyp", "copy=a"]
+    ended = mt("evaluate", *systems, "--ref", "ref", "--metrics", "bleu,ter", "--confidence-n", 200)
+    assert (ended.code, ended.err) == (0, "")
+    text = ended.out.decode()
+    bleu = [re.split(r"  +", line.strip()) for line in ended.lines[:5]]
+    assert bleu[0] == [
+        "metric", "system", "score", "95 % interval", "difference", "p (bootstrap)", "verdict",
+    ]  # fmt: skip
+    assert bleu[1][:2] == ["BLEU", "base"]
+    assert [(row[0], row[-1]) for row in bleu[2:]] == [
+        ("b", "worse"), ("c", "may be chance"), ("copy", "same score"),
+    ]  # fmt: skip
+    assert bleu[2][3].startswith("-")
+    assert float(bleu[2][4]) < 0.05 < float(bleu[3][4])
+    ter = re.split(r"  +", ended.lines[6].strip())
+    assert (ter[3][0], ter[-1]) == ("+", "worse")
+    assert "better, worse: than base, p < 0.05 by paired bootstrap (1,000 resamples, seed " in text
+    assert "\nTER|nrefs:1|case:lc|tok:tercom|" in text
+    # The other way round what is worse becomes better.
+    ended = mt("evaluate", *systems, "--ref", "ref", "--baseline", "b", "--metrics", "bleu")
+    assert re.search(r"^BLEU +b +[\d.]+\n +base .* better\n", ended.out.decode(), re.MULTILINE)
+
+
+def test_without_tests_the_json_has_its_keys_and_one_system_its_lines(mt: Mt, texts: Path) -> None:
+    plain = ["evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref", "--no-paired-bs", "--json"]
+    tree = json.loads(mt(*plain).out)
+    assert list(tree) == ["a", "b"]
+    keys = ["name", "value", "signature", "detail", "note"]
+    assert [list(score) for score in tree["a"]] == [keys] * 3
+    tested = json.loads(mt(*[word for word in plain if word != "--no-paired-bs"]).out)
+    for system, more in (("a", []), ("b", ["paired_bs", "verdict"])):
+        assert [list(score) for score in tested[system]] == [keys + more] * 3
+    one = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu").lines
+    assert one == [f"BLEU {tree['a'][0]['value']:.2f}  {tree['a'][0]['signature']}"]
+
+
+def test_slices_and_differences_as_text_json_and_tsv(mt: Mt, texts: Path) -> None:
+    options = ["evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref", "--src", "src"]
+    options += ["--metrics", "chrf", "--no-paired-bs"]
+    sliced = ["--slices", "length,rare", "--train-src", "src", "--domain", "domains"]
+    tree = json.loads(mt(*options, *sliced, "--differences", 3, "--json").out)
+    slices = tree["a"][0]["slices"]
+    assert list(slices) == ["length", "rare", "domain"]
+    for parts in slices.values():
+        assert sum(part["lines"] for part in parts) == 120
+    assert [part["slice"] for part in slices["domain"]] == ["news", "law"]
+    assert "never" not in [part["slice"] for part in slices["rare"]]
+    shown = tree["differences"]
+    assert [one["systems"][1]["chrf"] < one["systems"][0]["chrf"] for one in shown] == [True] * 3
+    for one in shown:
+        assert (
+            one["source"]
+            == (texts / "src").read_text(encoding="utf-8").splitlines()[one["line"] - 1]
+        )
+        for system in one["systems"]:
+            assert [system["text"][a:b] for a, b in system["differs"]].count("else") <= 1
+    table = mt(*options, *sliced, "--differences", 1).out.decode()
+    (law,) = re.findall(r"^chrF2 by domain\n +lines +a +b\nnews .*\n(law .*)$", table, re.MULTILINE)
+    assert law.split() == ["law", "60"] + [
+        f"{tree[s][0]['slices']['domain'][1]['value']:.2f}" for s in "ab"
+    ]
+    assert re.search(r"\n  a {10}\S.*\[-.*-\].*\n  b .*\{\+else\+\}", table)
+    rows = [line.split("\t") for line in mt(*options, *sliced, "--tsv").lines]
+    assert {len(row) for row in rows} == {len(rows[0])}
+    cells = [dict(zip(rows[0], row, strict=True)) for row in rows[1:]]
+    assert [cell["slice"] for cell in cells if cell["slice_by"] == "domain"] == ["news", "law"] * 2
+    assert float(cells[0]["value"]) == tree["a"][0]["value"]
+
+
+@pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_differing_words_are_in_colour_on_a_terminal_only(
+    variables: dict[str, str], colour: bool, texts: Path
+) -> None:
+    from mt.cli.evaluate import use_colour
+
+    with mock.patch.dict("os.environ", {"TERM": "xterm", "NO_COLOR": "", **variables}):
+        with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda: True)):
+            assert use_colour() is colour
+        with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda: False)):
+            assert use_colour() is False
+
+
+def test_models_and_files_on_several_test_sets(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side in ("src", "tgt"):
+        lines = (tiny_corpus / f"valid.{side}").read_text(encoding="utf-8").splitlines()[:25]
+        Path(f"short.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    test = f"all={tiny_corpus}/test.src,{tiny_corpus}/test.tgt"
+    sets = ["--test-set", test, "--test-set", "short=short.src,short.tgt"]
+    sliced = ["--slices", "length,rare,unknown", "--metrics", "chrf"]
+    model = ["--model", f"M={tiny_run}", "--beam-size", 1]
+    ended = mt(
+        "evaluate",
+        *model,
+        "--hyp",
+        f"copy={tiny_corpus}/test.tgt,short.tgt",
+        *sets,
+        *sliced,
+        "--json",
+    )
+    assert re.fullmatch(r"mt: M: 65 lines in .* tokens/s\n(mt: .*\n)*", ended.err)
+    tree = json.loads(ended.out)
+    assert [(score["test_set"], score["value"]) for score in tree["copy"]] == [
+        ("all", 100),
+        ("short", 100),
+    ]
+    assert [score["verdict"] for score in tree["M"]] == ["worse"] * 2
+    assert list(tree["M"][0]["slices"]) == ["length", "rare", "unknown"]
+    # Without test sets on the command line those of the config: here test.src and test.tgt.
+    by_config = json.loads(mt("evaluate", *model, "--metrics", "chrf", "--json").out)
+    (score,) = by_config["M"]
+    assert score["test_set"] == "test.src"
+    assert score["value"] == tree["M"][0]["value"]
+    heading = mt("evaluate", *model, "--metrics", "chrf").lines
+    assert heading[0] == "test.src: 40 lines"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "--hyp a --hyp a --ref ref",
+            "evaluate: two systems are called a; give one of them another name: NAME=a",
+        ),
+        (
+            "--hyp a --ref ref --baseline x",
+            "--baseline: must be one of a, found x; correct the name",
+        ),
+        ("--hyp a --ref ref --paired-ar", "--paired-ar: compares systems; give another --hyp or"),
+        ("--hyp a --ref ref --paired-bs-n 20", "--paired-bs: compares systems; give another"),
+        ("--hyp a --ref ref --differences 2", "--differences: compares systems; give another"),
+        ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: not in --tsv; give"),
+        ("--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: only with"),
+        ("--hyp a --ref ref --json --tsv", "evaluate: --json and --tsv are two formats; give one"),
+        (
+            "--hyp a --ref ref --slices long,rare",
+            "--slices: choose among length, rare, unknown, found long;",
+        ),
+        ("--hyp a --ref ref --slices length", "--slices length: slices by the source; give --src"),
+        ("--hyp a --ref ref --src src --slices rare", "--slices rare: needs the training data to"),
+        (
+            "--hyp a --ref ref --src src --slices unknown",
+            "--slices unknown: needs a tokenizer; give --tok",
+        ),
+        (
+            "--hyp a --ref ref --src src --slices unknown --tokenizer-of .",
+            "--tokenizer-of .: must be a run directory",
+        ),
+        ("--hyp a --ref ref --domain short", "--domain short has 2 lines, --hyp a has 120; line n"),
+        ("--hyp a --ref ref --test-set x=src,ref", "evaluate: --test-set takes the place of --src"),
+        (
+            "--hyp a --test-set x=src",
+            "--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC may",
+        ),
+        ("--hyp a --test-set src,ref", "--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC"),
+        ("--hyp a --test-set x=src,nowhere", "--test-set x: there is no file"),
+        ("--hyp a --test-set x=src,ref --test-set x=,ref", "--test-set: two are called x; rename"),
+        (
+            "--hyp a --test-set x=src,ref --test-set y=,ref",
+            "--hyp a: names 1 files for 2 test sets (x, y); give one",
+        ),
+        (
+            "--hyp a,short --test-set x=src,ref --test-set y=,ref",
+            "--test-set y: ref has 120 lines, --hyp short has 2;",
+        ),
+        (
+            "--model m --test-set x=,ref",
+            "--test-set x: has no source for --model to translate; write x=SRC,REF",
+        ),
+        ("--model m", "--model m: must be a run directory, a checkpoint or an exported folder"),
+        ("--hyp - --test-set x=-,ref", "evaluate: only one FILE can be - (stdin)"),
+    ],
+)
+def test_messages(options: str, message: str, mt: Mt, texts: Path) -> None:
+    (texts / "short").write_text("x\ny\n", encoding="utf-8")
+    assert refused(mt("evaluate", *options.split())).startswith(message)
+
+
+def test_message_about_the_seed(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "dice")
+    plain = ["evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "chrf"]
+    assert mt(*plain).code == 0  # nothing is drawn
+    assert refused(mt(*plain, "--confidence")).startswith("SACREBLEU_SEED: must be a whole number")
+    assert mt(*plain, "--confidence", "--confidence-n", 9, "--seed", 3).code == 0
