@@ -71,7 +71,7 @@ def evaluate(
         typer.Option(
             "--src",
             metavar="FILE",
-            help="source text: for --model, --slices and --differences",
+            help="source text, for --model, --slices and --differences",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -267,17 +267,17 @@ def evaluate(
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Score translations with sacreBLEU; tell which differences between systems are real.
+    """Score translations with sacreBLEU; compare systems.
 
-    A model translates the sources first. Without --ref and --test-set it takes the test sets of its
-    config. - is stdin.
+    The table says which differences between systems are significant. A --model translates the
+    sources first; without --ref and --test-set it takes the test sets of its config. - is stdin.
 
     \b
     mt evaluate --hyp output.en --ref reference.en --confidence
     mt evaluate --model runs/base --src test.de --ref test.en --json
-    mt evaluate --model runs/base --model runs/big --slices length --differences 10
+    mt evaluate -m runs/base -m runs/big --slices length --differences 10
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
-    mt evaluate --hyp output1.en,output2.en --test-set news=1.de,1.en --test-set talks=2.de,2.en
+    mt evaluate --hyp out1.en,out2.en --test-set a=1.de,1.en --test-set b=2.de,2.en
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_counts, check_metrics

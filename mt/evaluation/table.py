@@ -192,10 +192,8 @@ def _differences(
     """The lines with source, references and both translations, differing words marked."""
     if not differences:
         return f"{baseline} and {system} do not differ in any line"
-    blocks = [
-        f"{len(differences):,} lines whose chrF differs most; first those that {system} has worse "
-        f"than {baseline}"
-    ]
+    lines_whose = "1 line whose" if len(differences) == 1 else f"{len(differences):,} lines whose"
+    blocks = [f"{lines_whose} chrF differs most, beginning where {system} is worse than {baseline}"]
     marks = COLOUR_MARKS if style.colour else PLAIN_MARKS
     names = ["source", *["reference"] * len(data.refs), baseline, system]
     width = max(map(display_width, names))
