@@ -24,6 +24,7 @@ SHAPES: list[dict[str, Any]] = [
     {},
     {"norm": "post"},
     {"activation": "gelu"},
+    {"activation": "silu"},
     {"positions": "learned"},
     {"attention_bias": False},
     {"output_bias": True},

@@ -99,6 +99,8 @@ def np_feed_forward(x: Array, w: Weights, name: str, activation: str) -> Array:
     inner = x @ w[f"{name}.inner.weight"].T + w[f"{name}.inner.bias"]
     if activation == "relu":
         inner = np.maximum(inner, 0)
+    elif activation == "silu":
+        inner = inner / (1 + np.exp(-inner))
     else:  # x times the normal distribution function of x
         inner = inner * (1 + np.vectorize(math.erf)(inner / math.sqrt(2))) / 2
     return inner @ w[f"{name}.outer.weight"].T + w[f"{name}.outer.bias"]
@@ -161,7 +163,7 @@ def np_forward(
 
 @NORMS
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu"])
 @pytest.mark.parametrize("biases", [False, True])
 @pytest.mark.parametrize("tie", [False, True])
 @pytest.mark.parametrize("joint", [False, True])

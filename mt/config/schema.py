@@ -246,7 +246,9 @@ class ModelConfig(_Strict):
     tie_embeddings: Flag = _key(
         True, "share the matrices of target embedding and output, and of source embedding if joint"
     )
-    activation: Literal["relu", "gelu"] = _key("relu", "activation of the feed-forward blocks")
+    activation: Literal["relu", "gelu", "silu"] = _key(
+        "relu", "activation of the feed-forward blocks"
+    )
     attention_bias: Flag = _key(True, "biases in the four projections of attention")
     output_bias: Flag = _key(False, "a bias per token in the output layer")
     max_positions: Length = _key(1024, "longest sequence, in tokens, special ones included")

@@ -43,7 +43,8 @@ class SubwordRegularisation:
         algorithm = BpeDropout if config.tokenizer.type == "bpe" else UnigramSampling
         self.src = algorithm(tokenizer.src_vocabulary(), alpha)
         self.tgt = self.src
-        if not tokenizer.joint:
+        # An imported tokenizer may split the two sides differently over one joint vocabulary.
+        if not (tokenizer.joint and tokenizer.has_own_ids):
             self.tgt = algorithm(tokenizer.tgt_vocabulary(), alpha)
 
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.data.piece_vocabulary import PieceVocabulary, read_vocabularies
 from mt.data.sentencepiece_model import model_facts
 from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
@@ -56,22 +57,48 @@ class Tokenizer:
     """A SentencePiece model for each side, or one for both where the vocabulary is joint.
 
     Ids are those of the side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
-    like a special token ("</s>") stays text.
+    like a special token ("</s>") stays text. An imported model has two SentencePiece models and a
+    vocabulary beside them, joint or not; see `piece_vocabulary`.
     """
 
-    def __init__(self, src_model: bytes, tgt_model: bytes | None = None) -> None:
-        """`tgt_model` None means a joint vocabulary; ValueError where special ids are others."""
-        from sentencepiece import SentencePieceProcessor
+    def __init__(
+        self, src_model: bytes, tgt_model: bytes | None = None, vocabulary: bytes | None = None
+    ) -> None:
+        """`tgt_model` None means a joint vocabulary; ValueError where special ids are others.
 
-        self.joint = tgt_model is None
-        self._models = [src_model] if tgt_model is None else [src_model, tgt_model]
-        processors = [SentencePieceProcessor(model_proto=model) for model in self._models]
+        `vocabulary`: the ids of pieces, as `write_vocabularies` gives them; None: the models' own.
+        """
+        files = [src_model, tgt_model, vocabulary]
+        self._files = [file for file in files if file is not None]
+        processors: list[SentencePieceProcessor | PieceVocabulary]
+        if vocabulary is None:
+            from sentencepiece import SentencePieceProcessor
+
+            self.joint = tgt_model is None
+            processors = [SentencePieceProcessor(model_proto=model) for model in self._files]
+        else:
+            src_pieces, tgt_pieces = read_vocabularies(vocabulary)
+            self.joint = tgt_pieces is None
+            processors = [
+                PieceVocabulary(src_model, src_pieces),
+                PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces),
+            ]
         for processor in processors:
             found = special_ids(processor)
             if found != [PAD, UNK, BOS, EOS]:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         self._src = processors[0]
         self._tgt = processors[-1]
+
+    @property
+    def models(self) -> list[bytes]:
+        """The SentencePiece models: one for both sides, or that of the source, then the target."""
+        return self._files[:2]
+
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether ids are those of the SentencePiece models, not of a vocabulary beside them."""
+        return len(self._files) < 3
 
     @property
     def src_vocab_size(self) -> int:
@@ -85,8 +112,8 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model bytes, source before target, in hex."""
-        return hashlib.sha256(b"".join(self._models)).hexdigest()
+        """SHA-256 of the bytes of all files, source before target, in hex."""
+        return hashlib.sha256(b"".join(self._files)).hexdigest()
 
     def encode_src(self, lines: list[str], threads: int = 1) -> list[list[int]]:
         """Source ids of each line, without bos and eos; an empty list for a blank line."""
@@ -128,11 +155,11 @@ class Tokenizer:
         The text of special ids, bytes and user-defined symbols is "": they are never split or
         joined.
         """
-        return _vocabulary(self._src, self._models[0])
+        return _vocabulary(self._src, self.models[0])
 
     def tgt_vocabulary(self) -> list[tuple[str, float]]:
         """Text and score of each target id; see `src_vocabulary`."""
-        return _vocabulary(self._tgt, self._models[-1])
+        return _vocabulary(self._tgt, self.models[-1])
 
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         """One line of normalised text per row of target ids.
@@ -152,12 +179,12 @@ class Tokenizer:
 
         Raises `CheckpointError` where they cannot be written.
         """
-        names = _JOINT if self.joint else _SEPARATE
+        names = {1: _JOINT, 2: _SEPARATE, 3: _IMPORTED}[len(self._files)]
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            for name, model in zip(names, self._models, strict=True):
-                write_whole(folder / name, model)
-            for stale in set(_JOINT + _SEPARATE) - set(names):
+            for name, content in zip(names, self._files, strict=True):
+                write_whole(folder / name, content)
+            for stale in set(_JOINT + _IMPORTED) - set(names):
                 (folder / stale).unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
@@ -173,7 +200,11 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
-        names = _JOINT if (folder / _JOINT[0]).exists() else _SEPARATE
+        names = _SEPARATE
+        if (folder / _JOINT[0]).exists():
+            names = _JOINT
+        elif (folder / _IMPORTED[-1]).exists():
+            names = _IMPORTED
         try:
             models = [(folder / name).read_bytes() for name in names]
         except OSError as error:
@@ -214,17 +245,22 @@ def train_tokenizer(
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
 
 
-def special_ids(processor: SentencePieceProcessor) -> list[int]:
+def special_ids(processor: SentencePieceProcessor | PieceVocabulary) -> list[int]:
     """The ids of pad, unk, bos and eos; -1 for one that there is not."""
     return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
 
 
 _JOINT = ["tokenizer.model"]
 _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
+_IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 
 
-def _vocabulary(model: SentencePieceProcessor, content: bytes) -> list[tuple[str, float]]:
-    symbols = set(model_facts(content).user_defined_symbols)
+def _vocabulary(
+    model: SentencePieceProcessor | PieceVocabulary, content: bytes
+) -> list[tuple[str, float]]:
+    symbols: set[int] = set()
+    if not isinstance(model, PieceVocabulary):
+        symbols.update(model_facts(content).user_defined_symbols)
     ids = range(model.piece_size())
     pieces = [
         "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids

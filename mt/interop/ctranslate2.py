@@ -99,12 +99,12 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     from ctranslate2.specs import common_spec, transformer_spec
 
     config = model.config
-    activations = common_spec.Activation
+    activations = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
     spec = transformer_spec.TransformerSpec.from_config(
         (config.n_encoder_layers, config.n_decoder_layers),
         config.n_heads,
         pre_norm=config.norm == "pre",
-        activation=activations.RELU if config.activation == "relu" else activations.GELU,
+        activation=common_spec.Activation[activations[config.activation]],
     )
     for side, ours in ((spec.encoder, model.src_embedding), (spec.decoder, model.tgt_embedding)):
         embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings

@@ -122,6 +122,9 @@ class MultiHeadAttention(nn.Module):
         return self.output(x.transpose(1, 2).flatten(-2))
 
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
+
+
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (section 3.3), with dropout inside. (B, T, D) -> (B, T, D)"""
 
@@ -131,13 +134,13 @@ class FeedForward(nn.Module):
         self.outer = Linear(config.d_ff, config.d_model)
         inside = config.activation_dropout
         p = config.dropout if inside is None else inside
-        self.relu = config.activation == "relu"
-        self.dropout = ReluDropout(p) if self.relu else Dropout(p)
+        self.activation = ACTIVATIONS.get(config.activation)
+        self.dropout = Dropout(p) if self.activation else ReluDropout(p)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
         inner = self.inner(x)  # (B, T, F)
-        return self.outer(self.dropout(inner if self.relu else F.gelu(inner)))
+        return self.outer(self.dropout(self.activation(inner) if self.activation else inner))
 
 
 class Residual(nn.Module):
