@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mt.cli import config, export, inspect
+from mt.cli import config, export, import_, inspect
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
@@ -42,6 +42,7 @@ app.command(cls=PanelCommand)(backtranslate)
 app.command(cls=PanelCommand)(distill)
 app.command(cls=PanelCommand)(doctor)
 app.add_typer(config.app, name="config")
+app.add_typer(import_.app, name="import")
 app.add_typer(export.app, name="export")
 app.add_typer(inspect.app, name="inspect")
 

@@ -143,10 +143,12 @@ def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
 
 
 def _pieces(value: object) -> list[str]:
-    strings = [piece for piece in value if isinstance(piece, str)] if isinstance(value, list) else []
-    if not strings or value != strings or len(set(strings)) < len(strings):
-        raise ValueError("a vocabulary must be a list of different pieces")
-    return strings
+    pieces = value if isinstance(value, list) else []
+    if not pieces or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError("a vocabulary must be a list of pieces")
+    if len(set(pieces)) < len(pieces):
+        raise ValueError("the pieces of a vocabulary must differ")
+    return pieces
 
 
 def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:

@@ -98,9 +98,11 @@ def save_model_folder(
     meta: Mapping[str, Any],
     state: Mapping[str, Any] | None = None,
     tokenizer: Tokenizer | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> None:
     """Write a model folder atomically: a failure leaves whatever was at `folder` untouched.
 
+    `texts`: further files by name.
     Raises CheckpointError if it cannot be written (disk full, folder read-only).
     """
     partial = beside(folder, "partial")
@@ -116,6 +118,8 @@ def save_model_folder(
                 torch.save(dict(state), file)
         if tokenizer is not None:
             tokenizer.save(partial)
+        for name, text in (texts or {}).items():
+            (partial / name).write_text(text, encoding="utf-8")
         checksums = {path.name: sha256_of(path) for path in sorted(partial.iterdir())}
         content = {"format": FORMAT, **meta, "sha256": checksums}
         (partial / META).write_text(

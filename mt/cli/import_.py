@@ -1,0 +1,51 @@
+"""`mt import`: a model of another program becomes one of mt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import say
+from mt.cli.help import OUTPUT, PanelCommand
+
+app = typer.Typer(
+    no_args_is_help=True, help="Make a model of one of another program.", rich_markup_mode=None
+)
+
+
+@app.command("huggingface", cls=PanelCommand)
+def huggingface(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="folder with config.json, weights, source.spm, target.spm"
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="new model folder to write",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+) -> None:
+    """Import a Marian model (OPUS-MT) in the format of Hugging Face transformers.
+
+    The folder's config.yaml is a config to fine-tune it; see scripts/README.md.
+
+    \b
+    hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en
+    mt import huggingface opus-mt-de-en -o opus
+    mt translate --model opus input.de -o output.en
+    mt train --config opus/config.yaml --run-dir runs/tuned \\
+        --set "data.train={src: train.de, tgt: train.en}"
+    """
+    from mt.interop.huggingface_import import import_model
+
+    imported = import_model(folder, output)
+    say(f"{output}: {imported}")

@@ -1,0 +1,215 @@
+"""A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
+
+Nothing of the folder is executed: weights are safetensors, or a PyTorch file of which only tensors
+and plain values are read. Shapes: D d_model.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mt.errors import CheckpointError, ConfigError
+from mt.interop.huggingface_tokenizer import read_json
+from mt.interop.huggingface_weights import correspondences, to_halves
+from mt.model.transformer import sinusoids
+
+# What transformers takes for a key that config.json leaves out.
+DEFAULTS: dict[str, Any] = {
+    "vocab_size": 58101,
+    "decoder_vocab_size": None,
+    "max_position_embeddings": 1024,
+    "encoder_layers": 12,
+    "encoder_ffn_dim": 4096,
+    "encoder_attention_heads": 16,
+    "decoder_layers": 12,
+    "decoder_ffn_dim": 4096,
+    "decoder_attention_heads": 16,
+    "activation_function": "gelu",
+    "d_model": 1024,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "decoder_start_token_id": 58100,
+    "scale_embedding": False,
+    "pad_token_id": 58100,
+    "eos_token_id": 0,
+    "share_encoder_decoder_embeddings": True,
+    "tie_word_embeddings": True,
+}
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+# Keys of other models that transformers' Marian ignores; true would mean another computation.
+FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
+# Positions of a file may differ from the formula by rounding.
+POSITION_TOLERANCE = 1e-4
+# Faults of weights that are listed one by one.
+LISTED = 8
+
+
+# --- the folder -------------------------------------------------------------------------------
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` with the defaults of transformers, and `generation_config.json` over it."""
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder}: must be a folder with config.json, the weights, source.spm, target.spm and "
+            "vocab.json; nothing is there. To fetch one: hf download Helsinki-NLP/opus-mt-de-en "
+            "--local-dir opus-mt-de-en"
+        )
+    faults: list[str] = []
+    found = read_json(folder / "config.json", faults)
+    if faults:
+        remedy = "give a folder that transformers saved"
+        if list(folder.glob("*.npz")):
+            remedy = "models of Marian itself (.npz) are imported with: mt import marian"
+        raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
+    kind = found.get("model_type")
+    if kind != "marian":
+        raise ConfigError(
+            f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "
+            "models (OPUS-MT) only, because other models compute something else than "
+            "mt's Transformer"
+        )
+    settings = {**DEFAULTS, **found}
+    settings["decoder_vocab_size"] = settings["decoder_vocab_size"] or settings["vocab_size"]
+    if isinstance(settings["eos_token_id"], list) and len(settings["eos_token_id"]) == 1:
+        settings["eos_token_id"] = settings["eos_token_id"][0]
+    generation = read_json(folder / "generation_config.json", [])
+    for key in ("num_beams", "length_penalty"):
+        settings[key] = generation.get(key, settings.get(key))
+    return settings
+
+
+def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The file of the weights, and its tensors in float32."""
+    path = folder / SAFETENSORS
+    if not path.exists():
+        path = folder / PYTORCH
+    if not path.exists():
+        raise CheckpointError(
+            f"{folder}: needs weights in {SAFETENSORS} or {PYTORCH}, found neither; other formats "
+            "are converted with transformers: AutoModelForSeq2SeqLM.from_pretrained(...)"
+            ".save_pretrained(...)"
+        )
+    try:
+        if path.name == SAFETENSORS:
+            tensors = load_file(path)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a foreign file's pickle protocol
+                tensors = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        raise CheckpointError(
+            f"{path}: refused: it contains other things than tensors, which could run code"
+        ) from error
+    except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path}: damaged, it cannot be read; fetch it again") from error
+    return path, {
+        name: tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)
+    }
+
+
+# --- what mt cannot represent -------------------------------------------------------------------
+
+
+def shape_faults(settings: Mapping[str, Any]) -> list[str]:
+    """Why the model of a `config.json` is none that `mt` can build."""
+    faults = []
+    for one, other in (
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ):
+        if settings[one] != settings[other]:
+            faults.append(
+                f"config.json: {one} and {other} must be equal, found {settings[one]} and "
+                f"{settings[other]}"
+            )
+    d_model, heads = settings["d_model"], settings["encoder_attention_heads"]
+    if d_model % 2 or d_model % heads:
+        faults.append(
+            f"config.json: d_model must be even and a multiple of the heads ({heads}), "
+            f"found {d_model}"
+        )
+    if settings["activation_function"] not in ACTIVATIONS:
+        faults.append(
+            f"config.json: activation_function must be one of {', '.join(ACTIVATIONS)}, "
+            f"found {settings['activation_function']}"
+        )
+    faults += [f"config.json: {key} must be false" for key in FOREIGN_KEYS if settings.get(key)]
+    return faults
+
+
+def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> list[str]:
+    """Weights that are missing or have another shape than `config.json` says."""
+    d, f = settings["d_model"], settings["encoder_ffn_dim"]
+    expected = {}
+    for part in correspondences("post", settings["encoder_layers"], settings["decoder_layers"]):
+        for name in part.theirs:
+            kind = name.split(".")[-2:]
+            outputs = f if kind[0] == "fc1" else d
+            inputs = f if kind[0] == "fc2" else d
+            is_matrix = kind[1] == "weight" and "norm" not in name
+            expected[name] = (outputs, inputs) if is_matrix else (outputs,)
+    faults = [
+        f"weight {name} must be {shape}, found {_shape(tensors.get(name))}"
+        for name, shape in expected.items()
+        if _shape(tensors.get(name)) != shape
+    ]
+    sizes = {
+        "encoder": settings["vocab_size"],
+        "decoder": settings["decoder_vocab_size"],
+        "output": settings["decoder_vocab_size"],
+    }
+    for side, matrix in embeddings(tensors, settings).items():
+        if _shape(matrix) != (sizes[side], d):
+            faults.append(f"{side} embeddings must be {(sizes[side], d)}, found {_shape(matrix)}")
+    bias = tensors.get("final_logits_bias")
+    if bias is not None and bias.numel() != sizes["output"]:
+        faults.append(
+            f"final_logits_bias must have {sizes['output']:,} numbers, found {bias.numel():,}"
+        )
+    if faults[LISTED:]:
+        faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
+    return faults + _position_faults(tensors, d)
+
+
+def _shape(tensor: Tensor | None) -> tuple[int, ...] | None:
+    return None if tensor is None else tuple(tensor.shape)
+
+
+def _position_faults(tensors: Mapping[str, Tensor], d_model: int) -> list[str]:
+    """Position tables that are not the sinusoids."""
+    faults = []
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_positions.weight"
+        table = tensors.get(name)
+        if table is None:
+            continue
+        expected = sinusoids(len(table), d_model)[:, to_halves(d_model)]
+        if table.shape != expected.shape or (table - expected).abs().max() > POSITION_TOLERANCE:
+            faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
+    return faults
+
+
+def embeddings(
+    tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
+) -> dict[str, Tensor | None]:
+    """The matrices of source embedding, target embedding and output, by whatever name."""
+    shared = tensors.get("model.shared.weight")
+    encoder = tensors.get("model.encoder.embed_tokens.weight", shared)
+    decoder = tensors.get("model.decoder.embed_tokens.weight", shared)
+    if settings["share_encoder_decoder_embeddings"] and settings["tie_word_embeddings"]:
+        one = next((matrix for matrix in (shared, encoder, decoder) if matrix is not None), None)
+        encoder, decoder = one, one
+    output = decoder if settings["tie_word_embeddings"] else tensors.get("lm_head.weight")
+    return {"encoder": encoder, "decoder": decoder, "output": output}
