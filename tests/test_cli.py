@@ -90,7 +90,7 @@ def test_every_command_has_valid_examples(name: str, mt: Mt) -> None:
 
 
 def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
-    for group in ((), ("config",), ("export",), ("inspect",)):
+    for group in ((), ("config",), ("import",), ("export",), ("inspect",)):
         ended = mt(*group, "--help")
         listed = ended.out.decode().split("\nCommands:\n")[1]
         assert listed
@@ -98,7 +98,8 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
     listed = mt("--help").out.decode().split("\nCommands:\n")[1]
     commands = [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)]
     assert commands[:4] == ["train", "translate", "score", "evaluate"]
-    assert {"average", "backtranslate", "distill", "config", "export", "inspect"} <= set(commands)
+    others = {"average", "backtranslate", "distill", "config", "import", "export", "inspect"}
+    assert others <= set(commands)
 
 
 @pytest.mark.parametrize(

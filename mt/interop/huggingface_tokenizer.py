@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.data.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
+from mt.data.sentencepiece_model import model_facts
 from mt.data.tokenizer import Tokenizer
 
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
@@ -75,10 +76,13 @@ def read_tokenizer(
     except (RuntimeError, ValueError):
         faults.append(f"{SOURCE_MODEL} or {TARGET_MODEL}: damaged, SentencePiece cannot read it")
         return None
-    kind, byte_fallback = _algorithm(models[0])
+    algorithm = model_facts(models[0]).algorithm
+    kind = "bpe" if algorithm == "bpe" else "unigram"
     languages = [settings.get(key) for key in ("source_lang", "target_lang")]
     src_lang, tgt_lang = (name if isinstance(name, str) and name else None for name in languages)
-    return MarianTokenizer(tokenizer, source, target, kind, byte_fallback, src_lang, tgt_lang)
+    return MarianTokenizer(
+        tokenizer, source, target, kind, _has_bytes(models[0]), src_lang, tgt_lang
+    )
 
 
 def read_json(path: Path, faults: list[str]) -> dict[str, Any]:
@@ -152,13 +156,9 @@ def _vocabulary(
     return Vocabulary(pieces, rows)
 
 
-def _algorithm(model: bytes) -> tuple[str, bool]:
-    """`bpe` or `unigram`, and whether there are pieces for bytes."""
+def _has_bytes(model: bytes) -> bool:
+    """Whether unknown characters are spelled in bytes."""
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_proto=model)
-    ids = range(processor.piece_size())
-    # The score of a piece is minus its rank with BPE, a log-probability with unigram.
-    scores = [processor.get_score(i) for i in ids if not processor.is_control(i)]
-    ranked = all(score == int(score) for score in scores)
-    return "bpe" if ranked else "unigram", any(processor.is_byte(i) for i in ids)
+    return any(processor.is_byte(i) for i in range(processor.piece_size()))
