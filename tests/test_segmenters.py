@@ -42,7 +42,7 @@ def test_sampled_tokens_are_other_tokens_for_the_same_text(
     store = store_of(tokenizer, pairs)
     sampled = sampling_of(store, tokenizer, kind, factor * STRONG[kind], max_tokens=1000)(0)
     src, tgt = rows(sampled)
-    src_model = Tokenizer(tokenizer._models[0])  # decodes source ids
+    src_model = Tokenizer(tokenizer.models[0])  # decodes source ids
     assert src_model.decode_tgt(src) == [normalize_line(line) for line, _ in pairs]
     assert tokenizer.decode_tgt(tgt) == [normalize_line(line) for _, line in pairs]
     assert sum(a != b for a, b in zip(src + tgt, chain(*rows(store)), strict=True)) > 100
