@@ -18,6 +18,7 @@ FLOORS = (
     {"model"},
     {"decoding", "evaluation"},
     {"training", "interop"},
+    {"report"},
     {"cli"},
     {"__main__"},
 )

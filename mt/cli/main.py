@@ -22,6 +22,7 @@ from mt.cli.distill import distill
 from mt.cli.doctor import doctor
 from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
+from mt.cli.report import report
 from mt.cli.score import score
 from mt.cli.train import train
 from mt.cli.translate import translate
@@ -41,6 +42,7 @@ app.command(cls=PanelCommand)(average)
 app.command(cls=PanelCommand)(backtranslate)
 app.command(cls=PanelCommand)(distill)
 app.command(cls=PanelCommand)(doctor)
+app.command(cls=PanelCommand)(report)
 app.add_typer(config.app, name="config")
 app.add_typer(import_.app, name="import")
 app.add_typer(export.app, name="export")

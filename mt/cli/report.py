@@ -1,0 +1,70 @@
+"""`mt report`: one HTML page about a run, or about several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import print_result, say
+from mt.cli.help import INPUT, OUTPUT
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="run directories", rich_help_panel=INPUT),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="page to write, completely or not at all; - is stdout",
+            show_default="report.html in the run; of several runs, in this folder",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    sentences: Annotated[
+        int,
+        typer.Option(
+            "--sentences",
+            min=0,
+            max=20,
+            metavar="N",
+            help="best, worst and flagged sentences to show, of each",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 3,
+    translate: Annotated[
+        bool,
+        typer.Option(
+            "--translate",
+            help="translate the test sets of runs that have not kept their outputs",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
+) -> None:
+    """Make one self-contained HTML page about a run, also one in progress.
+
+    It shows curves, scores with confidence intervals, sentences with their attention, data and
+    leaks, settings, machine, and the command that reproduces the run. Of several runs, curves lie
+    over each other and scores are compared with the first run's.
+
+    \b
+    mt report runs/base
+    mt report runs/base runs/large -o compared.html
+    """
+    from mt.report.output import check_output, write_page
+    from mt.report.page import make_page
+
+    chosen = output or str(runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    check_output(chosen)
+    page = make_page(runs, n_sentences=sentences, translate=translate, say=say)
+    if chosen == "-":
+        print_result(page)
+        return
+    write_page(chosen, page)
+    say(f"{chosen}: {len(page.encode()) / 1e3:,.0f} kB")

@@ -1,0 +1,1 @@
+"""A run directory becomes one HTML page: facts read from disk, pictures, sentences, the page."""

@@ -1,0 +1,351 @@
+"""Read a run directory: config, manifest, metrics, log, samples and outputs, whatever is there.
+
+A run may be in progress, interrupted, of an earlier version, or damaged. What is missing or cannot
+be read becomes a remark on the page, never an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mt.config.load import load_config
+from mt.config.schema import Config
+from mt.errors import CheckpointError, MtError
+from mt.training.manifest import MANIFEST
+from mt.training.outputs import OUTPUTS
+from mt.training.run_dir import CONFIG
+from mt.training.runlog import LOG, METRICS
+
+# Figures of a `train` line that the page shows, by their names in metrics.jsonl.
+FIGURES = (
+    "step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped",
+    "memory_mb", "epoch_position",
+)  # fmt: skip
+# Of a log that has grown for weeks, the part that is read: its end.
+LOG_BYTES = 4_000_000
+# Sentences read of a file of outputs.
+MAX_SENTENCES = 50_000
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the validation or a test set, with what the model made of it."""
+
+    source: str
+    reference: str
+    output: str
+    score: float | None = None  # log-probability / length^penalty
+    flags: tuple[str, ...] = ()
+
+
+@dataclass
+class TestScore:
+    """The score of a test set, or of the best validation, and the sentences behind it if kept."""
+
+    name: str
+    step: int
+    bleu: float
+    signature: str
+    sentences: list[Sentence] = field(default_factory=list)
+
+
+@dataclass
+class Metrics:
+    """`metrics.jsonl`: a column of numbers for each figure of training; the other lines whole."""
+
+    train: dict[str, array[float]] = field(
+        default_factory=lambda: {name: array("d") for name in FIGURES}
+    )
+    valid: list[dict[str, Any]] = field(default_factory=list)
+    tests: list[dict[str, Any]] = field(default_factory=list)
+    rollbacks: list[dict[str, Any]] = field(default_factory=list)
+    unreadable: int = 0
+    last_is_incomplete: bool = False
+
+    @property
+    def last_step(self) -> int:
+        """The last update that is recorded, 0 for none."""
+        steps = [*self.train["step"][-1:], *(line["step"] for line in self.valid[-1:])]
+        return int(max(steps, default=0))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training up to the last record, over all starts."""
+        seconds = [
+            *self.train["seconds"][-1:],
+            *(number(line, "seconds") for line in self.valid[-1:]),
+        ]
+        return max((value for value in seconds if math.isfinite(value)), default=0.0)
+
+    @property
+    def skipped(self) -> int:
+        """Updates that were skipped because of a non-finite gradient."""
+        return int(sum(value for value in self.train["skipped"] if math.isfinite(value)))
+
+
+@dataclass
+class Run:
+    """All that is known of a run."""
+
+    folder: Path
+    label: str
+    config: Config | None
+    manifest: dict[str, Any]
+    metrics: Metrics
+    log: list[str]
+    samples: dict[int, list[Sentence]]  # by update
+    tests: list[TestScore]
+    valid: TestScore | None  # the best validation
+    remarks: list[str]
+
+
+def read_run(folder: Path, label: str) -> Run:
+    """Read the run directory `folder`. Raises CheckpointError if it is none."""
+    _require_run(folder)
+    remarks: list[str] = []
+    config = _read_config(folder, remarks)
+    metrics = _read_metrics(folder / METRICS, remarks)
+    run = Run(
+        folder=folder,
+        label=label,
+        config=config,
+        manifest=_read_manifest(folder / MANIFEST, remarks),
+        metrics=metrics,
+        log=_read_log(folder / LOG),
+        samples=_read_samples(folder / "samples"),
+        tests=_read_tests(folder, metrics),
+        valid=_best_validation(folder, metrics, config),
+        remarks=remarks,
+    )
+    _remark_what_is_missing(run)
+    return run
+
+
+def labels_of(folders: Sequence[Path]) -> list[str]:
+    """A short name for each run: its folder's, or its path where several have the same."""
+    names = [folder.resolve().name for folder in folders]
+    return [
+        name if names.count(name) == 1 else str(folder)
+        for name, folder in zip(names, folders, strict=True)
+    ]
+
+
+def number(line: Mapping[str, Any], key: str) -> float:
+    """A number of a line of metrics.jsonl; NaN where it is null, missing or no number."""
+    value = line.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
+
+
+def _require_run(folder: Path) -> None:
+    found = [name for name in (CONFIG, MANIFEST, METRICS, LOG) if (folder / name).is_file()]
+    if found:
+        return
+    if not folder.exists():
+        problem = "nothing exists at this path"
+    elif folder.is_file():
+        problem = "this is a file"
+    elif (folder / "meta.json").is_file():
+        problem = "this is a checkpoint or model folder; give the run directory that it is from"
+    else:
+        problem = f"it has none of {CONFIG}, {MANIFEST}, {METRICS}, {LOG}"
+    raise CheckpointError(f"RUN {folder}: must be the run directory of a training; {problem}")
+
+
+def _read_config(folder: Path, remarks: list[str]) -> Config | None:
+    path = folder / CONFIG
+    if not path.is_file():
+        remarks.append(f"There is no {CONFIG}: settings and data are not shown.")
+        return None
+    try:
+        return load_config(str(path)).config
+    except (MtError, OSError, ValueError) as error:
+        first = str(error).split("\n")[0]
+        remarks.append(f"{CONFIG} cannot be read, so settings and data are not shown: {first}")
+        return None
+
+
+def _read_manifest(path: Path, remarks: list[str]) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(manifest, dict):
+            return manifest
+        reason = "it is no JSON object"
+    except FileNotFoundError:
+        reason = "the file is missing"
+    except (OSError, ValueError) as error:
+        reason = str(error)
+    remarks.append(f"{MANIFEST}: command, hardware and versions are not known, {reason}.")
+    return {}
+
+
+def _read_metrics(path: Path, remarks: list[str]) -> Metrics:
+    metrics = Metrics()
+    if not path.is_file():
+        remarks.append(f"There is no {METRICS} yet: no update has been logged.")
+        return metrics
+    last_is_bad = False
+    with path.open("rb") as file:
+        for raw in file:
+            last_is_bad = not _add_line(metrics, raw)
+            metrics.unreadable += last_is_bad
+    if last_is_bad:
+        metrics.unreadable -= 1
+        metrics.last_is_incomplete = True
+        remarks.append(f"The last line of {METRICS} is incomplete and was left out.")
+    if metrics.unreadable:
+        remarks.append(
+            f"{metrics.unreadable:,} lines of {METRICS} cannot be read, and are left out."
+        )
+    return metrics
+
+
+def _add_line(metrics: Metrics, raw: bytes) -> bool:
+    """Add a line; False if it is not what a run writes."""
+    if not raw.strip():
+        return True
+    try:
+        line = json.loads(raw)
+        kind, step = line["kind"], line["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    if not isinstance(step, int) or isinstance(step, bool):
+        return False
+    if kind == "train":
+        for name, column in metrics.train.items():
+            column.append(number(line, name))
+    elif kind == "valid":
+        metrics.valid.append(line)
+    elif kind == "test":
+        metrics.tests.append(line)
+    elif kind == "rollback":
+        metrics.rollbacks.append(line)
+    return True
+
+
+def _read_log(path: Path) -> list[str]:
+    """The lines of `train.log`; of a very long one, those at the end."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.split("\n") if line]
+
+
+def _read_samples(folder: Path) -> dict[int, list[Sentence]]:
+    """The sentences of `samples/step-*.txt`, by update."""
+    found = {}
+    for path in sorted(folder.glob("step-*.txt")):
+        step = re.fullmatch(r"step-(\d+)\.txt", path.name)
+        if step is None:
+            continue
+        try:
+            text = path.read_bytes().decode("utf-8", "replace")
+        except OSError:
+            continue
+        if blocks := list(_sample_blocks(text)):
+            found[int(step[1])] = blocks
+    return found
+
+
+def _sample_blocks(text: str) -> Iterator[Sentence]:
+    # A text of white space may itself hold an empty line, so blocks are found by their first words.
+    pattern = r"^source     (.*)\nreference  (.*)\noutput     (.*)$"
+    for match in re.finditer(pattern, text, re.MULTILINE):
+        yield Sentence(match[1], match[2], match[3])
+
+
+def _read_tests(folder: Path, metrics: Metrics) -> list[TestScore]:
+    """The test sets, each with its last score."""
+    by_name: dict[str, TestScore] = {}
+    for line in metrics.tests:
+        name = str(line.get("name", "test"))
+        by_name.pop(name, None)
+        score = TestScore(name, line["step"], number(line, "bleu"), str(line.get("signature", "")))
+        outputs = line.get("outputs")
+        # Only what a training writes there is opened: metrics.jsonl may be a stranger's.
+        if isinstance(outputs, str) and re.fullmatch(
+            rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", outputs
+        ):
+            score.sentences = read_outputs(folder / outputs)
+        by_name[name] = score
+    return list(by_name.values())
+
+
+def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> TestScore | None:
+    """The best validation by `train.metric`, with its sentences if they are kept."""
+    lines = {line["step"]: line for line in metrics.valid}
+    if not lines:
+        return None
+    paths = sorted((folder / OUTPUTS).glob("step-*-valid.jsonl"))
+    steps = [int(match[1]) for path in paths if (match := re.match(r"step-(\d+)-", path.name))]
+    if steps and steps[-1] in lines:
+        step = steps[-1]
+    else:
+        metric = config.train.metric if config else "bleu"
+        sign = -1 if metric == "nll" else 1
+        known = [s for s, line in lines.items() if math.isfinite(number(line, metric))] or list(
+            lines
+        )
+        step = max(known, key=lambda s: (sign * _finite(number(lines[s], metric)), s))
+        paths = []
+    line = lines[step]
+    score = TestScore("validation", step, number(line, "bleu"), str(line.get("signature", "")))
+    if paths:
+        score.sentences = read_outputs(paths[-1])
+    return score
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else -math.inf
+
+
+def read_outputs(path: Path) -> list[Sentence]:
+    """The sentences of a file of `outputs/`, at most `MAX_SENTENCES`; none if there is no file."""
+    sentences: list[Sentence] = []
+    try:
+        with path.open("rb") as file:
+            for raw in file:
+                if len(sentences) == MAX_SENTENCES:
+                    break
+                if (sentence := _sentence(raw)) is not None:
+                    sentences.append(sentence)
+    except OSError:
+        return []
+    return sentences
+
+
+def _sentence(raw: bytes) -> Sentence | None:
+    try:
+        line = json.loads(raw)
+        source, reference, output = (line[key] for key in ("source", "reference", "output"))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    if not all(isinstance(text, str) for text in (source, reference, output)):
+        return None
+    score = number(line, "score")
+    flags = line.get("flags")
+    names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
+    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
+
+
+def _remark_what_is_missing(run: Run) -> None:
+    """Say why parts of the page are missing."""
+    if not run.metrics.valid:
+        run.remarks.append("There is no validation yet, or the run has no validation set.")
+    if run.tests and not all(test.sentences for test in run.tests):
+        run.remarks.append(
+            "The outputs of the test sets were not kept, as in runs of version 0.1.0: there are no "
+            "confidence intervals, scores by length or sentences of them. --translate makes them "
+            "again with the best checkpoint."
+        )

@@ -1,0 +1,206 @@
+"""What was run: settings that differ from the base config, machine, versions, status, command."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from mt.config.schema import Config
+from mt.report.facts import Run
+
+# Keys that say which data is used; the page has a table of it.
+DATA_KEYS = ("data.root", "data.train", "data.valid", "data.test")
+# A run without a log line for so many seconds, or three usual intervals, is no longer running.
+SILENT = 600.0
+# How the last lines of a log begin, by how the training ended.
+ENDS = (
+    (re.compile(r"all [\d,]+ updates are done|[\d,]+ updates were done already"), "finished"),
+    (re.compile(r"no better validation in the last"), "finished early: no better validation"),
+    (re.compile(r"stopped by (SIG\w+)"), "interrupted"),
+    (re.compile(r"training gave up"), "diverged"),
+)
+STARTED = re.compile(r"run directory .* on ")
+# Lines of the log that are worth showing.
+NOTABLE = re.compile(
+    r"warning: |resuming after |back to the weights|skipped|config changed|damaged|gave up"
+    r"|stopped by|note: |non-finite"
+)
+MAX_NOTABLE = 40
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A key of the config and its values: that of the base config first, then each run's."""
+
+    key: str
+    values: list[str]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a run is."""
+
+    word: str  # finished, running, ...
+    detail: str
+    running: bool
+
+
+def differences_from_base(config: Config) -> list[Difference]:
+    """The keys whose values are not the defaults, which are those of `base.yaml`."""
+    return _differences([Config(), config])
+
+
+def differences_between(runs: Sequence[Run]) -> list[Difference]:
+    """The keys that differ between runs, data included. Runs without a config are left out."""
+    configs = [run.config for run in runs if run.config is not None]
+    return _differences(configs, DATA_KEYS) if len(configs) > 1 else []
+
+
+def _differences(configs: Sequence[Config], also: Sequence[str] = ()) -> list[Difference]:
+    trees: list[Mapping[str, Mapping[str, Any]]] = [
+        config.model_dump(mode="json") for config in configs
+    ]
+    found = []
+    for section, keys in trees[0].items():
+        for name in keys:
+            key = f"{section}.{name}"
+            values = [tree[section][name] for tree in trees]
+            is_shown = key not in DATA_KEYS or key in also
+            if key != "run.dir" and is_shown and any(value != values[0] for value in values):
+                found.append(Difference(key, [_shown(key, value) for value in values]))
+    return found
+
+
+def _shown(key: str, value: Any) -> str:
+    if key in DATA_KEYS and key != "data.root":
+        sources = value if isinstance(value, list) else [value] if value else []
+        return ", ".join(str(one["path"] or one["src"]) for one in sources) or "none"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown("", one) for one in value) + "]"
+    return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
+
+
+def machine_of(run: Run) -> list[tuple[str, str]]:
+    """Rows about hardware and software, in words."""
+    manifest = run.manifest
+    packages = manifest.get("packages")
+    versions = packages if isinstance(packages, dict) else {}
+    memory = [value for value in run.metrics.train["memory_mb"] if value == value]
+    parameters = manifest.get("parameters")
+    processes = manifest.get("processes", 1)
+    rows = [
+        (
+            "device",
+            str(manifest.get("device", "")) + (f", {processes} processes" * (processes != 1)),
+        ),
+        ("processor", f"{manifest.get('processor', '')}, {manifest.get('cores', '?')} cores"),
+        ("platform", str(manifest.get("platform", ""))),
+        ("peak memory", f"{max(memory):,.0f} MB" if memory else ""),
+        ("started", str(manifest.get("started", ""))),
+        ("seed", str(manifest.get("seed", ""))),
+        ("parameters", f"{parameters:,}" if isinstance(parameters, int) else ""),
+        ("started from", _origin(manifest.get("init_from"))),
+        ("Python", str(manifest.get("python", ""))),
+        *((str(name), str(version)) for name, version in versions.items()),
+    ]
+    return [(name, value) for name, value in rows if value and value != ", ? cores"]
+
+
+def _origin(init_from: Any) -> str:
+    """The model that `train.init_from` named."""
+    if not isinstance(init_from, dict):
+        return ""
+    folder = init_from.get("folder") or init_from.get("path") or init_from.get("model") or ""
+    return f"{folder} ({str(init_from.get('sha256', ''))[:12]})".strip()
+
+
+def commands_of(run: Run) -> tuple[str, str]:
+    """The command that trained the run as it was typed, and one from its resolved config."""
+    command = run.manifest.get("command")
+    typed = ""
+    if isinstance(command, list) and command and all(isinstance(word, str) for word in command):
+        program, *arguments = command
+        name = Path(program).name
+        words = ["python", "-m", "mt"] if name == "__main__.py" else [name]
+        processes = run.manifest.get("processes", 1)
+        if isinstance(processes, int) and processes > 1:
+            words = ["torchrun", f"--nproc-per-node={processes}", "-m", "mt"]
+        typed = shlex.join([*words, *arguments])
+        cwd = run.manifest.get("cwd")
+        if isinstance(cwd, str):
+            typed = f"cd {shlex.quote(cwd)}\n{typed}"
+    config = run.folder / "config.yaml"
+    again = shlex.join(["mt", "train", "--config", str(config), "--run-dir", "runs/again"])
+    return typed, again if config.is_file() else ""
+
+
+def status_of(run: Run, now: datetime) -> Status:
+    """Whether a run has ended, and how; a run without a last word is judged by its log's age."""
+    step, most = run.metrics.last_step, run.config.train.max_steps if run.config else 0
+    done = f"{step:,} of {most:,} updates" if most else f"{step:,} updates"
+    for line in reversed(run.log):
+        text = line[20:]
+        for pattern, word in ENDS:
+            if match := pattern.match(text):
+                detail = f"by {match[1]} after {done}" if word == "interrupted" else done
+                return Status(word, detail, False)
+        if STARTED.match(text):
+            break
+    last = next((at for line in reversed(run.log) if (at := _time_of(line)) is not None), None)
+    if last is None:
+        return Status("unknown", done, False)
+    age = max(0.0, (now - last).total_seconds())
+    records = run.metrics.train["seconds"]
+    interval = records[-1] / len(records) if len(records) else 0.0
+    if age < max(SILENT, 3 * interval):
+        return Status("running", f"{done}, last log line {_ago(age)}", True)
+    return Status("not finished", f"{done}; last log line {_ago(age)}", False)
+
+
+def _time_of(line: str) -> datetime | None:
+    try:
+        return datetime.strptime(line[:19], "%Y-%m-%d %H:%M:%S")
+    except ValueError:
+        return None
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} seconds ago"
+
+
+def notable_lines(run: Run) -> list[str]:
+    """Lines of the log that tell of something unusual; the newest, if there are many."""
+    return [line for line in run.log if NOTABLE.search(line)][-MAX_NOTABLE:]
+
+
+def duration(seconds: float) -> str:
+    """`1 h 52 min`, `48 s`."""
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if minutes < 120:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes:02} min"
+    return f"{hours / 24:.1f} days"
+
+
+def page_time() -> datetime:
+    """Now, as the log writes it: local time without a zone."""
+    return datetime.fromtimestamp(time.time())

@@ -1,0 +1,200 @@
+"""Final scores with confidence intervals, by source length, and runs against each other."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mt.errors import MtError
+from mt.evaluation.bleu_tokenizer import DEFAULT
+from mt.evaluation.metrics import score_corpus
+from mt.evaluation.significance import (
+    RESAMPLES,
+    SEED,
+    Interval,
+    confidence_intervals,
+    paired_test,
+)
+from mt.evaluation.slices import by_length, score_slices
+from mt.report.facts import Run, Sentence, TestScore
+
+METRICS = ("bleu", "chrf")
+# Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
+MAX_RESAMPLED = 10_000
+# A set with fewer lines is not cut into slices.
+LEAST_SLICED = 20
+
+
+@dataclass(frozen=True)
+class Value:
+    """A score and its 95 % interval, if that could be computed."""
+
+    value: float
+    interval: Interval | None = None
+    signature: str = ""
+
+
+@dataclass(frozen=True)
+class LengthSlice:
+    """The sentences of a test set whose source has so many words."""
+
+    label: str
+    lines: int
+    bleu: float
+    chrf: float
+
+
+@dataclass
+class ScoredSet:
+    """The final scores of a run on one set."""
+
+    name: str
+    step: int
+    lines: int  # 0 if not known
+    bleu: Value
+    chrf: Value | None = None
+    slices: list[LengthSlice] = field(default_factory=list)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run in a comparison on one set."""
+
+    run: int  # its number, from 0
+    label: str
+    bleu: Value
+    difference: float | None = None  # from the first run
+    p_value: float | None = None
+    significant: bool = False
+    same: bool = False  # every output is the first run's
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Several runs on the same set."""
+
+    name: str
+    lines: int
+    rows: list[Row]
+    test: str  # the signature of the paired test, or why there is none
+
+
+def score_run(run: Run) -> list[ScoredSet]:
+    """The scores of the test sets and of the best validation."""
+    return [_score(one) for one in [*run.tests, *([run.valid] if run.valid else [])]]
+
+
+def _score(test: TestScore) -> ScoredSet:
+    scored = ScoredSet(
+        test.name, test.step, len(test.sentences), Value(test.bleu, signature=test.signature)
+    )
+    hyps, refs = _texts(test.sentences)
+    if not hyps:
+        return scored
+    tokenize = tokenizer_of(test.signature)
+    try:
+        bleu, chrf = score_corpus(hyps, refs, METRICS, tokenize)
+        intervals: dict[str, Interval] = {}
+        if len(hyps) <= MAX_RESAMPLED:
+            intervals = confidence_intervals(hyps, refs, METRICS, tokenize)
+        else:
+            scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
+        scored.bleu = Value(bleu.value, intervals.get("bleu"), bleu.signature)
+        scored.chrf = Value(chrf.value, intervals.get("chrf"), chrf.signature)
+        if math.isfinite(test.bleu) and abs(test.bleu - bleu.value) > 0.005:
+            scored.note = f"the training recorded BLEU {test.bleu:.2f}"
+        if len(hyps) >= LEAST_SLICED:
+            slicing = by_length([sentence.source for sentence in test.sentences])
+            values = score_slices(hyps, refs, slicing, METRICS, tokenize)
+            scored.slices = [
+                LengthSlice(part.label, len(part.lines), *figures)
+                for part, *figures in zip(
+                    slicing.slices, values["bleu"], values["chrf"], strict=True
+                )
+            ]
+    except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
+        scored.note = f"not scored again: {str(error).splitlines()[0]}"
+    return scored
+
+
+def compare(runs: Sequence[Run], scores: Sequence[Sequence[ScoredSet]]) -> list[Compared]:
+    """Compare the runs on every set that two of them have been scored on.
+
+    The paired bootstrap needs the outputs of both; without, the scores stand side by side.
+    """
+    names = list(dict.fromkeys(one.name for of_run in scores for one in of_run))
+    found = []
+    for name in names:
+        having = [
+            (index, one)
+            for index, of_run in enumerate(scores)
+            for one in of_run
+            if one.name == name
+        ]
+        if len(having) > 1:
+            found.append(_compare(name, runs, having))
+    return found
+
+
+def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]) -> Compared:
+    (first, baseline), *others = having
+    sentences = {index: _sentences(runs[index], name) for index, _ in having}
+    rows = [Row(first, runs[first].label, baseline.bleu)]
+    texts = _parallel(sentences[first])
+    same = [index for index, _ in others if texts and _parallel(sentences[index]) == texts]
+    why = "no test: the outputs of these runs on this set are not kept, or its text differs"
+    results = {}
+    if same and len(sentences[first]) <= MAX_RESAMPLED:
+        systems = {f"{index}": [one.output for one in sentences[index]] for index in (first, *same)}
+        refs = [[one.reference for one in sentences[first]]]
+        try:
+            tokenize = tokenizer_of(baseline.bleu.signature)
+            tests = paired_test(systems, refs, ["bleu"], tokenize)["bleu"]
+            results = {int(test.system): test for test in tests}
+            why = (
+                f"paired bootstrap against {runs[first].label}, {RESAMPLES:,} resamples, "
+                f"seed {SEED}"
+            )
+        except (MtError, ImportError, RuntimeError) as error:
+            why = f"no test: {str(error).splitlines()[0]}"
+    for index, scored in others:
+        result = results.get(index)
+        difference = scored.bleu.value - baseline.bleu.value
+        equal = result is not None and sentences[index] == sentences[first]
+        rows.append(
+            Row(
+                index,
+                runs[index].label,
+                scored.bleu,
+                difference if math.isfinite(difference) else None,
+                result.p_value if result and not equal else None,
+                bool(result and result.significant),
+                equal,
+            )
+        )
+    return Compared(name, len(sentences[first]), rows, why)
+
+
+def _sentences(run: Run, name: str) -> list[Sentence]:
+    for one in [*run.tests, *([run.valid] if run.valid else [])]:
+        if one.name == name:
+            return one.sentences
+    return []
+
+
+def _parallel(sentences: Sequence[Sentence]) -> list[tuple[str, str]]:
+    return [(one.source, one.reference) for one in sentences]
+
+
+def _texts(sentences: Sequence[Sentence]) -> tuple[list[str], list[list[str]]]:
+    hyps = [sentence.output for sentence in sentences]
+    return hyps, [[sentence.reference for sentence in sentences]]
+
+
+def tokenizer_of(signature: str) -> str:
+    """The BLEU tokenizer that a signature names, without a version that follows it."""
+    match = re.search(r"\btok:([\w-]+?)(?:-\d[\w.]*)?(?:\||$)", signature)
+    return match[1] if match else DEFAULT
