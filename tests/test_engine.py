@@ -9,9 +9,13 @@ from unittest import mock
 import pytest
 import torch
 from conftest import Mt
+from torch import Tensor
 
+from mt.decoding import engine as module
 from mt.decoding.engine import TorchEngine
+from mt.decoding.ensemble import Ensemble
 from mt.decoding.inference import Inference
+from mt.decoding.search import Stepper
 from mt.decoding.translate import Translator
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -31,9 +35,8 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: 
     ):
         list(one.translate(["eins"]))
     assert re.fullmatch(
-        r"decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "
-        r"not fit into the memory of CPU: [\d,]+ MB were in use\. Lower --beam-size "
-        r"\(decode\.beam_size\), --batch-tokens, .*",
+        r"decoding: a sentence with 1,000,000,000,000,000 hypotheses does not fit into the memory "
+        r"of CPU: [\d,]+ MB were in use\. Lower --beam-size \(decode\.beam_size\), .*",
         str(caught.value),
     )
 
@@ -55,9 +58,54 @@ def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) 
         mock.patch.object(engine.model, "start", side_effect=error),
         pytest.raises(expected) as caught,
     ):
-        engine.search([[9], [10]])
+        engine.search([[9]])
     if expected is ConfigError:
-        assert str(caught.value).startswith("decoding: a batch of 2 sentences with 2 hypotheses")
+        assert str(caught.value).startswith("decoding: a sentence with 2 hypotheses does not fit")
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_batch_that_does_not_fit_is_searched_in_halves(
+    loaded: LoadedModel, tiny_corpus: Path, error: type[Exception]
+) -> None:
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:7]
+
+    def start(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
+        if len(src) > 3:
+            raise error
+        return real(src, src_mask, n_hypotheses)
+
+    def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
+        with Translator(engine, loaded.tokenizer, max_source=32) as translator:
+            texts = [one.texts for one in translator.translate(lines)]
+            return texts, translator.tally.summary()
+
+    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
+    expected, summary = outputs(engine)
+    assert "halves" not in summary
+    real = engine.model.start
+    with mock.patch.object(engine.model, "start", start):
+        found, summary = outputs(engine)
+    assert found == expected
+    assert engine.halved == [7, 4]  # 7 = 3 + 4, 4 = 2 + 2
+    assert "2 batches too large for the memory, translated in halves" in summary
+
+
+def test_the_batches_of_a_gpu_fill_half_of_its_memory(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference = Inference(loaded.model, CPU)
+    config = loaded.model.config
+    # Four columns of keys and values in float32; a row of logits, twice, for eight tokens.
+    per_token = 4 * 2 * config.n_decoder_layers * config.d_model * 4
+    per_token += loaded.tokenizer.tgt_vocab_size * 8 / 8
+    assert inference.bytes_per_token(8) == per_token
+    both = Ensemble([inference, inference])
+    assert both.bytes_per_token(8) == 2 * per_token
+    one = TorchEngine(inference, loaded.config.decode)
+    monkeypatch.setattr(TorchEngine, "device", torch.device("cuda"))
+    for megabytes, expected in ((1, int(5e5 / per_token)), (1e9, module.MOST_BATCH_TOKENS)):
+        monkeypatch.setattr(module, "available_memory_mb", lambda _, free=megabytes: free)
+        assert one.batch_tokens == expected
 
 
 @pytest.mark.parametrize("command", ["translate", "score --src a --tgt b"])

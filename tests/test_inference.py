@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -115,12 +116,27 @@ def difference(one: Tensor, other: Tensor) -> float:
     return float((one.double().log_softmax(-1) - other.double().log_softmax(-1)).abs().max())
 
 
+@pytest.mark.parametrize("n", [1, 4])
+def test_caches_as_a_gpu_has_them(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Columns in multiples of 8, and memory that still holds what others left there: NaN."""
+    real = Tensor.new_empty
+    monkeypatch.setattr(
+        Tensor, "new_empty", lambda self, *size, **given: real(self, *size, **given).fill_(math.nan)
+    )
+    monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
+    check_every_step({}, "fp32", n)
+
+
 @SHAPES
 @PRECISIONS
 @pytest.mark.parametrize("n", [1, 4])
 def test_every_step_gives_what_the_whole_decoder_gives(
     shape: dict[str, Any], precision: str, n: int
 ) -> None:
+    check_every_step(shape, precision, n)
+
+
+def check_every_step(shape: dict[str, Any], precision: str, n: int) -> None:
     """Random words, random parents, caches that grow twice, and sentences that leave on the way."""
     model, (src, src_mask) = build(precision, **shape), sentences()
     fast: Stepper = Inference(model, cpu(precision)).start(src, src_mask, n)
@@ -309,3 +325,14 @@ def test_bf16_is_the_same_up_to_its_rounding() -> None:
     logits = stepper.step(*first)
     assert logits.dtype == torch.bfloat16
     assert 0 < difference(logits, slow.step(*first)) < 0.1
+
+
+def test_bf16_embeds_as_training_does() -> None:
+    """Word and position are added before the sum is rounded, in both."""
+    model, (src, _) = build(tie_embeddings=False), sentences()
+    fast = Inference(model, cpu("bf16")).model
+    for ours, theirs in (
+        (fast.src_embedding, model.src_embedding),
+        (fast.tgt_embedding, model.tgt_embedding),
+    ):
+        assert torch.equal(ours(src, torch.bfloat16), theirs(src, torch.bfloat16))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from conftest import Mt, mt_command, refused
 
+from mt.decoding import engine as engine_module
 from mt.decoding import resume as module
 from mt.decoding import streaming as lines_module
 from mt.decoding.resume import ResumableOutput
@@ -238,7 +239,7 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
     options: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lines_module, "WINDOW", 5)
+    monkeypatch.setattr(engine_module, "WINDOW", 5)
     monkeypatch.setattr(lines_module, "FIRST_WINDOW", 5)
     out, whole = tmp_path / "out", tmp_path / "whole"
     prefix = tmp_path / "prefix"

@@ -16,7 +16,7 @@ from conftest import Mt
 from torch import Tensor
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
-from mt.decoding import translate as module
+from mt.decoding import engine as engine_module
 from mt.decoding.engine import IncrementalModel, TorchEngine
 from mt.decoding.formats import LineFormat
 from mt.decoding.inference import Inference
@@ -129,7 +129,7 @@ def test_windows_do_not_show(
     lines = [*sources[:20], "", "eins " * 60, *sources[20:25]]
     whole = translator(loaded)
     expected = texts(whole.translate(lines))
-    monkeypatch.setattr(module, "WINDOW", 4)
+    monkeypatch.setattr(engine_module, "WINDOW", 4)
     windowed = translator(loaded)
     assert texts(windowed.translate(lines)) == expected
     assert windowed.tally.split == whole.tally.split == LineNumbers(1, [22])
@@ -140,7 +140,7 @@ def test_windows_do_not_show(
 def test_lines_are_taken_a_window_at_a_time(
     loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WINDOW", 3)
+    monkeypatch.setattr(engine_module, "WINDOW", 3)
     taken: list[str] = []
 
     def lines() -> Iterator[str]:

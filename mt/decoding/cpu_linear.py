@@ -119,7 +119,7 @@ def pack(model: Transformer, precision: str) -> None:
     kind: type[PrepackedLinear | Int8Linear]
     if precision == "int8":
         kind = Int8Linear
-    elif can_pack(next(model.parameters()).dtype):
+    elif can_pack(model.output.weight.dtype):
         kind = PrepackedLinear
     else:
         return

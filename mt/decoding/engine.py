@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from mt.data.batches import pad_rows
 from mt.data.tokenizer import EOS, PAD
 from mt.decoding.constraints import Constraint, force_prefixes
 from mt.decoding.engine_contract import (
+    LEAST_SIZE,
+    WINDOW,
     Hypothesis,
     Ids,
     Job,
@@ -30,11 +32,19 @@ from mt.decoding.engine_contract import (
 from mt.decoding.options import Sampling
 from mt.decoding.search import Stepper, beam_search, greedy_search, sampling_search
 from mt.errors import ConfigError
-from mt.runtime.memory import is_out_of_memory, peak_memory_mb
+from mt.runtime.memory import (
+    available_memory_mb,
+    is_out_of_memory,
+    peak_memory_mb,
+    release_cached_memory,
+)
 
-# Padded source tokens x beam of a batch. On two CPU cores more gains nothing; a GPU needs more to
-# be busy.
-BATCH_TOKENS = {"cpu": 8192, "cuda": 131072}
+# Padded source tokens x beam of a batch on a CPU: more gains nothing on two cores.
+BATCH_TOKENS = 8192
+# On a GPU as many as fit into half of the free memory, at most so many.
+MOST_BATCH_TOKENS = 524_288
+# Lines that a GPU translates at a time: enough for several such batches.
+WINDOW_ON_GPU = 100_000
 
 
 class IncrementalModel(Protocol):
@@ -48,6 +58,13 @@ class IncrementalModel(Protocol):
     @property
     def max_tokens(self) -> int:
         """Length of the longest source or target, eos or bos counted."""
+        ...
+
+    def bytes_per_token(self, shortest: int) -> float:
+        """Estimate the memory that decoding takes for each source token and hypothesis.
+
+        A source shorter than `shortest` tokens takes as much as one of that length.
+        """
         ...
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
@@ -69,6 +86,8 @@ class TorchEngine:
     sampling: Sampling | None = None
     constraints: Sequence[Constraint] = ()
     exact: bool = False  # see `beam_search`
+    # Numbers of sources of the batches that did not fit into the memory, searched in halves.
+    halved: list[int] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
         """Check that the options fit together."""
@@ -98,7 +117,20 @@ class TorchEngine:
     @property
     def batch_tokens(self) -> int:
         """Padded source tokens x beam of a batch that decodes fast."""
-        return BATCH_TOKENS[self.device.type]
+        if self.device.type == "cpu":
+            return BATCH_TOKENS
+        half = available_memory_mb(self.device) * 1e6 / 2
+        return min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE)))
+
+    @property
+    def window(self) -> int:
+        """Lines to sort by length and translate at a time."""
+        return WINDOW if self.device.type == "cpu" else WINDOW_ON_GPU
+
+    @property
+    def n_halved(self) -> int:
+        """Batches that did not fit into the memory so far."""
+        return len(self.halved)
 
     @property
     def threads(self) -> int:
@@ -114,8 +146,8 @@ class TorchEngine:
     ) -> list[list[Hypothesis]]:
         """Return the `n_best` hypotheses of each source, best first.
 
-        Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
-        too small for the batch.
+        Those of source i begin with the tokens `prefixes[i]`. A batch that does not fit into the
+        memory is searched in two halves. Raises ConfigError if a single source does not fit.
         """
         if prefixes is None:
             prefixes = [()] * len(sources)
@@ -126,16 +158,24 @@ class TorchEngine:
         except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
             if not is_out_of_memory(error):
                 raise
-            raise self._memory_error(len(sources)) from error
+            if len(sources) == 1:
+                raise self._memory_error() from error
+        # Outside of `except`: the error holds on to the tensors of the failed search.
+        release_cached_memory(self.device)
+        self.halved.append(len(sources))
+        half = len(sources) // 2
+        return self.search(sources[:half], prefixes[:half]) + self.search(
+            sources[half:], prefixes[half:]
+        )
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Yield (index of the job, `search(*job)`), in order."""
         return enumerate(itertools.starmap(self.search, jobs))
 
-    def _memory_error(self, n_sources: int) -> ConfigError:
+    def _memory_error(self) -> ConfigError:
         used = peak_memory_mb(self.device)
         where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
-        return memory_error(n_sources, self.hypotheses_per_source, where)
+        return memory_error(1, self.hypotheses_per_source, where)
 
     def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
         beam_size = self.decode.beam_size

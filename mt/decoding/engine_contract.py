@@ -12,6 +12,12 @@ from typing import Protocol
 from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 
+# Lines that a CPU translates at a time. More would take more memory, and sort hardly better.
+WINDOW = 20_000
+# A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
+# as much as a longer one.
+LEAST_SIZE = 8
+
 Ids = Sequence[int]
 # The sources of a batch and what their outputs must begin with.
 Job = tuple[Sequence[Ids], Sequence[Ids]]
@@ -60,6 +66,16 @@ class Engine(Protocol):
         ...
 
     @property
+    def window(self) -> int:
+        """Lines to sort by length and translate at a time; they are in memory together."""
+        ...
+
+    @property
+    def n_halved(self) -> int:
+        """Batches that did not fit into the memory so far, and were searched in halves."""
+        ...
+
+    @property
     def threads(self) -> int:
         """Batches that `search_batches` decodes at a time."""
         ...
@@ -74,7 +90,7 @@ class Engine(Protocol):
         """Return the `n_best` hypotheses of each source, best first.
 
         Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
-        too small for the batch.
+        too small.
         """
         ...
 

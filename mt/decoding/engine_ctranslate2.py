@@ -24,6 +24,7 @@ from typing import Any
 from mt.config.schema import DecodeConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from mt.decoding.engine_contract import (
+    WINDOW,
     Hypothesis,
     Ids,
     Job,
@@ -92,6 +93,16 @@ class CTranslate2Engine:
     def batch_tokens(self) -> int:
         """Padded source tokens x beam of a batch that decodes fast."""
         return BATCH_TOKENS[self.precision]
+
+    @property
+    def window(self) -> int:
+        """Lines to sort by length and translate at a time."""
+        return WINDOW
+
+    @property
+    def n_halved(self) -> int:
+        """None: a batch for a CPU is small."""
+        return 0
 
     def limit(self, source: Ids, prefix: Ids) -> int:
         """Return the maximum number of output tokens for a source, eos not counted."""

@@ -33,6 +33,10 @@ class Ensemble:
         self.device = self.members[0].device
         self.max_tokens = min(member.max_tokens for member in self.members)
 
+    def bytes_per_token(self, shortest: int) -> float:
+        """Sum of the members' estimates; see `Inference.bytes_per_token`."""
+        return sum(member.bytes_per_token(shortest) for member in self.members)
+
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
         """Encode a batch with every member; see `Inference.start`."""
         members = [member.start(src, src_mask, n_hypotheses) for member in self.members]

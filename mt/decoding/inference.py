@@ -24,9 +24,10 @@ from mt.runtime.devices import Device, small_products
 # Padded tokens that the encoder reads at a time on a CPU: its activations then fit into the
 # processor's cache.
 ENCODER_TOKENS = 512
-# On a CPU, attention to fewer columns is padded with masked ones: torch's softmax takes no vector
-# instructions for shorter rows, 82 us for 340 rows of 14 and 14 us for 340 rows of 28.
-MIN_COLUMNS = 16
+# Attention reads at least so many columns, and where it takes a mask anyway a multiple of so many;
+# those added are masked. CPU: torch's softmax takes no vector instructions for shorter rows, 82 us
+# for 340 rows of 14 and 14 us for 340 rows of 28. GPU: fast kernels read a mask in aligned rows.
+COLUMNS = {"cpu": (16, 1), "cuda": (1, 8)}
 # Steps for which a new cache has room; it doubles when they are used up.
 FIRST_STEPS = 16
 
@@ -41,6 +42,11 @@ class Inference:
         self.model = copy.deepcopy(model).to(device.device, device.dtype)
         self.model.eval().requires_grad_(False)
         self.model.compute_dtype = device.dtype
+        if device.dtype != model.output.weight.dtype:
+            # As in training, word and position are added in the precision of the stored weights.
+            source, target = copy.deepcopy((model.src_embedding, model.tgt_embedding))
+            self.model.src_embedding = source.to(device.device).eval().requires_grad_(False)
+            self.model.tgt_embedding = target.to(device.device).eval().requires_grad_(False)
         if not device.is_cuda:
             pack(self.model, device.precision)
         self.device = device.device
@@ -49,6 +55,19 @@ class Inference:
     def max_tokens(self) -> int:
         """The longest source or target that the positions allow, eos or bos included."""
         return self.model.config.max_positions
+
+    def bytes_per_token(self, shortest: int) -> float:
+        """Estimate the memory of decoding; see `IncrementalModel.bytes_per_token`.
+
+        Counted are the cache of as many target tokens, which doubles when it is full, with the old
+        one beside it while it is copied; keys and values of the source; and a row of logits, once
+        in the model's precision and once in float32.
+        """
+        config = self.model.config
+        size = self.model.dtype.itemsize
+        column = 2 * config.n_decoder_layers * config.d_model * size  # a key and a value per layer
+        logits = self.model.tgt_embedding.tokens.num_embeddings * (size + 4)
+        return 4 * column + logits / shortest
 
     @torch.inference_mode()
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Decoding:
@@ -86,7 +105,7 @@ class Decoding:
         self.model = model
         self.n_steps = 0
         self.n_columns = 0
-        self.min_columns = 1 if memory.is_cuda else MIN_COLUMNS
+        self.min_columns, self.column_multiple = COLUMNS[memory.device.type]
         # On a CPU attention computes in float32 or wider; see `cpu_ops`.
         wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
         src_bias = attention_bias(src_mask, wide)[:, None, None, :]  # (B, 1, 1, S)
@@ -102,7 +121,7 @@ class Decoding:
                 )
             )
         rows, heads = len(memory), model.config.n_heads
-        columns = max(n_hypotheses * FIRST_STEPS, self.min_columns)
+        columns = self._aligned(n_hypotheses * FIRST_STEPS)
         empty = memory.new_zeros(rows, heads, columns, memory.shape[-1] // heads, dtype=wide)
         self.cache: list[KeyValue] = [  # per layer 2 x (B, H, C, K)
             (empty.clone(), empty.clone()) for _ in model.decoder_layers
@@ -150,7 +169,7 @@ class Decoding:
         q, k, v = attention.project(x)
         keys[:, :, new] = k
         values[:, :, new] = v
-        used = max(new.stop, self.min_columns)
+        used = self._used(new.stop)
         found = attend_to_cache(q, keys[:, :, :used], values[:, :, :used], bias)  # (B, H, N, K)
         return attention.merge(found.to(x.dtype))
 
@@ -161,7 +180,7 @@ class Decoding:
 
     def _own_bias(self, n_columns: int, device: torch.device) -> Tensor | None:
         """The bias of the self-attention: only a hypothesis's own past, and no padding."""
-        used = max(n_columns, self.min_columns)
+        used = self._used(n_columns)
         if self.ancestors is not None:
             mask = self.ancestors[:, None, :, :used]  # (B, 1, N, C)
         elif used > n_columns:
@@ -173,11 +192,13 @@ class Decoding:
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
         """Drop all sentences but these; rows (B',)."""
-        used = max(self.n_columns, self.min_columns)
+        used = self._used(self.n_columns)
 
         def kept(cache: Tensor) -> Tensor:
             smaller = cache.new_empty(len(rows), *cache.shape[1:])
             smaller[:, :, :used] = cache[rows, :, :used]
+            # Masked columns are read too, and 0 times NaN would be NaN.
+            smaller[:, :, used:] = 0
             return smaller
 
         self.cache = [(kept(keys), kept(values)) for keys, values in self.cache]
@@ -186,9 +207,20 @@ class Decoding:
         if self.ancestors is not None:
             self.ancestors = self.ancestors[rows]
 
+    def _used(self, n_columns: int) -> int:
+        """How many columns of the cache attention reads; the first `n_columns` hold tokens."""
+        return (
+            max(n_columns, self.min_columns) if self.ancestors is None else self._aligned(n_columns)
+        )
+
+    def _aligned(self, n_columns: int) -> int:
+        """The number of columns that masked attention reads."""
+        whole = -(-n_columns // self.column_multiple) * self.column_multiple
+        return max(whole, self.min_columns)
+
     def _padded(self, x: Tensor, value: float, dim: int) -> Tensor:
-        """x, contiguous, with columns of `value` added until there are `min_columns`."""
-        missing = max(0, self.min_columns - x.shape[dim])
+        """x, contiguous, with columns of `value` added: as many as attention reads."""
+        missing = self._aligned(x.shape[dim]) - x.shape[dim]
         return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value).contiguous()
 
     def _inherit(self, parents: Tensor, first: int) -> None:
@@ -206,6 +238,7 @@ class Decoding:
             room = cache.shape[2]
             larger = cache.new_empty(*cache.shape[:2], 2 * room, cache.shape[3])
             larger[:, :, :room] = cache
+            larger[:, :, room:] = 0
             return larger
 
         self.cache = [(grown(keys), grown(values)) for keys, values in self.cache]

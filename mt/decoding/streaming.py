@@ -18,7 +18,7 @@ from mt.data.text_files import decode_lines, read_lines
 from mt.decoding.formats import LineFormat
 from mt.decoding.resume import ResumableOutput
 from mt.decoding.tally import Tally
-from mt.decoding.translate import WINDOW, Translator
+from mt.decoding.translate import Translator
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 
@@ -28,6 +28,8 @@ ERRORS = ("strict", "replace")
 FIRST_WINDOW = 2_000
 # Later windows take about this long, so that an interruption costs little.
 WINDOW_SECONDS = 15.0
+# With `max_wait`, lines that may be read before they are wanted.
+LINES_AHEAD = 20_000
 
 
 def windows(
@@ -41,7 +43,7 @@ def windows(
         yield from iter(lambda: list(itertools.islice(lines, size())), [])
         return
     max_wait = min(max_wait, threading.TIMEOUT_MAX)
-    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=WINDOW)
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD)
 
     def read() -> None:
         try:
@@ -70,11 +72,11 @@ def windows(
             yield window
 
 
-def window_size(tally: Tally) -> int:
-    """Return how many lines to translate next, by the speed so far."""
+def window_size(tally: Tally, most: int) -> int:
+    """Return how many lines to translate next, at most `most`, by the speed so far."""
     if not tally.lines:
         return FIRST_WINDOW
-    return int(min(WINDOW, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
+    return int(min(most, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
 
 
 def read_input(source: str, errors: str = "strict", option: str = "") -> Iterator[str]:
@@ -246,7 +248,9 @@ def translate_lines(
 
     def texts() -> Iterator[list[str]]:
         nonlocal window
-        for window in windows(lines, lambda: window_size(tally), max_wait):
+        for window in windows(
+            lines, lambda: window_size(tally, translator.engine.window), max_wait
+        ):
             numbered = enumerate(window, output.lines + 1)
             yield [
                 line_format.extract(line, f"{name}, line {number:,}") for number, line in numbered

@@ -184,7 +184,7 @@ def _write_pairs(
 
     def texts() -> Iterator[list[str]]:
         nonlocal window
-        for window in windows(lines, lambda: window_size(tally)):
+        for window in windows(lines, lambda: window_size(tally, translator.engine.window)):
             yield [line.partition("\t")[0] for line in window]
 
     for translations in translator.translate_windows(texts()):

@@ -38,6 +38,7 @@ class Tally:
     blank: int = 0
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
+    halved: int = 0  # batches that did not fit into the memory
     tokens: int = 0  # of the output, eos counted
     seconds: float = 0.0
     engine: str = ""  # what decoded, and why, where that was a choice
@@ -51,6 +52,12 @@ class Tally:
         if self.split.count:
             notes.append(
                 f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
+            )
+        if self.halved:
+            batches = "batch" if self.halved == 1 else "batches"
+            notes.append(
+                f"{self.halved:,} {batches} too large for the memory, translated in halves: "
+                "a lower --batch-tokens is faster"
             )
         note = f" ({'; '.join(notes)})" if notes else ""
         seconds = max(self.seconds, 1e-9)

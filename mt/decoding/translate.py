@@ -22,7 +22,7 @@ from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
 from mt.decoding.choose_engine import EngineRequest, load_engine
 from mt.decoding.converted import Convert
-from mt.decoding.engine_contract import Engine, Hypothesis
+from mt.decoding.engine_contract import LEAST_SIZE, Engine, Hypothesis
 from mt.decoding.options import SearchOptions, encode_prefixes
 from mt.decoding.quality_flags import flags, is_blank
 from mt.decoding.segments import split_source
@@ -33,15 +33,10 @@ if TYPE_CHECKING:
     from mt.decoding.scoring import ForcedDecoder
     from mt.decoding.workers import Pool
 
-# A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
-# as much as a longer one.
-LEAST_SIZE = 8
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
 # More processes for each core are a mistake: each has its own batches in memory.
 WORKERS_PER_CORE = 16
-# Lines that are read, sorted by length and translated at a time; they are in memory together.
-WINDOW = 20_000
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,7 @@ class Translator:
         or fewer.
         """
         lines = iter(lines)
-        windows = iter(lambda: list(itertools.islice(lines, WINDOW)), [])
+        windows = iter(lambda: list(itertools.islice(lines, self.engine.window)), [])
         for translations in self.translate_windows(windows, prefixes):
             yield from translations
 
@@ -196,6 +191,7 @@ class Translator:
             self._align(self.forced_decoder, lines)
         translations = [self._translation(line) for line in lines]
         self._count(lines, translations)
+        self.tally.halved = self.engine.n_halved
         self.tally.seconds += time.perf_counter() - start
         return translations
 

@@ -81,6 +81,14 @@ def reset_peak_memory(device: torch.device) -> None:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
+def release_cached_memory(device: torch.device) -> None:
+    """Return what torch keeps for reuse to the GPU, or to the operating system."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    else:
+        release_freed_memory()
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory could not be allocated, on a GPU or a CPU."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
