@@ -252,6 +252,9 @@ class Scripted:
         self.device = torch.device("cpu")
         self.sources: list[list[int]] = []
 
+    def bytes_per_token(self, shortest: int) -> float:
+        return 1.0
+
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
         self.sources += [row[mask].tolist() for row, mask in zip(src, src_mask, strict=True)]
         position = 0
