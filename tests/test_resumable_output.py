@@ -16,6 +16,7 @@ import pytest
 from conftest import Mt, mt_command, refused
 
 from mt.decoding import engine as engine_module
+from mt.decoding import engine_ctranslate2
 from mt.decoding import resume as module
 from mt.decoding import streaming as lines_module
 from mt.decoding.resume import ResumableOutput
@@ -239,7 +240,8 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
     options: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "WINDOW", 5)
+    for engine in (engine_module, engine_ctranslate2):
+        monkeypatch.setattr(engine, "WINDOW", 5)
     monkeypatch.setattr(lines_module, "FIRST_WINDOW", 5)
     out, whole = tmp_path / "out", tmp_path / "whole"
     prefix = tmp_path / "prefix"
