@@ -1,12 +1,15 @@
-"""`mt score`: the log-probability of given translations under a model."""
+"""`mt score`: the log-probability of given translations, and which of several a model prefers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mt.cli.console import say
+from mt.cli.console import print_result, say
 from mt.cli.help import INPUT, OUTPUT
 from mt.cli.options import (
     AlignmentHeads,
@@ -19,27 +22,50 @@ from mt.cli.options import (
     Precision,
 )
 
+if TYPE_CHECKING:
+    from mt.decoding.scoring import Scorer
+    from mt.evaluation.contrastive import Item
+
 
 def score(
     model: Model,
     src: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--src",
             metavar="FILE",
             help="source text, plain or .gz; - is stdin",
             rich_help_panel=INPUT,
         ),
-    ],
+    ] = None,
     tgt: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--tgt",
             metavar="FILE",
             help="its translation, line by line; - is stdin",
             rich_help_panel=INPUT,
         ),
-    ],
+    ] = None,
+    contrastive: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--contrastive",
+            metavar="FILE",
+            help="wrong translations to compare with --tgt, line by line; without --src and --tgt: "
+            "a table with columns source, correct, contrastive, phenomenon; repeatable",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    phenomena: Annotated[
+        str | None,
+        typer.Option(
+            "--phenomena",
+            metavar="FILE",
+            help="what each line of --contrastive tests, for a table by phenomenon",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     output: Output = "-",
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
@@ -60,33 +86,157 @@ def score(
 
     A score is log-probability / length^A; the end symbol counts in both.
 
+    With --contrastive, print in how many of the items the correct translation scores higher than
+    the wrong ones, in all and by phenomenon; -o FILE gets 1 or 0 and the scores, item by item.
+
     \b
     mt score --model runs/base --src test.de --tgt test.en
     mt score --model runs/base --src test.de --tgt test.en --json -o scores.jsonl
+    mt score --model runs/base --contrastive errors.tsv
+    mt score --model runs/base --src test.de --tgt test.en --contrastive wrong.en
     """
-    from mt.decoding.scoring import Scorer, format_scored
-    from mt.decoding.streaming import open_output, read_input, refuse_overwrite, write_lines
-    from mt.errors import ConfigError
+    from mt.decoding.streaming import refuse_overwrite
+
+    contrastive = contrastive or []
+    _check_options(src, tgt, contrastive, phenomena, aligned=alignments or bool(alignment_heads))
+    for option, path in (
+        ("--src", src),
+        ("--tgt", tgt),
+        ("--phenomena", phenomena),
+        *(("--contrastive", path) for path in contrastive),
+    ):
+        refuse_overwrite(output, {option: path})
+    heads = alignment_heads or ("auto" if alignments else None)
+
+    def scorer() -> Scorer:
+        return _load_scorer(model, length_penalty, heads, batch_tokens, precision, device)
+
+    if contrastive:
+        items = _read_items(src, tgt, contrastive, phenomena)
+        _score_contrastive(scorer, items, output, as_json)
+    else:
+        assert src is not None
+        assert tgt is not None
+        _score_lines(scorer, src, tgt, output, as_json)
+
+
+def _load_scorer(
+    model: Path,
+    length_penalty: float | None,
+    heads: str | None,
+    batch_tokens: int | None,
+    precision: str,
+    device: str,
+) -> Scorer:
+    from mt.decoding.scoring import Scorer
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    if src == tgt == "-":
-        raise ConfigError("--src, --tgt: only one of them can be stdin; name a file for the other")
-    refuse_overwrite(output, {"--src": src, "--tgt": tgt})
+    chosen = choose_device(device, precision, say)
+    loaded = load_model(model)
+    penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
+    return Scorer(
+        loaded.model,
+        loaded.tokenizer,
+        chosen,
+        length_penalty=penalty,
+        heads=heads,
+        batch_tokens=batch_tokens,
+    )
+
+
+def _score_lines(
+    load: Callable[[], Scorer], src: str, tgt: str, output: str, as_json: bool
+) -> None:
+    """Write the score of each pair of lines."""
+    from mt.decoding.scoring import format_scored
+    from mt.decoding.streaming import open_output, read_input, write_lines
+
     sources = read_input(src, option="--src")
     targets = read_input(tgt, option="--tgt")
-    chosen = choose_device(device, precision, say)
     with open_output(output) as file:
-        loaded = load_model(model)
-        penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
-        heads = alignment_heads or ("auto" if alignments else None)
-        scorer = Scorer(
-            loaded.model,
-            loaded.tokenizer,
-            chosen,
-            length_penalty=penalty,
-            heads=heads,
-            batch_tokens=batch_tokens,
-        )
-        write_lines(file, format_scored(scorer.score(sources, targets), as_json, heads is not None))
+        scorer = load()
+        aligned = bool(scorer.forced.heads)
+        write_lines(file, format_scored(scorer.score(sources, targets), as_json, aligned))
     say(scorer.tally.summary())
+
+
+def _read_items(
+    src: str | None, tgt: str | None, contrastive: Sequence[str], phenomena: str | None
+) -> list[Item]:
+    """The items of a table, or of texts that belong together line by line."""
+    from mt.decoding.streaming import read_input
+    from mt.evaluation.contrastive import items_of_lines, read_items
+
+    def texts(option: str, *paths: str) -> dict[str, list[str]]:
+        return {f"{option} {path}": list(read_input(path, option=option)) for path in paths}
+
+    if src is None or tgt is None:
+        return [item for path in contrastive for item in read_items(Path(path), "--contrastive")]
+    return items_of_lines(
+        texts("--src", src) | texts("--tgt", tgt),
+        texts("--contrastive", *contrastive),
+        texts("--phenomena", phenomena) if phenomena else {},
+    )
+
+
+def _score_contrastive(
+    load: Callable[[], Scorer], items: Sequence[Item], output: str, as_json: bool
+) -> None:
+    """Print the accuracy in all and by phenomenon; write a line per item to a file, if named."""
+    from mt.decoding.streaming import open_output, write_lines
+    from mt.evaluation.contrastive import (
+        accuracies,
+        format_judged,
+        format_table,
+        judge,
+        notes_on,
+        table_json,
+        translation_pairs,
+    )
+
+    with nullcontext() if output == "-" else open_output(output) as file:
+        scorer = load()
+        pairs = list(translation_pairs(items))
+        scored = scorer.score((src for src, _ in pairs), (tgt for _, tgt in pairs))
+        judged = list(judge(items, (pair.score for pair in scored)))
+        found = accuracies(judged)
+        if file is not None:
+            write_lines(file, format_judged(judged, as_json))
+    print_result(table_json(found) if as_json else format_table(found))
+    say(f"{len(items):,} items: {scorer.tally.summary()}")
+    for note in notes_on(judged):
+        say(f"note: {note}")
+
+
+def _check_options(
+    src: str | None,
+    tgt: str | None,
+    contrastive: Sequence[str],
+    phenomena: str | None,
+    aligned: bool,
+) -> None:
+    """Refuse options that are missing or do not go together."""
+    from mt.errors import ConfigError
+
+    given = [f"--{name}" for name, path in (("src", src), ("tgt", tgt)) if path is not None]
+    if len(given) == 1:
+        missing = "--tgt" if src is not None else "--src"
+        raise ConfigError(f"{given[0]}: needs {missing} too, line by line; give both")
+    if not given and not contrastive:
+        raise ConfigError(
+            "score: nothing to score; give --src and --tgt, or --contrastive with a table"
+        )
+    files = [src, tgt, phenomena, *contrastive]
+    if files.count("-") > 1:
+        raise ConfigError(
+            f"{', '.join(given) or '--contrastive'}: only one of them can be stdin; name a file "
+            "for the other"
+        )
+    if phenomena is not None and not (given and contrastive):
+        raise ConfigError(
+            "--phenomena: labels the lines of --src, --tgt and --contrastive; in a table the "
+            "labels are the column phenomenon"
+        )
+    if contrastive and aligned:
+        raise ConfigError("--alignments: not with --contrastive; leave one of them out")

@@ -1,0 +1,167 @@
+"""Contrastive scoring: does a model prefer the correct translation, in all and by phenomenon?"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from conftest import Mt, refused, write_lines
+
+from mt.evaluation.contrastive import (
+    Accuracy,
+    Item,
+    Judged,
+    accuracies,
+    format_judged,
+    judge,
+    notes_on,
+    read_items,
+    translation_pairs,
+)
+
+
+@pytest.fixture(scope="module")
+def texts(tiny_corpus: Path) -> tuple[list[str], list[str]]:
+    """Sources and targets of the test split with two different words at their beginning."""
+    pairs = zip(
+        *((tiny_corpus / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")),
+        strict=True,
+    )
+    chosen = [(src, tgt) for src, tgt in pairs if len(set(tgt.split()[:2])) == 2]
+    return [src for src, _ in chosen], [tgt for _, tgt in chosen]
+
+
+def swapped(line: str) -> str:
+    """The line with its first two words swapped."""
+    first, second, *rest = line.split()
+    return " ".join([second, first, *rest])
+
+
+def test_a_trained_model_prefers_correct_sentences(
+    mt: Mt, tiny_run: Path, texts: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    """Against swapped words, a word left out, and the other way round, where it must be wrong."""
+    rows = ["source\tcorrect\tcontrastive\tphenomenon"]
+    for src, tgt in zip(*texts, strict=True):
+        rows += [
+            f"{src}\t{tgt}\t{swapped(tgt)}\tword order",
+            f"{src}\t{tgt}\t{tgt.split(' ', 1)[1]}\tomission",
+            f"{src}\t{swapped(tgt)}\t{tgt}\tmislabelled",
+        ]
+    write_lines(tmp_path / "set.tsv", rows)
+    ended = mt("score", "-m", tiny_run, "--contrastive", tmp_path / "set.tsv", "--json")
+    assert ended.code == 0
+    found = json.loads(ended.out)
+    accuracy = {name: row["accuracy"] for name, row in found["phenomena"].items()}
+    assert list(accuracy) == ["mislabelled", "omission", "word order"]
+    assert accuracy["word order"] > 0.9
+    assert accuracy["omission"] > 0.9
+    assert accuracy["mislabelled"] == pytest.approx(1 - accuracy["word order"])
+    n_items = len(texts[0])
+    assert found["all"]["items"] == 3 * n_items
+    assert found["all"]["accuracy"] == pytest.approx(sum(accuracy.values()) / 3)
+    assert f"mt: {3 * n_items} items: {6 * n_items} pairs in " in ended.err
+
+
+def test_text_files_line_by_line(
+    mt: Mt, tiny_run: Path, texts: tuple[list[str], list[str]], tmp_path: Path
+) -> None:
+    """The scores are those of `mt score`; an equal translation is a tie."""
+    src, tgt = (lines[:4] for lines in texts)
+    wrong = [swapped(tgt[0]), tgt[1], "two " * 99, swapped(tgt[3])]
+    for name, lines in (("src", src), ("tgt", tgt), ("wrong", wrong), ("more", ["x"] * 4)):
+        write_lines(tmp_path / name, lines)
+    write_lines(tmp_path / "labels", ["order", "copy", "length", "order"])
+    files = ["score", "-m", tiny_run, "--src", tmp_path / "src", "--tgt"]
+    ended = mt(
+        *files, tmp_path / "tgt", "--contrastive", tmp_path / "wrong",
+        "--contrastive", tmp_path / "more", "--phenomena", tmp_path / "labels",
+        "-o", tmp_path / "out",
+    )  # fmt: skip
+    assert ended.lines[0].split("  ")[0] == "phenomenon"
+    assert [line.split() for line in ended.lines[1:]] == [
+        ["copy", "1", "0", "0.0", "0.0", "to", "79.3"],
+        ["order", "2", "2", "100.0", "34.2", "to", "100.0"],
+        ["all", "items", "3", "2", "66.7", "20.8", "to", "93.9"],
+    ]
+    assert "mt: note: 1 with equal scores count as wrong\n" in ended.err
+    assert "mt: note: 1 too long for the model are left out\n" in ended.err
+    lines = [line.split("\t") for line in (tmp_path / "out").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["1", "0", "nan", "1"]
+    for number, name in enumerate(("tgt", "wrong", "more"), start=1):
+        assert mt(*files, tmp_path / name).lines == [line[number] for line in lines]
+
+
+def test_accuracy_and_its_interval_by_hand() -> None:
+    """Wilson's interval of 8 in 10: (0.8 + 0.192 +- 0.2725) / 1.384."""
+    low, high = Accuracy(10, 8).interval
+    assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
+    items = [Item("a", "b", ("c", "d"), "x"), Item("e", "f", ("g",))]
+    assert list(translation_pairs(items)) == [
+        ("a", "b"), ("a", "c"), ("a", "d"), ("e", "f"), ("e", "g"),
+    ]  # fmt: skip
+    first, second = judge(items, [-1.0, -2.0, -0.5, -1.0, math.nan])
+    assert first == Judged(items[0], (-1.0, -2.0, -0.5))
+    assert not first.is_correct
+    assert accuracies([first, second]) == {"x": Accuracy(1, 0), "all items": Accuracy(1, 0)}
+    assert notes_on([first, second]) == ["1 too long for the model are left out"]
+    assert [json.loads(line) for line in format_judged([first, second], as_json=True)] == [
+        {"preferred": False, "scores": [-1.0, -2.0, -0.5], "phenomenon": "x"},
+        {"preferred": None, "scores": [-1.0, None], "phenomenon": None},
+    ]
+
+
+def test_tables_in_json_and_csv(tmp_path: Path) -> None:
+    rows = [
+        {"source": "a", "correct": "b", "contrastive": ["c", "d"], "phenomenon": "x"},
+        {"source": "e", "correct": "f", "contrastive": "g\nh", "contrastive_2": "i"},
+    ]
+    expected = [Item("a", "b", ("c", "d"), "x"), Item("e", "f", ("g h", "i"))]
+    write_lines(tmp_path / "set.jsonl", [json.dumps(row) for row in rows])
+    assert read_items(tmp_path / "set.jsonl", "--contrastive") == expected
+    text = 'source,correct,contrastive,contrastive_2,phenomenon\na,b,c,d,x\ne,f,"g\nh",i,\n'
+    (tmp_path / "set.csv").write_text(text)
+    assert read_items(tmp_path / "set.csv", "--contrastive") == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "score: nothing to score; give --src and --tgt, or --contrastive with a table"),
+        ("--src a", "--src: needs --tgt too, line by line; give both"),
+        ("--tgt a --contrastive a", "--tgt: needs --src too"),
+        ("--contrastive a", "--contrastive: a must be a table, .tsv, .csv, .json or .jsonl, with"),
+        ("--contrastive no.tsv", "--contrastive: there is no file"),
+        (
+            "--contrastive wrong.tsv",
+            "--contrastive: wrong.tsv, line 2: the columns source, correct and contrastive must "
+            "hold text, found none in correct; the columns are source, reference, contrastive",
+        ),
+        (
+            "--contrastive none.tsv",
+            "--contrastive: none.tsv, line 2: a wrong translation is required in the column "
+            "contrastive, found none; the columns are source, correct",
+        ),
+        ("--contrastive empty.tsv", "--contrastive: empty.tsv has no items, at least one is"),
+        ("--src a --tgt a --contrastive two", "--contrastive two has 2 lines, --src a has 1;"),
+        ("--src a --tgt a --phenomena a", "--phenomena: labels the lines of --src, --tgt and"),
+        ("--contrastive one.tsv --alignments", "--alignments: not with --contrastive; leave"),
+        ("--contrastive one.tsv -o one.tsv", "--output one.tsv: is the same file as --contrastive"),
+    ],
+)
+def test_message_about_contrastive_options(
+    options: str, message: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (
+        ("a", "x\n"),
+        ("two", "x\ny\n"),
+        ("wrong.tsv", "source\treference\tcontrastive\na\tb\tc\n"),
+        ("none.tsv", "source\tcorrect\na\tb\n"),
+        ("empty.tsv", "source\tcorrect\tcontrastive\n"),
+        ("one.tsv", "source\tcorrect\tcontrastive\na\tb\tc\n"),
+    ):
+        (tmp_path / name).write_text(content)
+    assert refused(mt("score", "-m", "no-model", *options.split())).startswith(message)
