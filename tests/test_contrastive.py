@@ -88,10 +88,10 @@ def test_text_files_line_by_line(
     ]
     assert "mt: note: 1 with equal scores count as wrong\n" in ended.err
     assert "mt: note: 1 too long for the model are left out\n" in ended.err
-    lines = [line.split("\t") for line in (tmp_path / "out").read_text().splitlines()]
-    assert [line[0] for line in lines] == ["1", "0", "nan", "1"]
+    rows = [line.split("\t") for line in (tmp_path / "out").read_text().splitlines()]
+    assert [row[0] for row in rows] == ["1", "0", "nan", "1"]
     for number, name in enumerate(("tgt", "wrong", "more"), start=1):
-        assert mt(*files, tmp_path / name).lines == [line[number] for line in lines]
+        assert mt(*files, tmp_path / name).lines == [row[number] for row in rows]
 
 
 def test_accuracy_and_its_interval_by_hand() -> None:
