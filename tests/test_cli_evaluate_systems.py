@@ -240,6 +240,9 @@ def test_models_and_files_on_several_test_sets(
         ("--hyp a --ref ref --differences 2", "--differences: compares systems; give another"),
         ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: not in --tsv; give"),
         ("--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: only with"),
+        ("--hyp a --ref ref --seed 3", "--seed: only with --confidence or a paired test; nothing"),
+        ("--hyp a --ref ref --train-src ref", "--train-src: only with --slices rare"),
+        ("--hyp a --ref ref --tokenizer-of .", "--tokenizer-of: only with --slices unknown"),
         ("--hyp a --ref ref --json --tsv", "evaluate: --json and --tsv are two formats; give one"),
         (
             "--hyp a --ref ref --slices long,rare",
@@ -283,6 +286,17 @@ def test_models_and_files_on_several_test_sets(
 def test_messages(options: str, message: str, mt: Mt, texts: Path) -> None:
     (texts / "short").write_text("x\ny\n", encoding="utf-8")
     assert refused(mt("evaluate", *options.split())).startswith(message)
+
+
+def test_large_texts_are_not_tested_unasked(
+    mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mt.cli.evaluate_checks.MOST_LINES", 119)
+    options = ["evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref", "--metrics", "chrf"]
+    ended = mt(*options)
+    assert ended.err.startswith("mt: no significance test: with 120 lines it takes gigabytes")
+    assert b"verdict" not in ended.out
+    assert b"verdict" in mt(*options, "--paired-bs").out
 
 
 def test_message_about_the_seed(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

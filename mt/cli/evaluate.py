@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.evaluate_checks import check_inputs, check_outputs, paired_tests, slice_names
+from mt.cli.evaluate_checks import (
+    check_inputs,
+    check_outputs,
+    check_seed,
+    check_slices,
+    paired_tests,
+    slice_names,
+)
 from mt.cli.evaluate_inputs import (
     System,
     Texts,
@@ -277,10 +284,10 @@ def evaluate(
     mt evaluate --model runs/base --src test.de --ref test.en --json
     mt evaluate -m runs/base -m runs/big --slices length --differences 10
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
-    mt evaluate --hyp out1.en,out2.en --test-set a=1.de,1.en --test-set b=2.de,2.en
+    mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
-    from mt.evaluation.metrics import check_counts, check_metrics
+    from mt.evaluation.metrics import check_metrics
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings, evaluate_systems
 
@@ -297,13 +304,15 @@ def evaluate(
         "--device": None if device == "auto" else device,
     }
     check_inputs(systems, src, ref or [], test_set or [], domain, decoding)
-    tests = paired_tests(len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n)
     check_outputs(len(systems), differences, as_json, as_tsv)
-    resampled = confidence or confidence_n is not None or bool(tests)
+    check_slices(sliced, train_src or [], tokenizer_of)
     texts = read_texts(systems, test_set or [], src, ref or [], domain)
+    tests = paired_tests(
+        len(systems), texts, paired_bs, paired_bs_n, paired_ar or bool(paired_ar_n), paired_ar_n
+    )
+    n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
+    check_seed(seed, tests, n_resamples)
     models = [system.model for system in systems if system.model is not None]
-    for one in texts:
-        check_counts(one.named)
     data = with_slices(
         texts,
         sliced,
@@ -314,9 +323,9 @@ def evaluate(
     settings = Settings(
         names,
         choose_tokenizer(language, choice, say),
-        (confidence_n or RESAMPLES) if confidence or confidence_n else None,
+        n_resamples,
         tests,
-        (seed or default_seed()) if resampled else None,
+        (seed or default_seed()) if tests or n_resamples else None,
         differences,
     )
     outputs = _translate(systems, texts, decoding)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from mt.cli.evaluate_inputs import SLICES, System
+from mt.cli.console import say
+from mt.cli.evaluate_inputs import SLICES, System, Texts
 from mt.errors import DataError
+
+# The most lines for which the paired bootstrap runs without being asked for: the resamples of
+# chrF's statistics then take 0.8 GB.
+MOST_LINES = 10_000
 
 
 def slice_names(text: str) -> list[str]:
@@ -62,20 +68,45 @@ def check_outputs(n_systems: int, differences: int, as_json: bool, as_tsv: bool)
         raise DataError("--differences: not in --tsv; give --json, or neither")
 
 
+def check_slices(names: Sequence[str], train_src: Sequence[str], tokenizer_of: Path | None) -> None:
+    """Refuse options of slices that are not asked for."""
+    if train_src and "rare" not in names:
+        raise DataError("--train-src: only with --slices rare")
+    if tokenizer_of is not None and "unknown" not in names:
+        raise DataError("--tokenizer-of: only with --slices unknown")
+
+
+def check_seed(seed: int | None, tests: Mapping[str, int], n_resamples: int | None) -> None:
+    """Refuse a seed where nothing is drawn."""
+    if seed is not None and not tests and n_resamples is None:
+        raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
+
+
 def paired_tests(
-    n_systems: int, bootstrap: bool | None, resamples: int | None, ar: bool, trials: int | None
+    n_systems: int,
+    texts: Sequence[Texts],
+    bootstrap: bool | None,
+    resamples: int | None,
+    ar: bool,
+    trials: int | None,
 ) -> dict[str, int]:
     """Samples by paired test: of those asked for, else of the bootstrap; none for one system."""
     from mt.evaluation.significance import RESAMPLES, TRIALS
 
     if bootstrap is False and resamples is not None:
         raise DataError("--paired-bs-n: only with --paired-bs, not with --no-paired-bs")
-    asked = {"bs": bool(bootstrap or resamples), "ar": bool(ar or trials)}
+    asked = {"bs": bool(bootstrap or resamples), "ar": ar}
     if n_systems == 1:
         if test := next((test for test, wanted in asked.items() if wanted), None):
             raise DataError(f"--paired-{test}: compares systems; give another --hyp or --model")
         return {}
-    if bootstrap is None and not asked["ar"]:
-        asked["bs"] = True
+    if bootstrap is None and not any(asked.values()):
+        n_lines = max(len(one.data.refs[0]) for one in texts)
+        asked["bs"] = n_lines <= MOST_LINES
+        if not asked["bs"]:
+            say(
+                f"no significance test: with {n_lines:,} lines it takes gigabytes of memory; if "
+                "there are as many, add --paired-bs"
+            )
     samples = {"bs": resamples or RESAMPLES, "ar": trials or TRIALS}
     return {test: samples[test] for test, wanted in asked.items() if wanted}

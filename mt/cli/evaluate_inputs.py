@@ -30,12 +30,11 @@ class System:
 
 @dataclass(frozen=True)
 class Texts:
-    """A test set and the outputs that are in files, with their names for messages."""
+    """A test set, the outputs that are in files, and labels."""
 
     data: EvaluationSet
     hyps: dict[str, list[str]]  # by system
     domains: list[str] | None
-    named: dict[str, list[str]]  # all texts that must have the same number of lines
 
 
 def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -> list[System]:
@@ -74,6 +73,8 @@ def read_texts(
     `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
     `data.test` of the first model's config. Raises DataError for missing files and unequal counts.
     """
+    from mt.evaluation.metrics import check_counts
+
     models = [system.model for system in systems if system.model is not None]
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
@@ -104,7 +105,8 @@ def read_texts(
         labels = None
         if domains is not None:
             labels = own[f"--domain {domains[number]}"] = read(domains[number], "--domain")
-        texts.append(Texts(data, hyps, labels, own))
+        check_counts(own)
+        texts.append(Texts(data, hyps, labels))
     return texts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mt.evaluation.differences import Difference, mark
-from mt.evaluation.significance import LEVEL, TESTS, Interval
+from mt.evaluation.significance import LEVEL, TESTS, Comparison, Interval
 from mt.evaluation.slices import Slicing
 from mt.evaluation.systems import Evaluation, EvaluationSet, Judged
 
@@ -111,11 +111,18 @@ def _scores(systems: dict[str, list[Judged]], style: Style) -> str:
                     style.number(one.score.value),
                     style.interval(one.interval),
                     "" if difference is None else style.number(difference, "+"),
-                    *(f"{tests[test].p_value:.4f}" if test in tests else "" for test in TESTS),
+                    *(_p_value(tests.get(test)) for test in TESTS),
                     one.verdict,
                 ]
             )
     return aligned(rows, n_left=2)
+
+
+def _p_value(comparison: Comparison | None) -> str:
+    """Of two equal scores none: sacreBLEU gives them its smallest, as if they differed."""
+    if comparison is None or comparison.difference == 0:
+        return ""
+    return f"{comparison.p_value:.4f}"
 
 
 def _legend(systems: dict[str, list[Judged]]) -> str:
