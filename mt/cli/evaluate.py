@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,15 +20,13 @@ from mt.cli.evaluate_checks import (
     slice_names,
 )
 from mt.cli.evaluate_inputs import (
-    System,
-    Texts,
-    config_of,
     read_texts,
     slicing_tokenizer,
     systems_of,
     training_counts,
     with_slices,
 )
+from mt.cli.evaluate_models import outputs_of, scoring_of
 from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS
 from mt.cli.options import (
     BatchTokens,
@@ -38,7 +36,6 @@ from mt.cli.options import (
     LengthPenalty,
     Precision,
 )
-from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.systems import Evaluation
@@ -319,7 +316,7 @@ def evaluate(
         lambda: training_counts(train_src or [], models),
         lambda: slicing_tokenizer(tokenizer_of, models),
     )
-    language, choice = _scoring_of(models, tgt_lang, tokenize)
+    language, choice = scoring_of(models, tgt_lang, tokenize)
     settings = Settings(
         names,
         choose_tokenizer(language, choice, say),
@@ -328,7 +325,7 @@ def evaluate(
         (seed or default_seed()) if tests or n_resamples else None,
         differences,
     )
-    outputs = _translate(systems, texts, decoding)
+    outputs = outputs_of(systems, texts, decoding)
     evaluations = [
         evaluate_systems(
             one, {system.name: outputs[system.name][number] for system in systems}, settings
@@ -336,65 +333,6 @@ def evaluate(
         for number, one in enumerate(data)
     ]
     _print(evaluations, width, as_json, as_tsv)
-
-
-def _scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
-    """Target language and BLEU tokenizer: as given, else those of the models' configs."""
-    if not models or (tgt_lang is not None and tokenize != "auto"):
-        return tgt_lang or "", tokenize
-    found = []
-    for model in models:
-        config = config_of(model)
-        choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
-        found.append((tgt_lang or config.data.tgt_lang, choice))
-    if len(set(found)) > 1:
-        each = ", ".join(
-            f"{model} {language}, {choice}"
-            for model, (language, choice) in zip(models, found, strict=True)
-        )
-        raise DataError(
-            f"evaluate: target language and BLEU tokenizer of the models differ: {each}; give "
-            "--tgt-lang, or --tgt-lang and --tokenize, for all"
-        )
-    return found[0]
-
-
-def _translate(
-    systems: Sequence[System], texts: Sequence[Texts], decoding: Mapping[str, Any]
-) -> dict[str, list[list[str]]]:
-    """The outputs of each system for each test set: read from files, or translated now."""
-    outputs = {}
-    for system in systems:
-        if system.model is None:
-            outputs[system.name] = [one.hyps[system.name] for one in texts]
-            continue
-        from mt.cli.convert import convert_model
-        from mt.decoding.progress import Progress
-        from mt.decoding.translate import load_translator
-
-        sources = [one.data.sources or [] for one in texts]
-        with load_translator(
-            [system.model],
-            {"beam_size": decoding["--beam-size"], "length_penalty": decoding["--length-penalty"]},
-            batch_tokens=decoding["--batch-tokens"],
-            engine=decoding["--engine"] or "auto",
-            convert=convert_model,
-            with_scores=False,
-            precision=decoding["--precision"] or "auto",
-            device=decoding["--device"] or "auto",
-            say=say,
-        ) as translator:
-            total = sum(map(len, sources))
-            with Progress(
-                total, 0, say, sys.stderr is not None and sys.stderr.isatty()
-            ) as progress:
-                translator.on_progress = progress.update
-                outputs[system.name] = [
-                    [one.texts[0] for one in translator.translate(lines)] for lines in sources
-                ]
-        which = f"{system.name}: " if len(systems) > 1 else ""
-        say(f"{which}{translator.tally.summary()}")
-    return outputs
 
 
 def _print(evaluations: Sequence[Evaluation], digits: int, as_json: bool, as_tsv: bool) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from mt.cli.console import say
-from mt.cli.evaluate_inputs import SLICES, System, Texts
+from mt.cli.evaluate_inputs import SLICES
+from mt.cli.evaluate_models import System, Texts
 from mt.errors import DataError
 
 # The most lines for which the paired bootstrap runs without being asked for: the resamples of

@@ -4,37 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.cli.evaluate_models import System, Texts, config_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
     from mt.data.tokenizer import Tokenizer
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import EvaluationSet
 
 SLICES = ("length", "rare", "unknown")
-
-
-@dataclass(frozen=True)
-class System:
-    """A system to evaluate: a model, or its outputs in files, one for each test set."""
-
-    name: str
-    text: str  # as given
-    model: Path | None = None
-
-
-@dataclass(frozen=True)
-class Texts:
-    """A test set, the outputs that are in files, and labels."""
-
-    data: EvaluationSet
-    hyps: dict[str, list[str]]  # by system
-    domains: list[str] | None
 
 
 def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -> list[System]:
@@ -182,15 +164,6 @@ def slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
     if folder is not None and Tokenizer.exists_in(folder):
         return Tokenizer.load(folder)
     return load_model(find_model(folder or models[0], "--tokenizer-of")).tokenizer
-
-
-def config_of(model: Path) -> Config:
-    """The config that a model was trained with."""
-    from mt.config.load import config_from_mapping
-    from mt.model.checkpoint import find_model, read_meta
-
-    folder = find_model(model)
-    return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
 
 
 def read(path: str, option: str) -> list[str]:
