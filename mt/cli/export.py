@@ -39,3 +39,30 @@ def ctranslate2(
     from mt.model.checkpoint import load_model
 
     say(f"{output}: {export(load_model(model), output)}")
+
+
+@app.command("huggingface", cls=PanelCommand)
+def huggingface(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="new folder to write",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+) -> None:
+    """Convert a model for Hugging Face transformers, without code of its own.
+
+    Writes it only if both give the same probabilities, and compares translations of data.valid.
+
+    \b
+    mt export huggingface --model runs/base -o base.hf
+    """
+    from mt.interop.huggingface_export import export
+    from mt.model.checkpoint import load_model
+
+    say(f"{output}: {export(load_model(model), output)}")
