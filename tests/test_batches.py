@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 from corpora import multi30k
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
 from mt.data.batches import Plan, bucket, collate
-from mt.data.lengths import Indices, batch_ends
+from mt.data.lengths import Indices, batch_ends, equal_ends
 from mt.data.loader import Prefetcher, Update
 from mt.data.store import Store, open_or_build
 from mt.data.tokenizer import train_tokenizer
@@ -147,14 +149,16 @@ def test_neighbours_are_alike_on_both_sides() -> None:
     assert batch.tolist() == [1, 0, 3, 2, 5, 4]
 
 
-def test_no_batch_exceeds_the_budget_and_few_fall_short() -> None:
+def test_no_batch_exceeds_the_budget() -> None:
+    """Neither of the plan nor of `bucket`, which fills nearly all of it."""
     store = random_store(5000)
     longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
-    areas = []
     for batch in chain.from_iterable(plan_of(store).updates(0)):
-        areas.append(len(batch) * int(longest[batch].max()))
+        area = len(batch) * int(longest[batch].max())
         made = collate([store.pair(i) for i in batch])
-        assert max(made.src.numel(), made.tgt_in.numel()) == areas[-1]
+        assert max(made.src.numel(), made.tgt_in.numel()) == area <= 1000
+    batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5000), 1000)
+    areas = [len(batch) * int(longest[batch].max()) for batch in batches]
     assert max(areas) <= 1000
     assert float(np.mean(areas)) > 900
 
@@ -165,24 +169,51 @@ def test_a_sentence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
     assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 4], [1], [2], [3]]
 
 
-def test_updates_hold_the_tokens_asked_for_and_share_no_batch() -> None:
+@pytest.mark.parametrize("batch", [500, 1500, 4000, 6000, 8000])
+def test_updates_are_of_equal_size(batch: int) -> None:
+    """Within 5 %, also where a batch is about as large as an update; they share no batch."""
     store = random_store(20_000)
-    updates = plan_of(store, update=8000).updates(0)
-    sizes = [sum(int((store.tgt_lengths[b] + 1).sum()) for b in update) for update in updates]
-    assert np.mean(sizes) == pytest.approx(8000, rel=0.02)
-    assert min(sizes) > 0.8 * 8000
-    assert max(sizes) < 1.2 * 8000
-    assert sum(map(len, updates)) == len(
-        {frozenset(b.tolist()) for b in chain.from_iterable(updates)}
-    )
+    plan = plan_of(store, update=4000, batch=batch)
+    for epoch in (0, 1):
+        updates = plan.updates(epoch)
+        sizes = [sum(int((store.tgt_lengths[b] + 1).sum()) for b in update) for update in updates]
+        assert np.mean(sizes) == pytest.approx(4000, rel=0.01)
+        assert min(sizes) > 0.95 * 4000
+        assert max(sizes) < 1.05 * 4000
+        assert sentences(updates) == Counter(range(20_000))
+    if batch == 8000:  # with room for padding and longer sources: one batch each
+        assert sum(map(len, updates)) < 1.05 * len(updates)
 
 
-def test_a_batch_is_never_larger_than_its_update() -> None:
-    """tokens_per_batch is what the device can take; tokens_per_update is what was asked for."""
-    store = random_store(3000)
-    updates = plan_of(store, update=500, batch=8000).updates(0)
-    assert max(int((store.tgt_lengths[b] + 1).sum()) for b in chain.from_iterable(updates)) <= 500
-    assert len(updates) == round((store.tgt_lengths + 1).sum() / 500)
+@pytest.mark.parametrize(
+    ("sizes", "n_parts", "ends"),
+    [
+        ([1, 1, 1, 1, 1, 1], 3, [2, 4, 6]),
+        ([2, 2, 2, 2, 2], 2, [3, 5]),  # 4 and 6 are as far from 5: the cut is after
+        ([9, 1, 1, 1], 2, [1, 4]),
+        ([1, 1, 1, 9], 4, [1, 2, 3, 4]),  # none is empty
+        ([9, 1, 1, 1], 4, [1, 2, 3, 4]),
+        ([1, 1, 9, 1, 1], 3, [2, 3, 5]),
+        ([5], 1, [1]),
+    ],
+)
+def test_equal_shares_by_hand(sizes: list[int], n_parts: int, ends: list[int]) -> None:
+    assert equal_ends(np.array(sizes, np.int64), n_parts).tolist() == ends
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.data())
+def test_equal_shares_are_never_empty(sizes: list[int], data: st.DataObject) -> None:
+    n_parts = data.draw(st.integers(1, len(sizes)))
+    ends = equal_ends(np.array(sizes, np.int64), n_parts)
+    assert ends[-1] == len(sizes)
+    assert (np.diff(ends, prepend=0) > 0).all()
+
+
+def test_one_sentence_can_be_an_update() -> None:
+    """With fewer tokens than any sentence has, each is an update of its own."""
+    updates = plan_of(random_store(50), update=1, batch=100).updates(0)
+    assert [len(update) for update in updates] == [1] * 50
+    assert sentences(updates) == Counter(range(50))
 
 
 def test_a_corpus_smaller_than_an_update_is_one_update() -> None:

@@ -143,6 +143,7 @@ def test_chiasson_vaila_takes_one_sentence_per_update() -> None:
     ids = np.arange(lengths.sum())
     store = Store(ids, ids, lengths, lengths, starts, starts, (len(lengths),), "", "")
     batch = load_config("chiasson-vaila.yaml").config.batch
+    batch = batch.model_copy(update={"tokens_per_batch": 8192})  # what null is on a CPU
     updates = Plan(store, [1.0], batch, seed=1).updates(epoch=0)
     assert sorted(np.concatenate(update).tolist() for update in updates) == [[i] for i in range(6)]
 

@@ -133,8 +133,8 @@ def test_another_batch_size_starts_a_new_epoch_with_a_message(
         in log
     )
     assert (
-        "data, batch sizes, sampling or seed have changed: continuing with a new epoch of the new "
-        "plan" in log
+        "data, batch sizes, sampling, seed or version of mt have changed: continuing with a new "
+        "epoch of the new plan" in log
     )
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)

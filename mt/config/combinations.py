@@ -83,7 +83,7 @@ def _positions(model: ModelConfig, data: DataConfig) -> Iterator[Fault]:
 def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
     """A batch takes the longest pair: data.max_tokens and one special token."""
     least = data.max_tokens + 1
-    if batch.tokens_per_batch != "auto" and batch.tokens_per_batch < least:
+    if isinstance(batch.tokens_per_batch, int) and batch.tokens_per_batch < least:
         yield Fault(
             ["batch.tokens_per_batch", "data.max_tokens"],
             f"must be at least data.max_tokens + 1 ({least}), found {batch.tokens_per_batch}",

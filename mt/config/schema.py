@@ -30,9 +30,11 @@ def _compile(value: object) -> object:
 
 
 def _count_or_auto(value: object) -> object:
-    """Refuse True, which Python takes for the integer 1."""
+    """Refuse True, which Python takes for the integer 1; None is accepted."""
     value = _integral(value)
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value in (None, "auto") or (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    ):
         return value
     raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
 
@@ -58,7 +60,7 @@ Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[
-    Annotated[int, Field(ge=1)] | Literal["auto"], BeforeValidator(_count_or_auto)
+    Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)
 ]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
@@ -206,16 +208,16 @@ class BatchConfig(_Strict):
         25000, "target tokens per update, summed over its batches and all devices"
     )
     tokens_per_batch: CountOrAuto = _key(
-        8192,
+        None,
         "tokens per batch and device, padding included (rows times longest side); "
-        "auto means as many as fit into memory",
+        "auto means as many as fit into memory; null means auto on a GPU, 8192 on a CPU",
     )
 
     @property
     def budget(self) -> int:
-        """Rows times longest side of a batch, at most an update, which it would enlarge."""
-        assert self.tokens_per_batch != "auto", "training chooses it before the first update"
-        return min(self.tokens_per_batch, self.tokens_per_update)
+        """Rows times longest side of a batch, at most."""
+        assert isinstance(self.tokens_per_batch, int), "training chooses it before the first update"
+        return self.tokens_per_batch
 
 
 class ModelConfig(_Strict):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from mt.data.lengths import Indices, batch_ends
+from mt.data.lengths import Indices, batch_ends, equal_ends, sort_by_length, split_evenly
 from mt.data.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
@@ -116,14 +115,9 @@ def bucket(
 ) -> list[Indices]:
     """Group the sentences of `order` by length into batches of at most `budget` padded tokens.
 
-    A batch takes rows × longest side, eos included. Sentences are sorted by target length, and
-    among equal target lengths by source length, rising and falling in turn, so that neighbours are
-    similar on both sides. Pairs with equal lengths keep the order given.
+    A batch takes rows × longest side, eos included.
     """
-    src = src_lengths[order]
-    tgt = tgt_lengths[order]
-    alternating = np.where(tgt % 2 == 0, src, -src)
-    order = order[np.lexsort((alternating, tgt))]
+    order = sort_by_length(src_lengths, tgt_lengths, order)
     longest = np.maximum(src_lengths[order], tgt_lengths[order]) + 1
     return np.split(order, batch_ends(longest, budget)[:-1])
 
@@ -193,15 +187,47 @@ class Plan:
         return Plan(self.resample(epoch, stop), self.weights, self.batch, self.seed)
 
     def updates(self, epoch: int) -> list[list[Indices]]:
-        """The updates of `epoch`, each a list of micro-batches of sentence numbers."""
+        """The updates of `epoch`, each a list of micro-batches of sentence numbers.
+
+        Every update has as many target tokens, as far as whole sentences allow. So the sentences
+        are sorted by length and cut into shares of equal size, a fixed number for each update. A
+        share is a batch, or several if it does not fit into one. The number of shares per update is
+        the one that gives the fewest batches.
+        """
         random = np.random.default_rng([self.seed, epoch])
         order = random.permutation(self._sentences(random))
-        batches = bucket(self.store.src_lengths, self.store.tgt_lengths, order, self.batch.budget)
-        batches = [batches[i] for i in random.permutation(len(batches))]
-        n_tokens = int((self.store.tgt_lengths[order] + 1).sum())
-        n_updates = min(len(batches), max(1, round(n_tokens / self.batch.tokens_per_update)))
-        ends = np.linspace(0, len(batches), n_updates + 1).round().astype(int)
-        return [batches[a:b] for a, b in pairwise(ends)]
+        order = sort_by_length(self.store.src_lengths, self.store.tgt_lengths, order)
+        sizes = self.store.tgt_lengths[order] + 1
+        n_updates = max(1, round(int(sizes.sum()) / self.batch.tokens_per_update))
+        n_updates = min(n_updates, len(order))
+        shares = self._shares(order, sizes, n_updates)
+        shares = [shares[i] for i in random.permutation(len(shares))]
+        per_update = len(shares) // n_updates
+        return [
+            [batch for share in shares[start : start + per_update] for batch in share]
+            for start in range(0, len(shares), per_update)
+        ]
+
+    def _shares(self, order: Indices, sizes: Indices, n_updates: int) -> list[list[Indices]]:
+        """Sorted sentences as a multiple of `n_updates` equal shares, each a list of batches."""
+        longest = np.maximum(self.store.src_lengths, self.store.tgt_lengths) + 1
+        budget = self.batch.budget
+        fewest = max(1, int(longest[order].sum()) // (n_updates * budget))
+        most = max(1, min(2 * fewest + 1, len(order) // n_updates))
+        best: list[list[Indices]] = []
+        n_batches = len(order) + 1
+        for per_update in range(most, min(fewest, most) - 1, -1):
+            ends = equal_ends(sizes, per_update * n_updates)
+            rows = np.diff(ends, prepend=0)
+            area = rows * np.maximum.reduceat(longest[order], ends - rows)
+            shares = [
+                [share] if fits else split_evenly(share, longest, budget)
+                for share, fits in zip(np.split(order, ends[:-1]), area <= budget, strict=True)
+            ]
+            if (found := sum(map(len, shares))) < n_batches:
+                n_batches = found
+                best = shares
+        return best
 
     def shard(
         self, update: list[Indices], rank: int = 0, world_size: int = 1

@@ -1,4 +1,4 @@
-"""`batch.tokens_per_batch: auto`: the largest batch that fits into the memory of the device."""
+"""`batch.tokens_per_batch`, where it is `auto` or null: the largest batch that fits."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 # Share of the memory that is left free: for other programs, and for what fragmentation wastes.
 MARGIN = 0.15
+# What null means on a CPU, where larger batches are no faster.
+TOKENS_ON_CPU = 8192
+# Padded tokens of the longer side that an update can take as one batch, in updates: no batch is
+# larger than that, so there is no need to measure more.
+MOST_UPDATES = 2
 # The key of `meta.json` under which a checkpoint keeps the measured number.
 MEASURED = "measured_tokens_per_batch"
 # Target tokens of the two batches from which the memory per sentence is estimated.
@@ -38,21 +43,26 @@ LARGE_PROBE = 2048
 def settle_batch_size(
     config: Config, run_dir: Path, updater: Updater, store: Store, log: RunLog
 ) -> Config:
-    """The config with a number for `batch.tokens_per_batch: auto`.
+    """The config with a number for `batch.tokens_per_batch`, where it is `auto` or null.
 
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    if config.batch.tokens_per_batch != "auto":
+    given = config.batch.tokens_per_batch
+    if isinstance(given, int):
         return config
     world = updater.world
     tokens = world.on_main(lambda: _from_checkpoint(run_dir))
     origin = "since this run was started"
-    if tokens is None:
+    if tokens is None and given is None and not updater.device.is_cuda:
+        tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
+        origin = "on a CPU"
+    elif tokens is None:
         own = world.all_or_raise(lambda: fitting_batch(config, updater, store))
         tokens = min(world.all_gather(own))
         origin = "here"
-    log.say(f"batch.tokens_per_batch: auto is {tokens:,} {origin}")
+    name = "null" if given is None else "auto"
+    log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
     batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
     return config.model_copy(update={"batch": batch})
 
@@ -81,7 +91,7 @@ def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
     n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
     room = available_memory_mb(device) / n_sharing * (1 - MARGIN)
     room -= updater.optimizer_bytes / 1e6
-    most = config.batch.tokens_per_update // longest
+    most = MOST_UPDATES * config.batch.tokens_per_update // longest
 
     def try_out(rows: int) -> float:
         """MB that a batch of so many sentences takes."""

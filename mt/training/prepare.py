@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from mt.training.runlog import RunLog
 
 
+# The way in which `Plan` makes updates; it changes when they do.
+PLAN = "equal updates"
+
+
 @dataclass(frozen=True)
 class Prepared:
     """All that training needs."""
@@ -42,7 +46,7 @@ class Prepared:
     def plan_fingerprint(self) -> str:
         """Changes when the order of the data does."""
         config = self.config
-        order = f"{self.plan.weights}/{config.batch!r}/{config.run.seed}"
+        order = f"{self.plan.weights}/{config.batch!r}/{config.run.seed}/{PLAN}"
         alpha = config.tokenizer.sampling_alpha
         return f"{self.store.fingerprint}/{order}" + ("" if alpha is None else f"/{alpha}")
 

@@ -83,7 +83,7 @@ class Trainer:
         )
         # What goes into the meta.json of each checkpoint.
         self.facts: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
-        if prepared.updater.config.batch.tokens_per_batch == "auto":
+        if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.facts[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started
         self.saved_step = 0
@@ -126,8 +126,8 @@ class Trainer:
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != plan:
             self.log.say(
-                "data, batch sizes, sampling or seed have changed: continuing with a new epoch of "
-                "the new plan"
+                "data, batch sizes, sampling, seed or version of mt have changed: continuing with "
+                "a new epoch of the new plan"
             )
             self.state.plan = plan
             self.state.epoch += 1

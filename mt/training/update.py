@@ -101,7 +101,7 @@ class Updater:
         Raises ConfigError if not even two sentences fit into the memory.
         """
         given = self.config.batch.tokens_per_batch
-        tokens = PROBE_TOKENS if given == "auto" else min(PROBE_TOKENS, given)
+        tokens = min(PROBE_TOKENS, given) if isinstance(given, int) else PROBE_TOKENS
         while True:
             batch = probe_batch(store, self.model.output.out_features, tokens)
             try:
@@ -214,8 +214,8 @@ class Updater:
         same = "(tokens_per_update keeps the training the same)"
         if rows == 1:
             remedy = "Lower data.max_tokens, or choose a smaller model"
-        elif given == "auto":
-            remedy = f"Replace auto with a number below {rows * max(src, tgt):,} {same}"
+        elif not isinstance(given, int):
+            remedy = f"Set it to a number below {rows * max(src, tgt):,} {same}"
         else:
             remedy = f"Lower it from {given:,} {same}, or set it to auto"
         what = "one sentence" if rows == 1 else f"a batch of {rows:,} sentences"

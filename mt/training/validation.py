@@ -180,9 +180,9 @@ class Validation:
         store = self.store
         model.eval()
         model.compute_dtype = device.dtype
-        batches = bucket(
-            store.src_lengths, store.tgt_lengths, np.arange(len(store)), self.config.batch.budget
-        )
+        settings = self.config.batch
+        budget = min(settings.budget, settings.tokens_per_update)
+        batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget)
         losses = []
         for indices in batches[world.rank :: world.size]:
             batch = collate([store.pair(i) for i in indices]).to(device.device)
