@@ -54,7 +54,8 @@ class ValidationResult:
     bleu: Score
     outputs: list[str]
     chrf: Score | None = None  # only if it is `train.metric`
-    translations: list[Translation] = field(default_factory=list)  # of the outputs, with scores
+    # Of the outputs, with scores, whose last bit depends on the batch.
+    translations: list[Translation] = field(default_factory=list, compare=False)
 
     @property
     def perplexity(self) -> float:
