@@ -111,6 +111,7 @@ def test_a_run_and_an_imported_model_are_exported(tiny_run: Path, tmp_path: Path
     assert ended.code == 0, ended.err
     assert "40 lines of data.valid: 40 split into the same tokens, 40 translated alike" in ended.err
     assert "BLEU" in ended.err
+    assert "## Data" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     import_model(SAVED, tmp_path / "imported")
     ended = mt("export", "huggingface", "--model", tmp_path / "imported", "-o", tmp_path / "back")
     assert ended.code == 0, ended.err

@@ -54,15 +54,25 @@ def huggingface(
             rich_help_panel=OUTPUT,
         ),
     ],
+    license_name: Annotated[
+        str | None,
+        typer.Option(
+            "--license",
+            metavar="NAME",
+            help="licence for the model card, such as apache-2.0; none is stated if not given",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Convert a model for Hugging Face transformers, without code of its own.
 
-    Writes it only if both give the same probabilities, and compares translations of data.valid.
+    Writes it only if both give the same probabilities, and compares translations of data.valid. The
+    folder's README.md is a model card.
 
     \b
-    mt export huggingface --model runs/base -o base.hf
+    mt export huggingface --model runs/base -o base.hf --license apache-2.0
     """
     from mt.interop.huggingface_export import export
     from mt.model.checkpoint import load_model
 
-    say(f"{output}: {export(load_model(model), output)}")
+    say(f"{output}: {export(load_model(model), output, license_name)}")

@@ -29,16 +29,30 @@ from mt.interop.huggingface_tokenizer import (
     VOCABULARY,
 )
 from mt.interop.huggingface_weights import correspondences, to_halves
+from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 
 # Added to the logit of a row that fills the smaller of two vocabularies: its probability is 0.
 NO_TOKEN = -1e9
+# Of the model card; the name of the folder is put in.
+USAGE = """```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+tokenizer.punc_normalizer = lambda text: text  # if sacremoses is installed, it changes punctuation
+model = AutoModelForSeq2SeqLM.from_pretrained("FOLDER")
+inputs = tokenizer(["..."], return_tensors="pt", padding=True)
+print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
+```
+
+Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
 
 
-def export(loaded: LoadedModel, output: Path) -> Parity:
+def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
+    `license_name`: for the model card, such as apache-2.0.
     Raises ConfigError if transformers is not installed, or with all reasons if none of its classes
     can hold the model; CheckpointError if the folder exists or cannot be written, or if the check
     fails. Nothing is left at `output` then.
@@ -56,6 +70,9 @@ def export(loaded: LoadedModel, output: Path) -> Parity:
             build(library, loaded).save_pretrained(partial)
             write_tokenizer(loaded, partial)
             parity = compare(library, loaded, partial)
+        usage = USAGE.replace("FOLDER", output.name)
+        card = model_card(loaded, usage, license_name, "transformers")
+        (partial / "README.md").write_text(card, encoding="utf-8")
         partial.rename(output)
     except OSError as error:
         need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6

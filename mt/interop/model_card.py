@@ -1,0 +1,156 @@
+"""The model card: the `README.md` of a model folder that is handed on.
+
+What it says comes from the run: its config, `manifest.json` and `metrics.jsonl`. What is not known
+is left out; a licence is only stated where the user gives one.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mt.model.checkpoint import CHECKPOINTS, LoadedModel
+
+METRICS = "metrics.jsonl"
+MANIFEST = "manifest.json"
+# Codes that stand for no language: the config's defaults, and no code.
+UNKNOWN = {"src", "tgt", ""}
+
+
+def model_card(
+    loaded: LoadedModel, usage: str, license_name: str | None = None, library: str | None = None
+) -> str:
+    """The card of a model, in Markdown, with the header that the Hugging Face hub reads.
+
+    `usage`: how to translate with the exported folder, in Markdown. `library`: what opens it.
+    """
+    data = loaded.config.data
+    languages = [code for code in (data.src_lang, data.tgt_lang) if code not in UNKNOWN]
+    run_dir = _run_dir(loaded.folder)
+    manifest = _read_manifest(run_dir)
+    header = ["---"]
+    if languages:
+        header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
+    if license_name:
+        header.append(f"license: {json.dumps(license_name)}")
+    if library:
+        header.append(f"library_name: {library}")
+    header += ["tags:", "- translation", "---"]
+    sections = [
+        "\n".join(header),
+        f"# Translation model {data.src_lang} → {data.tgt_lang}",
+        f"Licence: {license_name or 'not stated'}.",
+        f"## Use\n\n{usage}",
+        f"## Model\n\n{_shape(loaded)}",
+        _table("## Data", ["file", "lines", "SHA-256"], _files(manifest)),
+        _table(
+            "## Scores",
+            ["text", "update", "metric", "score", "signature"],
+            _scores(loaded, run_dir),
+        ),
+        f"## How it was made\n\n{_commands(manifest)}",
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _run_dir(folder: Path) -> Path | None:
+    """The run that a checkpoint belongs to."""
+    return folder.parent.parent if folder.parent.name == CHECKPOINTS else None
+
+
+def _read_manifest(run_dir: Path | None) -> dict[str, Any]:
+    if run_dir is None:
+        return {}
+    try:
+        content = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _shape(loaded: LoadedModel) -> str:
+    config = loaded.config.model
+    tokenizer = loaded.tokenizer
+    total = sum(parameter.numel() for parameter in loaded.model.parameters())
+    sizes = f"{tokenizer.src_vocab_size:,} tokens for both languages"
+    if not tokenizer.joint:
+        sizes = f"{tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} tokens"
+    text = (
+        f"Transformer (Vaswani et al., 2017) with {config.n_encoder_layers} encoder and "
+        f"{config.n_decoder_layers} decoder layers, d_model {config.d_model}, {config.n_heads} "
+        f"heads, d_ff {config.d_ff}, {config.norm}-norm, {config.activation}; {total:,} "
+        f"parameters. Vocabulary: SentencePiece ({loaded.config.tokenizer.type}), {sizes}."
+    )
+    if isinstance(step := loaded.meta.get("step"), int):
+        text += f" Weights of update {step:,}"
+        averaged = loaded.meta.get("averaged")
+        text += f", the mean of updates {averaged}." if averaged else "."
+    if imported := loaded.meta.get("imported"):
+        text += f" Imported ({imported.get('format')})."
+    return text
+
+
+def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
+    files = manifest.get("data")
+    for name, facts in files.items() if isinstance(files, dict) else ():
+        if isinstance(facts, dict):
+            lines = facts.get("lines")
+            count = f"{lines:,}" if isinstance(lines, int) else ""
+            # Only the name: folders of the machine it was trained on are nobody's business.
+            yield Path(name).name, count, f"`{facts.get('sha256', '')}`"
+
+
+def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:
+    """Scores of the validation at this checkpoint, and of the test sets."""
+    if run_dir is None:
+        return
+    try:
+        lines = (run_dir / METRICS).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            values = json.loads(line)
+        except ValueError:  # the last line of a run that was killed
+            continue
+        kind, step = values.get("kind"), values.get("step")
+        if kind not in ("valid", "test") or step != loaded.meta.get("step"):
+            continue
+        name = "validation" if kind == "valid" else Path(str(values.get("name", ""))).name
+        for metric in ("bleu", "chrf", "ter"):
+            if isinstance(value := values.get(metric), float):
+                signature = values.get("signature", "") if metric == "bleu" else ""
+                yield name, f"{step:,}", metric, f"{value:.2f}", f"`{signature}`"
+
+
+def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
+    """A Markdown table; an empty text without rows."""
+    cells = ([str(cell).replace("|", r"\|") for cell in row] for row in rows)
+    body = [f"| {' | '.join(row)} |" for row in cells]
+    if not body:
+        return ""
+    head = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
+    return "\n".join([heading, "", *head, *body])
+
+
+def _commands(manifest: dict[str, Any]) -> str:
+    lines = []
+    if isinstance(command := manifest.get("command"), list) and command:
+        lines.append(_command([str(word) for word in command]))
+    lines.append(_command(sys.argv))
+    packages = manifest.get("packages")
+    versions = packages if isinstance(packages, dict) else {"mt": version("mt")}
+    used = ", ".join(f"{name} {number}" for name, number in versions.items())
+    return "\n".join(["```bash", *lines, "```", "", f"With {used}."])
+
+
+def _command(words: list[str]) -> str:
+    """A command as it is typed, without the places of this machine."""
+    names = [Path(word).name if Path(word).is_absolute() else word for word in words]
+    program = "mt" if Path(words[0]).name == "__main__.py" else Path(words[0]).name
+    return shlex.join([program, *names[1:]])

@@ -1,0 +1,52 @@
+"""The model card says what the run's files say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from mt.files import sha256_of
+from mt.interop.model_card import model_card
+from mt.model.checkpoint import LoadedModel
+
+
+def test_the_card_of_a_run_has_languages_data_scores_and_commands(
+    loaded: LoadedModel, tiny_corpus: Path
+) -> None:
+    card = model_card(loaded, "Use it.", "apache-2.0", "transformers")
+    _, header, body = card.split("---\n", 2)
+    assert yaml.safe_load(header) == {
+        "language": ["de", "en"], "license": "apache-2.0", "library_name": "transformers",
+        "tags": ["translation"],
+    }  # fmt: skip
+    assert "# Translation model de → en\n" in body
+    train = tiny_corpus / "train.src"
+    assert f"| train.src | 2,000 | `{sha256_of(train)}` |" in body
+    assert str(tiny_corpus) not in body
+    lines = (loaded.folder.parent.parent / "metrics.jsonl").read_text().splitlines()
+    scored = [values for line in lines if "bleu" in (values := json.loads(line))]
+    here = [values for values in scored if values["step"] == loaded.meta["step"]]
+    assert {values["kind"] for values in here} == {"valid", "test"}
+    for values in here:
+        name = "validation" if values["kind"] == "valid" else "test.src"
+        score, signature = f"{values['bleu']:.2f}", values["signature"].replace("|", r"\|")
+        assert f"| {name} | {values['step']:,} | bleu | {score} | `{signature}` |" in body
+    assert "tok:13a" in body
+    parameters = sum(each.numel() for each in loaded.model.parameters())
+    assert f"{parameters:,} parameters" in body
+    assert "With mt " in body
+
+
+def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    data = loaded.config.data.model_copy(update={"src_lang": "src", "tgt_lang": "no"})
+    config = loaded.config.model_copy(update={"data": data})
+    alone = LoadedModel(loaded.model, loaded.tokenizer, config, {}, tmp_path)
+    _, header, body = model_card(alone, "Use it.").split("---\n", 2)
+    assert yaml.safe_load(header) == {"language": ["no"], "tags": ["translation"]}
+    assert "Licence: not stated." in body
+    assert "## Data" not in body
+    assert "## Scores" not in body
