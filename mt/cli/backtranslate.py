@@ -13,6 +13,7 @@ from mt.cli.options import (
     BeamSize,
     Corpus,
     DeviceName,
+    EngineName,
     Errors,
     LengthPenalty,
     Models,
@@ -56,6 +57,7 @@ def backtranslate(
     top_k: TopK = None,
     top_p: TopP = None,
     seed: Seed = None,
+    engine: EngineName = "auto",
     workers: Workers = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
@@ -71,6 +73,7 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en -o news.tsv
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
+    from mt.cli.convert import convert_model
     from mt.decoding import backtranslate
     from mt.decoding.translate_file import TranslateOptions
 
@@ -87,6 +90,8 @@ def backtranslate(
         top_k=top_k,
         top_p=top_p,
         seed=seed,
+        engine=engine,
+        convert=convert_model,
         workers=workers,
         batch_tokens=batch_tokens,
         precision=precision,

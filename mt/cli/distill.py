@@ -14,6 +14,7 @@ from mt.cli.options import (
     BeamSize,
     Corpus,
     DeviceName,
+    EngineName,
     LengthPenalty,
     Models,
     Precision,
@@ -75,6 +76,7 @@ def distill(
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
+    engine: EngineName = "auto",
     workers: Workers = None,
     batch_tokens: BatchTokens = None,
     precision: Precision = "auto",
@@ -91,6 +93,7 @@ def distill(
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     """
+    from mt.cli.convert import convert_model
     from mt.decoding import distill
     from mt.decoding.translate_file import TranslateOptions
 
@@ -101,6 +104,8 @@ def distill(
         length_penalty=length_penalty,
         n_best=n_best,
         resume=resume,
+        engine=engine,
+        convert=convert_model,
         workers=workers,
         batch_tokens=batch_tokens,
         precision=precision,

@@ -159,6 +159,7 @@ def make_corpus(
                 f"--output {options.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
+    translator.tally.blank = 0  # the filter tells blank lines from repeated ones
     say(translator.tally.summary().partition("\n")[0])
     say(f"{options.output}: {pair_filter.summary()}")
     return pair_filter

@@ -5,20 +5,23 @@ Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (out
 
 from __future__ import annotations
 
+import copy
 import random
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from mt.config.schema import Config, DecodeConfig
 from mt.data.tokenizer import EOS, Tokenizer
 from mt.decoding.inference import Inference
 from mt.decoding.scoring import ForcedDecoder
 from mt.errors import CheckpointError, ConfigError
+from mt.interop.agreement import Translate
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
     DecoderLayer,
@@ -35,6 +38,11 @@ from mt.runtime.devices import Device
 PAIRS = 64
 MAX_TOKENS = 20
 TOLERANCE = 1e-3
+# Where both have weights rounded to int8: a weight halfway between two steps may go either way.
+INT8_TOLERANCE = 1e-2
+# CTranslate2's name of each precision that weights can be stored in.
+QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
 @dataclass(frozen=True)
@@ -43,33 +51,42 @@ class Parity:
 
     pairs: int
     tokens: int
-    max_difference: float  # of the log-probability of a token
+    max_difference: float  # of the log-probability of a token; ours has rounded weights, too
+    quantization: str = "fp32"
+    change: float = 0.0  # mean difference to our model with weights in float32
 
     def __str__(self) -> str:
         """What `mt export` reports."""
-        return (
+        same = (
             f"{self.tokens:,} tokens of {self.pairs} pairs have the same log-probability, "
             f"within {self.max_difference:.1e}"
         )
+        if self.quantization == "fp32":
+            return same
+        return (
+            f"{same}, as in mt with weights rounded to {self.quantization}; "
+            f"rounding changes it by {self.change:.1e} nats on average"
+        )
 
 
-def export(loaded: LoadedModel, output: Path) -> Parity:
+def export(loaded: LoadedModel, output: Path, quantization: str = "fp32") -> Parity:
     """Write the model to `output`, a new folder, with the SentencePiece models beside the weights.
 
+    `quantization`: the precision of the weights, of `QUANTIZATIONS`.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
-    library = _import_library()
+    check_quantization(quantization)
+    library = import_library()
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
     partial = output.with_name(f".{output.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        specification(loaded.model, loaded.tokenizer).save(str(partial))
+        specification(loaded.model, loaded.tokenizer, quantization).save(str(partial))
         loaded.tokenizer.save(partial)
-        translator = library.Translator(str(partial), device="cpu", compute_type="float32")
-        parity = compare(loaded, translator)
+        parity = _compare_precisions(loaded, partial, quantization, library)
         partial.rename(output)
     except OSError as error:
         need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6
@@ -83,7 +100,76 @@ def export(loaded: LoadedModel, output: Path) -> Parity:
     return parity
 
 
-def _import_library() -> Any:
+def _compare_precisions(
+    loaded: LoadedModel, folder: Path, quantization: str, library: Any
+) -> Parity:
+    """Compare computations in float32 with equal weights; then measure what rounding changes."""
+    translator = library.Translator(str(folder), device="cpu", compute_type="float32")
+    if quantization == "fp32":
+        return compare(loaded, translator)
+    same = replace(loaded, model=rounded(loaded.model, quantization))
+    tolerance = INT8_TOLERANCE if quantization == "int8" else TOLERANCE
+    parity = compare(same, translator, tolerance)
+    if quantization == "int8":  # as it runs: activations are rounded, too
+        translator = library.Translator(str(folder), device="cpu", compute_type="int8")
+    differences = _differences(loaded, translator)
+    return replace(
+        parity, quantization=quantization, change=sum(differences) / len(differences)
+    )
+
+
+def translate_with(folder: Path, tokenizer: Tokenizer, config: Config, quantization: str) -> Translate:
+    """Return what translates lines with the exported model, as mt's own engine would."""
+    from mt.decoding.engine_ctranslate2 import CTranslate2Engine
+    from mt.decoding.translate import Translator
+
+    compute_type = "int8" if quantization == "int8" else "float32"
+    library = import_library()
+    engine_model = library.Translator(str(folder), device="cpu", compute_type=compute_type)
+
+    def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
+        precision = "int8" if quantization == "int8" else "fp32"
+        positions = config.model.max_positions
+        engine = CTranslate2Engine(engine_model, tokenizer, search, positions, precision, threads=1)
+        translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
+        return [translation.texts[0] for translation in translator.translate(lines)]
+
+    return translate
+
+
+def rounded(model: Transformer, quantization: str) -> Transformer:
+    """Return a copy whose float32 weights have only values that the precision can store.
+
+    fp16 and bf16 round everything. int8 rounds embeddings and matrices, each row with a scale of
+    its own: 127 over its largest absolute value.
+    """
+    copied = copy.deepcopy(model)
+    if quantization != "int8":
+        dtype = getattr(torch, QUANTIZATIONS[quantization])
+        for tensor in (*copied.parameters(), *copied.buffers()):
+            tensor.data = tensor.data.to(dtype).float()
+        return copied
+    matrices = {
+        module.weight
+        for module in copied.modules()
+        if isinstance(module, nn.Linear | nn.Embedding)
+    }
+    for matrix in matrices:
+        largest = matrix.data.abs().amax(1, keepdim=True)  # (rows, 1)
+        scale = 127 / torch.where(largest == 0, 127.0, largest)
+        matrix.data = (matrix.data * scale).round() / scale
+    return copied
+
+
+def check_quantization(quantization: str) -> None:
+    """Raise ConfigError for a precision that is not in `QUANTIZATIONS`."""
+    if quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
+        raise ConfigError(f"--quantization: must be one of {known}, found {quantization!r}")
+
+
+def import_library() -> Any:
+    """Import ctranslate2; ConfigError where it is not installed."""
     try:
         import ctranslate2
     except ImportError as error:
@@ -94,17 +180,16 @@ def _import_library() -> Any:
     return ctranslate2
 
 
-def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
+def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
     """Translate the model into CTranslate2's specification, ready to be saved."""
     from ctranslate2.specs import common_spec, transformer_spec
 
     config = model.config
-    activations = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
     spec = transformer_spec.TransformerSpec.from_config(
         (config.n_encoder_layers, config.n_decoder_layers),
         config.n_heads,
         pre_norm=config.norm == "pre",
-        activation=common_spec.Activation[activations[config.activation]],
+        activation=getattr(common_spec.Activation, ACTIVATIONS[config.activation]),
     )
     for side, ours in ((spec.encoder, model.src_embedding), (spec.decoder, model.tgt_embedding)):
         embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
@@ -124,12 +209,13 @@ def specification(model: Transformer, tokenizer: Tokenizer) -> Any:
     spec.config.add_source_eos = True  # src = tokens + eos
     spec.config.layer_norm_epsilon = model.encoder_layers[0].around_attention.norm.eps
     spec.validate()
-    spec.optimize(quantization=None)
+    spec.optimize(quantization=QUANTIZATIONS[quantization])
     return spec
 
 
 def _array(tensor: Tensor) -> Any:
-    return tensor.detach().float().cpu().numpy()
+    """A copy in float32: CTranslate2 scales arrays in place when it makes them int8."""
+    return tensor.detach().float().cpu().numpy().copy()
 
 
 def _copy_matrix(theirs: Any, weight: Tensor, bias: Tensor | None) -> None:
@@ -182,8 +268,21 @@ def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
     _copy_linear(theirs.linear_1, ours.feed_forward.outer)
 
 
-def compare(loaded: LoadedModel, translator: Any) -> Parity:
-    """Score the same random pairs with both models; raise CheckpointError if they differ.
+def compare(loaded: LoadedModel, translator: Any, tolerance: float = TOLERANCE) -> Parity:
+    """Score the same random pairs with both models; raise CheckpointError if they differ."""
+    differences = _differences(loaded, translator)
+    worst = max(differences)
+    if not worst <= tolerance:  # NaN fails too
+        raise CheckpointError(
+            f"export ctranslate2: the converted model gives other probabilities than mt, by up to "
+            f"{worst:.4f} nats a token where {tolerance} is allowed, so nothing was written; "
+            "please report it with the run's config.yaml"
+        )
+    return Parity(PAIRS, len(differences), worst)
+
+
+def _differences(loaded: LoadedModel, translator: Any) -> list[float]:
+    """Score the same random pairs; return the absolute difference of each token's log-probability.
 
     Random tokens of all lengths up to `MAX_TOKENS` can reach every row of the embeddings, and an
     untrained model can be compared as well.
@@ -205,16 +304,8 @@ def compare(loaded: LoadedModel, translator: Any) -> Parity:
         [tokenizer.src_pieces_of(src) for src, _ in pairs],
         [tokenizer.tgt_pieces_of(tgt) for _, tgt in pairs],
     )
-    differences = [
+    return [
         abs(one - other)
         for our_scores, their_scores in zip(ours, theirs, strict=True)
         for one, other in zip(our_scores.log_probs, their_scores.log_probs, strict=True)
     ]
-    worst = max(differences)
-    if not worst <= TOLERANCE:  # NaN fails too
-        raise CheckpointError(
-            f"export ctranslate2: the converted model gives other probabilities than mt, by up to "
-            f"{worst:.4f} nats a token where {TOLERANCE} is allowed, so nothing was written; "
-            "please report it with the run's config.yaml"
-        )
-    return Parity(len(pairs), len(differences), worst)
