@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,9 +14,10 @@ from conftest import Mt, merged, refused
 
 from mt.config.load import config_from_mapping
 from mt.data.tokenizer import train_tokenizer
-from mt.errors import CheckpointError
+from mt.errors import CheckpointError, DataError
+from mt.interop import agreement
 from mt.interop import ctranslate2 as module
-from mt.interop.ctranslate2 import TOLERANCE, compare, export
+from mt.interop.ctranslate2 import INT8_TOLERANCE, TOLERANCE, compare, export
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 
 library = pytest.importorskip("ctranslate2")
@@ -47,6 +49,42 @@ def untrained_model(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) 
     return LoadedModel(model.eval(), tokenizer, config, {}, Path())
 
 
+@pytest.mark.parametrize("quantization", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)
+def test_weights_are_rounded_as_stated(
+    quantization: str,
+    shape: dict[str, Any],
+    tiny_mapping: Mapping[str, Any],
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint=True)
+    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    parity = export(loaded, tmp_path / "out", quantization)
+    assert parity.max_difference < (INT8_TOLERANCE if quantization == "int8" else TOLERANCE)
+    assert parity.max_difference < parity.change < 0.5  # what rounding itself changes
+    assert f"weights rounded to {quantization}; rounding changes it by " in str(parity)
+    for name, tensor in loaded.model.state_dict().items():  # ctranslate2 scales in place
+        assert torch.equal(tensor, before[name])
+    export(loaded, tmp_path / "whole")
+    size, whole = ((tmp_path / name / "model.bin").stat().st_size for name in ("out", "whole"))
+    assert size < (0.45 if quantization == "int8" else 0.55) * whole
+
+
+def test_rounding_to_int8_by_hand() -> None:
+    """One row: 127 steps up to its largest value, 2; another has its own step; 0 stays 0."""
+    model: Any = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[2.0, 1.0, 0.009], [-0.5, 0.25, 0.0], [0.0, 0.0, 0.0]]))
+    bias = model.bias.clone()
+    changed: Any = module.rounded(model, "int8")
+    step, other = 2 / 127, 0.5 / 127
+    wanted = [[2.0, 64 * step, step], [-0.5, 64 * other, 0.0], [0.0, 0.0, 0.0]]
+    assert changed.weight.tolist() == [pytest.approx(row, rel=1e-6) for row in wanted]
+    assert torch.equal(changed.bias, bias)
+    assert model.weight[0, 1] == 1
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("joint", [True, False])
 def test_every_shape_gives_the_same_probabilities(
@@ -70,6 +108,9 @@ def test_a_trained_model_translates_alike(
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
     assert ended.code == 0
     assert "have the same log-probability, within " in ended.err
+    compared = re.search(r"first 40 lines of data.valid: (\d+) translations are the sa", ended.err)
+    assert compared is not None
+    assert int(compared[1]) >= 39
     tokenizer = load_model(tiny_run).tokenizer
     lines = [tokenizer.src_pieces(line) for line in source.read_text(encoding="utf-8").splitlines()]
     translator = library.Translator(str(out), device="cpu", compute_type="float32")
@@ -96,6 +137,27 @@ def test_a_wrong_export_is_detected_and_not_written(
     ):
         export(loaded, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_precision(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ("export", "ctranslate2", "-m", tiny_run, "-o", out, "--quantization", "int4")
+    assert refused(mt(*command)) == (
+        "--quantization: must be one of fp32, fp16, bf16, int8, found 'int4'"
+    )
+    assert not out.exists()
+
+
+def test_a_model_far_from_its_data_is_exported_all_the_same(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> list[tuple[str, str]]:
+        raise DataError("data.valid.src: there is no file valid.src.")
+
+    monkeypatch.setattr(agreement, "read_pairs", missing)
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert "no translations were compared: data.valid.src: there is no file" in ended.err
 
 
 def test_an_existing_folder_is_left_alone(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

@@ -14,6 +14,15 @@ from mt.cli.options import Model
 app = typer.Typer(
     no_args_is_help=True, help="Convert a model for another program.", rich_markup_mode=None
 )
+Quantization = Annotated[
+    str,
+    typer.Option(
+        "--quantization",
+        metavar="NAME",
+        help="precision of the weights: fp32, fp16, bf16 or int8",
+        rich_help_panel=OUTPUT,
+    ),
+]
 
 
 @app.command("ctranslate2", cls=PanelCommand)
@@ -29,16 +38,78 @@ def ctranslate2(
             rich_help_panel=OUTPUT,
         ),
     ],
+    quantization: Quantization = "fp32",
 ) -> None:
     """Convert a model for CTranslate2. Writes it only if both give the same probabilities.
 
+    Also translates the first lines of the validation text with both, where it is at hand.
+
     \b
     mt export ctranslate2 --model runs/base -o base.ct2
+    mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
-    from mt.interop.ctranslate2 import export
+    from mt.interop.ctranslate2 import export_compared
     from mt.model.checkpoint import load_model
 
-    say(f"{output}: {export(load_model(model), output)}")
+    export_compared(load_model(model), output, quantization, say)
+
+
+@app.command("argos", cls=PanelCommand)
+def argos(
+    model: Model,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE.argosmodel",
+            help="new package to write",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    quantization: Quantization = "int8",
+    from_code: Annotated[
+        str | None,
+        typer.Option(
+            "--from-code",
+            metavar="CODE",
+            help="language to translate from, such as de",
+            show_default="data.src_lang",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    to_code: Annotated[
+        str | None,
+        typer.Option(
+            "--to-code",
+            metavar="CODE",
+            help="language to translate to",
+            show_default="data.tgt_lang",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    package_version: Annotated[
+        str,
+        typer.Option(
+            "--package-version",
+            metavar="N.N",
+            help="version of the package; a higher one replaces a lower one",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = "1.0",
+) -> None:
+    """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
+
+    Needs the package ctranslate2. Written only if it gives the same probabilities.
+
+    \b
+    mt export argos --model runs/base -o de_en.argosmodel
+    """
+    from mt.interop.argos import Names, export_package
+    from mt.model.checkpoint import load_model
+
+    names = Names(from_code, to_code, package_version)
+    export_package(load_model(model), output, names, quantization, say)
 
 
 @app.command("huggingface", cls=PanelCommand)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from mt.data.tokenizer import EOS, Tokenizer
 from mt.decoding.inference import Inference
 from mt.decoding.scoring import ForcedDecoder
 from mt.errors import CheckpointError, ConfigError
-from mt.interop.agreement import Translate
+from mt.interop.agreement import Translate, agreement
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
     DecoderLayer,
@@ -100,6 +100,16 @@ def export(loaded: LoadedModel, output: Path, quantization: str = "fp32") -> Par
     return parity
 
 
+def export_compared(
+    loaded: LoadedModel, output: Path, quantization: str, say: Callable[[str], None]
+) -> None:
+    """Export as `export` does, then `say` what was proved and how translations compare."""
+    parity = export(loaded, output, quantization)
+    say(f"{output}: {parity}")
+    translate = translate_with(output, loaded.tokenizer, loaded.config, quantization)
+    say(f"{output}: {agreement(loaded, translate)}")
+
+
 def _compare_precisions(
     loaded: LoadedModel, folder: Path, quantization: str, library: Any
 ) -> Parity:
@@ -113,12 +123,12 @@ def _compare_precisions(
     if quantization == "int8":  # as it runs: activations are rounded, too
         translator = library.Translator(str(folder), device="cpu", compute_type="int8")
     differences = _differences(loaded, translator)
-    return replace(
-        parity, quantization=quantization, change=sum(differences) / len(differences)
-    )
+    return replace(parity, quantization=quantization, change=sum(differences) / len(differences))
 
 
-def translate_with(folder: Path, tokenizer: Tokenizer, config: Config, quantization: str) -> Translate:
+def translate_with(
+    folder: Path, tokenizer: Tokenizer, config: Config, quantization: str
+) -> Translate:
     """Return what translates lines with the exported model, as mt's own engine would."""
     from mt.decoding.engine_ctranslate2 import CTranslate2Engine
     from mt.decoding.translate import Translator
@@ -150,9 +160,7 @@ def rounded(model: Transformer, quantization: str) -> Transformer:
             tensor.data = tensor.data.to(dtype).float()
         return copied
     matrices = {
-        module.weight
-        for module in copied.modules()
-        if isinstance(module, nn.Linear | nn.Embedding)
+        module.weight for module in copied.modules() if isinstance(module, nn.Linear | nn.Embedding)
     }
     for matrix in matrices:
         largest = matrix.data.abs().amax(1, keepdim=True)  # (rows, 1)

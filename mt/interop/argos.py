@@ -1,0 +1,181 @@
+"""Packages for Argos Translate and LibreTranslate: CTranslate2 and SentencePiece in one file.
+
+A package is a zip file with one folder, which holds `metadata.json`, `sentencepiece.model`, the
+CTranslate2 model in `model/`, and a `README.md`. Argos Translate splits text into sentences (with
+MiniSBD, which it fetches for the source language), into pieces with that one SentencePiece model,
+and translates them with beam search; the model adds the end of the sentence itself.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mt.config.schema import DataConfig, DecodeConfig
+from mt.errors import CheckpointError, ConfigError
+from mt.files import whole_file
+from mt.interop.agreement import Translate, agreement
+from mt.interop.ctranslate2 import check_quantization, export, import_library
+from mt.model.checkpoint import LoadedModel
+
+SUFFIX = ".argosmodel"
+# The version of Argos Translate whose rules the package follows.
+ARGOS_VERSION = "1.9"
+SENTENCEPIECE = "sentencepiece.model"
+# Files of CTranslate2; those of mt's tokenizer are not needed beside them.
+MODEL_FILES = ("config.json", "model.bin", "*vocabulary*")
+# Argos Translate searches so.
+SEARCH = {"beam_size": 4, "length_penalty": 0.2}
+# Defaults of data.src_lang and data.tgt_lang, which name no language.
+PLACEHOLDERS = ("src", "tgt")
+NAMES = {
+    "ar": "Arabic", "az": "Azerbaijani", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan",
+    "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
+    "eo": "Esperanto", "es": "Spanish", "et": "Estonian", "eu": "Basque", "fa": "Persian",
+    "fi": "Finnish", "fr": "French", "ga": "Irish", "gl": "Galician", "he": "Hebrew",
+    "hi": "Hindi", "hr": "Croatian", "hu": "Hungarian", "id": "Indonesian", "is": "Icelandic",
+    "it": "Italian", "ja": "Japanese", "ko": "Korean", "lt": "Lithuanian", "lv": "Latvian",
+    "ms": "Malay", "nb": "Norwegian Bokmål", "nl": "Dutch", "no": "Norwegian",
+    "pb": "Portuguese (Brazil)", "pl": "Polish", "pt": "Portuguese", "ro": "Romanian",
+    "ru": "Russian", "sk": "Slovak", "sl": "Slovenian", "sq": "Albanian", "sr": "Serbian",
+    "sv": "Swedish", "th": "Thai", "tl": "Tagalog", "tr": "Turkish", "uk": "Ukrainian",
+    "ur": "Urdu", "vi": "Vietnamese", "zh": "Chinese", "zt": "Chinese (traditional)",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a package is called. None: by the model's config."""
+
+    from_code: str | None = None
+    to_code: str | None = None
+    version: str = "1.0"
+
+    def metadata(self, data: DataConfig) -> dict[str, str]:
+        """Return the content of `metadata.json`."""
+        source = self.from_code or data.src_lang
+        target = self.to_code or data.tgt_lang
+        return {
+            "package_version": self.version,
+            "argos_version": ARGOS_VERSION,
+            "from_code": source,
+            "from_name": NAMES.get(source, source),
+            "to_code": target,
+            "to_name": NAMES.get(target, target),
+        }
+
+
+def export_package(
+    loaded: LoadedModel,
+    output: Path,
+    names: Names,
+    quantization: str,
+    say: Callable[[str], None],
+) -> None:
+    """Write the package to `output`, and `say` how closely it agrees with mt.
+
+    `quantization`: the precision of the weights, as for `ctranslate2.export`. Raises ConfigError
+    with all reasons why the model cannot become a package, CheckpointError if it cannot be written.
+    """
+    metadata = names.metadata(loaded.config.data)
+    if faults := _faults(loaded, output, names, metadata):
+        raise ConfigError("\n".join(faults))
+    check_quantization(quantization)
+    version = names.version.replace(".", "_")
+    folder = f"translate-{metadata['from_code']}_{metadata['to_code']}-{version}"
+    with tempfile.TemporaryDirectory() as place:
+        package = Path(place) / folder
+        package.mkdir()
+        parity = export(loaded, package / "model", quantization)
+        (sentencepiece,) = loaded.tokenizer.models
+        (package / SENTENCEPIECE).write_bytes(sentencepiece)
+        text = json.dumps(metadata, indent=1, ensure_ascii=False)
+        (package / "metadata.json").write_text(text, encoding="utf-8")
+        (package / "README.md").write_text(_readme(metadata), encoding="utf-8")
+        search = loaded.config.decode.model_copy(update=SEARCH)
+        compared = agreement(loaded, as_argos(package), search)
+        _zip(package, output)
+    say(f"{output}: {parity}")
+    say(f"{output}: {compared}")
+
+
+def _faults(loaded: LoadedModel, output: Path, names: Names, metadata: dict[str, str]) -> list[str]:
+    """Return all reasons why there can be no package."""
+    faults = []
+    if output.suffix != SUFFIX:
+        faults.append(f"--output {output}: must be a file whose name ends in {SUFFIX}")
+    if output.exists():
+        faults.append(f"--output {output}: already exists; give another path, or remove it")
+    if not (names.version and all(part.isdecimal() for part in names.version.split("."))):
+        faults.append(
+            f"--package-version: must be numbers with dots, such as 1.0, found {names.version!r}"
+        )
+    tokenizer = loaded.tokenizer
+    if len(tokenizer.models) > 1 or not tokenizer.has_own_ids:
+        faults.append(
+            "export argos: Argos Translate splits both languages with one SentencePiece model, "
+            "this model has two; train with tokenizer.joint: true"
+        )
+    for option, key in (("--from-code", "src_lang"), ("--to-code", "tgt_lang")):
+        code = metadata[f"{option.split('-')[2]}_code"]
+        if not (code.isascii() and code.isalpha() and 2 <= len(code) <= 3) or code in (
+            "src",
+            "tgt",
+        ):
+            faults.append(
+                f"{option}: must be a language code of two or three letters, such as de, found "
+                f"{code!r} (data.{key} of the model's config)"
+            )
+    return faults
+
+
+def as_argos(package: Path) -> Translate:
+    """Return what translates lines with a package as Argos Translate does, without its splitter."""
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(package / SENTENCEPIECE))
+    translator = import_library().Translator(str(package / "model"), compute_type="auto")
+
+    def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
+        results = translator.translate_batch(
+            [processor.encode(line, out_type=str) for line in lines],
+            replace_unknowns=True,
+            max_batch_size=32,
+            batch_type="tokens",
+            beam_size=search.beam_size,
+            length_penalty=search.length_penalty,
+        )
+        decoded = [processor.decode_pieces(result.hypotheses[0]) for result in results]
+        return [text.replace("▁", " ").replace("_", " ").strip() for text in decoded]
+
+    return translate
+
+
+def _readme(metadata: dict[str, str]) -> str:
+    return (
+        f"# {metadata['from_name']} to {metadata['to_name']}\n\n"
+        f"A package for Argos Translate and LibreTranslate, version {metadata['package_version']}, "
+        "written by mt. Install it with:\n\n"
+        "    python -c 'from argostranslate import package; package.install_from_path(\"FILE\")'\n"
+    )
+
+
+def _zip(package: Path, output: Path) -> None:
+    """Write the folder to a zip file, which appears whole or not at all."""
+    model = package / "model"
+    kept = {path for pattern in MODEL_FILES for path in model.glob(pattern)}
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
+            for path in sorted(package.rglob("*")):
+                if path.is_file() and (path.parent != model or path in kept):
+                    zipped.write(path, path.relative_to(package.parent))
+    except OSError as error:
+        raise CheckpointError(
+            f"--output {output}: cannot be written ({error.strerror or error}); give a folder that "
+            "you may write to, with enough room"
+        ) from error
