@@ -212,7 +212,7 @@ def test_the_command_draws(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
             [SENTENCE, "--view", "heat", "-o", "a.svg"],
             "--view: must be one of map, lines, grid, found 'heat'",
         ),
-        ([SENTENCE, "-o", "a.jpg"], "-o a.jpg: must end in .svg or .png"),
+        ([SENTENCE, "-o", "a.jpg"], "-o a.jpg: must end in .svg, .png or .html"),
         (
             [SENTENCE, "-o", "nowhere/a.svg"],
             "-o nowhere/a.svg: cannot be written: No such file or directory",

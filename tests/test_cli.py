@@ -90,7 +90,7 @@ def test_every_command_has_valid_examples(name: str, mt: Mt) -> None:
 
 
 def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
-    for group in ((), ("config",), ("import",), ("export",), ("inspect",)):
+    for group in ((), ("config",), ("import",), ("export",), ("inspect",), ("tokenizer",)):
         ended = mt(*group, "--help")
         listed = ended.out.decode().split("\nCommands:\n")[1]
         assert listed
@@ -99,6 +99,7 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
     commands = [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)]
     assert commands[:4] == ["train", "translate", "score", "evaluate"]
     others = {"average", "backtranslate", "distill", "config", "import", "export", "inspect"}
+    others.add("tokenizer")
     assert others <= set(commands)
 
 

@@ -1,60 +1,142 @@
-"""`mt inspect`: look inside a model."""
+"""`mt inspect`: look inside a model, a vocabulary or a config."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT, PanelCommand
-from mt.cli.options import Model, OptionalConfigName, Settings
+from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
+from mt.cli.options import Model, OptionalConfigName, Settings, TokenizerModel, config_names
 
-app = typer.Typer(no_args_is_help=True, help="Look inside a model.", rich_markup_mode=None)
+COST = "FLOPs and memory"
+OptionalModel = Annotated[
+    Path | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="FOLDER",
+        help="trained model: run directory, checkpoint or exported model folder",
+        rich_help_panel=INPUT,
+    ),
+]
+PictureOutput = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="picture to write, .svg or .png",
+        rich_help_panel=OUTPUT,
+    ),
+]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look inside a model, a vocabulary or a config.",
+    rich_markup_mode=None,
+)
 
 
 @app.command("model", cls=PanelCommand)
 def model(
     config: OptionalConfigName = None,
-    model: Annotated[
-        Path | None,
+    model: OptionalModel = None,
+    settings: Settings = None,
+    length: Annotated[
+        int,
         typer.Option(
-            "--model",
-            "-m",
-            metavar="FOLDER",
-            help="trained model: run directory, checkpoint or exported model folder",
-            rich_help_panel=INPUT,
+            "--length",
+            min=1,
+            metavar="N",
+            help="tokens of a sentence on both sides, eos included, for FLOPs and memory",
+            rich_help_panel=COST,
+        ),
+    ] = 30,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--batch-tokens",
+            min=1,
+            metavar="N",
+            help="tokens of a batch for the memory; in decoding, source tokens times beam size",
+            show_default="batch.tokens_per_batch, or 8192 for auto",
+            rich_help_panel=COST,
         ),
     ] = None,
-    settings: Settings = None,
+    beam_size: Annotated[
+        int | None,
+        typer.Option(
+            "--beam-size",
+            min=1,
+            metavar="N",
+            help="hypotheses kept per sentence",
+            show_default="decode.beam_size",
+            rich_help_panel=COST,
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            "--precision",
+            metavar="NAME",
+            help="precision for the memory: fp32, bf16 or fp16",
+            rich_help_panel=COST,
+        ),
+    ] = "fp32",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON, memory in bytes", rich_help_panel=OUTPUT)
+    ] = False,
 ) -> None:
-    """Print the shape of every parameter matrix. Totals and formulas follow.
+    """Print the shape of every parameter, FLOPs and memory.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
-    tokenizer.vocab_size.
+    tokenizer.vocab_size. Memory is an estimate; mt train --dry-run measures it.
 
     \b
     mt inspect model --model runs/base
-    mt inspect model --config base.yaml
-    mt inspect model --config vaswani2017.yaml
+    mt inspect model --config base.yaml --batch-tokens 4096 --precision bf16
+    mt inspect model --config vaswani2017.yaml --json
     """
+    import json
+
     from mt.config.load import load_config
     from mt.errors import ConfigError
-    from mt.model.summary import format_summary, summarise, summarise_folder
+    from mt.model.folder import read_folder
+    from mt.model.summary import format_summary, summarise, summary_as_json
+    from mt.training.cost import BYTES, cost_of, format_cost
 
-    if (config is None) == (model is None):
-        found = "neither" if config is None else "both"
-        raise ConfigError(f"--config, --model: give one of the two, found {found}")
+    _one_of(config, model, settings)
+    if precision not in BYTES:
+        raise ConfigError(f"--precision: must be one of {', '.join(BYTES)}, found {precision!r}")
     if model is not None:
-        if settings:
-            raise ConfigError("--set: changes a config; give --config, or leave it out")
-        print_result(format_summary(summarise_folder(model)))
-        return
-    assert config is not None
-    values = load_config(config, settings or []).config
-    size, joint = values.tokenizer.vocab_size, values.tokenizer.joint
-    print_result(format_summary(summarise(values.model, size, size, joint)))
+        folder = read_folder(model)
+        values = folder.config
+        src_size = folder.tokenizer.src_vocab_size
+        tgt_size = folder.tokenizer.tgt_vocab_size
+        joint = folder.tokenizer.joint
+    else:
+        assert config is not None
+        values = load_config(config, settings or []).config
+        src_size = tgt_size = values.tokenizer.vocab_size
+        joint = values.tokenizer.joint
+    summary = summarise(values.model, src_size, tgt_size, joint)
+    of_config = values.batch.tokens_per_batch
+    cost = cost_of(
+        summary,
+        values,
+        length=length,
+        batch_tokens=batch_tokens or (8192 if of_config == "auto" else of_config),
+        beam_size=beam_size or values.decode.beam_size,
+        precision=precision,
+    )
+    if as_json:
+        print_result(json.dumps({**summary_as_json(summary), **cost.as_json()}, indent=2))
+    else:
+        print_result(f"{format_summary(summary)}\n{format_cost(cost)}")
 
 
 @app.command("attention", cls=PanelCommand)
@@ -122,7 +204,7 @@ def attention(
             "--output",
             "-o",
             metavar="FILE",
-            help="picture to write, .svg or .png; text if not given",
+            help="picture to write: .svg, .png, or .html to explore; text if not given",
             rich_help_panel=OUTPUT,
         ),
     ] = None,
@@ -133,10 +215,18 @@ def attention(
     mt inspect attention --model runs/base "Das Haus ist alt."
     mt inspect attention --model runs/base "Guten Morgen!" -o map.svg
     mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
+    mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
-    from mt.decoding.attention import read_attention
+    from mt.decoding.attention import KINDS, read_attention
     from mt.errors import ConfigError
-    from mt.evaluation.attention_map import as_text, check_picture, chosen, save_picture
+    from mt.evaluation.attention_map import (
+        PAGE_FORMAT,
+        as_text,
+        check_picture,
+        chosen,
+        save_picture,
+    )
+    from mt.evaluation.attention_page import save_attention_page
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
@@ -145,11 +235,201 @@ def attention(
     elif view != "map":
         raise ConfigError(f"--view {view}: is a picture; name its file with -o")
     device = choose_device("cpu", "fp32")
-    found = read_attention(load_model(model), device, sentence, target, kind, pieces)
+    loaded = load_model(model)
+    found = read_attention(loaded, device, sentence, target, kind, pieces)
     if output is None:
         weights, title = chosen(found.weights, layer, head)
         print_result(as_text(weights, found.rows, found.columns))
         say(f"{kind} attention, {title}")
         return
+    if output.suffix.lower() == PAGE_FORMAT:
+        chosen(found.weights, layer, head)  # raises for what the model does not have
+        kinds = {}
+        for name in KINDS:
+            one = read_attention(loaded, device, sentence, target, name, pieces)
+            kinds[name] = (one.weights, one.rows, one.columns)
+        save_attention_page(
+            output, kinds, kind=kind, layer=layer, head=head, view=view, title=sentence
+        )
+        say(f"{output}: written")
+        return
     note = save_picture(output, view, found.weights, found.rows, found.columns, layer, head)
     say(f"{output}: {note or 'written'}")
+
+
+@app.command("positions", cls=PanelCommand)
+def positions(
+    config: OptionalConfigName = None,
+    model: OptionalModel = None,
+    settings: Settings = None,
+    side: Annotated[
+        str,
+        typer.Option(
+            "--side",
+            metavar="NAME",
+            help="src or tgt, where the positions are learned",
+            rich_help_panel=INPUT,
+        ),
+    ] = "src",
+    count: Annotated[
+        int,
+        typer.Option(
+            "--positions",
+            min=2,
+            metavar="N",
+            help="how many positions to show, from the first on",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 100,
+    output: PictureOutput = None,
+) -> None:
+    """Show position embeddings and how alike they are.
+
+    As text, the cosine of positions at some distances. The picture has the matrix, a row for each
+    position, and the cosine of every two positions.
+
+    \b
+    mt inspect positions --config base.yaml
+    mt inspect positions --config base.yaml -o positions.svg
+    mt inspect positions --model runs/base --side tgt -o positions.png
+    """
+    from mt.errors import ConfigError
+    from mt.evaluation.pictures import check_format
+    from mt.evaluation.position_map import as_text, position_table, save_picture
+
+    _one_of(config, model, settings)
+    if side not in ("src", "tgt"):
+        raise ConfigError(f"--side: must be src or tgt, found {side!r}")
+    if output is not None:
+        check_format(output)
+    if model is not None:
+        from mt.model.checkpoint import load_model
+
+        loaded = load_model(model)
+        table, title = position_table(loaded.config.model, count, loaded.model, side)
+    else:
+        from mt.config.load import load_config
+
+        assert config is not None
+        table, title = position_table(load_config(config, settings or []).config.model, count)
+    if output is None:
+        print_result(as_text(table))
+        say(title)
+        return
+    note = save_picture(output, table, title, is_interleaved=title.startswith("sinusoidal"))
+    say(f"{output}: {note or 'written'}")
+
+
+@app.command("tokens", cls=PanelCommand)
+def tokens(
+    model: TokenizerModel,
+    sentence: Annotated[
+        str | None,
+        typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", metavar="TEXT", help="target sentence", rich_help_panel=INPUT),
+    ] = None,
+    src: Annotated[
+        str | None,
+        typer.Option(
+            "--src",
+            metavar="FILE",
+            help="source lines, plain or .gz; - is stdin",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    tgt: Annotated[
+        str | None,
+        typer.Option("--tgt", metavar="FILE", help="target lines", rich_help_panel=INPUT),
+    ] = None,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines",
+            min=0,
+            metavar="N",
+            help="lines to show token by token; counts are of all",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = 5,
+) -> None:
+    """Show how lines are split: tokens with ids, then counts.
+
+    Characters that are spelled in bytes, and what is unknown, are named below a line.
+
+    \b
+    mt inspect tokens --model runs/base "Guten Morgen!" --target "Good morning!"
+    mt inspect tokens --model runs/base --src train.de --tgt train.en --lines 0
+    mt inspect tokens --model mine.model --src train.de
+    """
+    from mt.decoding.streaming import read_input
+    from mt.decoding.token_listing import list_tokens
+    from mt.decoding.tokenize_file import open_tokenizer
+    from mt.errors import ConfigError
+
+    given = {"source": (sentence, src), "target": (target, tgt)}
+    if all(text is None and file is None for text, file in given.values()):
+        raise ConfigError("tokens: no text to split; give a sentence, --target, --src or --tgt")
+    texts: dict[str, Iterable[str]] = {}
+    for side, (text, file) in given.items():
+        if text is not None and file is not None:
+            raise ConfigError(f"tokens: a {side} sentence and a {side} file; give one of the two")
+        if text is not None:
+            texts[side] = [text]
+        elif file is not None:
+            texts[side] = read_input(file)
+    if src == tgt == "-":
+        raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
+    for line in list_tokens(open_tokenizer(model), texts, lines):
+        print_result(line)
+
+
+@app.command("lr", cls=PanelCommand)
+def lr(
+    config: Annotated[
+        list[str],
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="NAME",
+            help="config file, or the name of a shipped config; several are compared",
+            autocompletion=config_names,
+            rich_help_panel=CONFIG,
+        ),
+    ],
+    settings: Settings = None,
+    output: PictureOutput = None,
+) -> None:
+    """Show the learning rate over a training, as a table and a picture.
+
+    \b
+    mt inspect lr --config base.yaml
+    mt inspect lr --config base.yaml --config vaswani2017.yaml -o lr.svg
+    mt inspect lr --config tiny.yaml --set optim.schedule=constant
+    """
+    from mt.config.load import load_config
+    from mt.errors import ConfigError
+    from mt.evaluation.pictures import check_format
+    from mt.training.schedule import save_schedule, schedule_table
+
+    if output is not None:
+        check_format(output)
+    if len(set(config)) < len(config):
+        raise ConfigError("--config: names the same config twice; give each one once")
+    configs = {name: load_config(name, settings or []).config for name in config}
+    print_result(schedule_table(configs))
+    if output is not None:
+        say(f"{output}: {save_schedule(output, configs) or 'written'}")
+
+
+def _one_of(config: str | None, model: Path | None, settings: list[str] | None) -> None:
+    """Refuse both or neither of --config and --model, and --set with --model."""
+    from mt.errors import ConfigError
+
+    if (config is None) == (model is None):
+        found = "neither" if config is None else "both"
+        raise ConfigError(f"--config, --model: give one of the two, found {found}")
+    if model is not None and settings:
+        raise ConfigError("--set: changes a config; give --config, or leave it out")

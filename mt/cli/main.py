@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mt.cli import config, export, import_, inspect
+from mt.cli import config, export, import_, inspect, tokenizer
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
@@ -47,6 +47,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(import_.app, name="import")
 app.add_typer(export.app, name="export")
 app.add_typer(inspect.app, name="inspect")
+app.add_typer(tokenizer.app, name="tokenizer")
 
 
 def _print_version(wanted: bool) -> None:

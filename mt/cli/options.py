@@ -46,6 +46,16 @@ Model = Annotated[
         rich_help_panel=INPUT,
     ),
 ]
+TokenizerModel = Annotated[
+    Path,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="PATH",
+        help="SentencePiece .model file, run directory, checkpoint or exported model folder",
+        rich_help_panel=INPUT,
+    ),
+]
 Models = Annotated[
     list[Path],
     typer.Option(

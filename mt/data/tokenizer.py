@@ -115,6 +115,15 @@ class Tokenizer:
         """SHA-256 of the bytes of all files, source before target, in hex."""
         return hashlib.sha256(b"".join(self._files)).hexdigest()
 
+    @property
+    def models(self) -> list[bytes]:
+        """The model files: one, or those of source and target."""
+        return list(self._models)
+
+    def processor(self, side: str) -> SentencePieceProcessor:
+        """SentencePiece with the vocabulary of a side, src or tgt; lines are not normalised."""
+        return self._src if side == "src" else self._tgt
+
     def encode_src(self, lines: list[str], threads: int = 1) -> list[list[int]]:
         """Source ids of each line, without bos and eos; an empty list for a blank line."""
         rows: list[list[int]] = self._src.encode(_normalized(lines), num_threads=threads)

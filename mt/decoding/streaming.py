@@ -12,15 +12,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import TYPE_CHECKING, BinaryIO, TextIO
 
 from mt.data.text_files import decode_lines, read_lines
-from mt.decoding.formats import LineFormat
-from mt.decoding.resume import ResumableOutput
-from mt.decoding.tally import Tally
-from mt.decoding.translate import Translator
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
+
+if TYPE_CHECKING:
+    from mt.decoding.formats import LineFormat
+    from mt.decoding.resume import ResumableOutput
+    from mt.decoding.tally import Tally
+    from mt.decoding.translate import Translator
 
 # Values of --errors: invalid UTF-8 is refused, or replaced by U+FFFD.
 ERRORS = ("strict", "replace")

@@ -5,8 +5,6 @@ Shapes: L layers, H heads, T rows (words that look), S columns (words looked at)
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.errors import ConfigError
-from mt.files import write_whole
+from mt.evaluation.pictures import FORMATS, check_format, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     Weights = npt.NDArray[np.floating[Any]]
 
 VIEWS = ("map", "lines", "grid")
-FORMATS = (".svg", ".png")
+PAGE_FORMAT = ".html"
 INK = "#1f4e8c"
 INCHES_A_WORD = 0.42
 # Lines thinner than this share of the weight are left out: they hide the others.
@@ -37,8 +35,7 @@ def check_picture(view: str, output: Path) -> None:
     """Raise ConfigError for a view or a kind of file that there is not, before any work is done."""
     if view not in VIEWS:
         raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
-    if output.suffix.lower() not in FORMATS:
-        raise ConfigError(f"-o {output}: must end in {' or '.join(FORMATS)}")
+    check_format(output, (*FORMATS, PAGE_FORMAT))
 
 
 def chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Weights, str]:
@@ -84,29 +81,14 @@ def save_picture(
     Raises ConfigError where the layer or head does not exist, or the file cannot be written.
     """
     check_picture(view, output)
-    import matplotlib as mpl
 
-    # Text stays text in an SVG, a $ is no formula, and the same weights give the same bytes.
-    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "mt", "text.parse_math": False}
-    with mpl.rc_context(style | {"font.size": 9.0}), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    def draw() -> Figure:
         if view == "grid":
-            figure = _grid(weights, rows, columns)
-        else:
-            one, title = chosen(weights, layer, head)
-            figure = (_map if view == "map" else _lines)(one, rows, columns, title)
-        file = io.BytesIO()
-        kind = output.suffix.lower().removeprefix(".")
-        metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
-    try:
-        write_whole(output, file.getvalue())
-    except OSError as error:
-        raise ConfigError(f"-o {output}: cannot be written: {error.strerror}") from error
-    missing = any("missing from" in str(warning.message) for warning in caught)
-    if missing and kind == "png":
-        return "the font lacks some of the characters; an .svg leaves the font to the viewer"
-    return ""
+            return _grid(weights, rows, columns)
+        one, title = chosen(weights, layer, head)
+        return (_map if view == "map" else _lines)(one, rows, columns, title)
+
+    return save_figure(output, draw)
 
 
 def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:

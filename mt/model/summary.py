@@ -8,14 +8,12 @@ embeddings and the output matrix, tied or not. Biases of projections and layer n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from mt.model.checkpoint import load_model
 from mt.model.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -120,18 +118,6 @@ def summarise(
     )
 
 
-def summarise_folder(path: Path) -> Summary:
-    """List the parameters of a run directory, checkpoint or exported model folder.
-
-    Raises CheckpointError if there is no intact model at `path`.
-    """
-    loaded = load_model(path)
-    tokenizer = loaded.tokenizer
-    return summarise(
-        loaded.config.model, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size, tokenizer.joint
-    )
-
-
 def _place(name: str) -> tuple[str, str]:
     """Split a name into block and rest: encoder.0.attention.x -> encoder.0, attention.x."""
     top, *rest = name.split(".")
@@ -184,6 +170,37 @@ def _closed_form(
     if config.output_bias:
         terms.append(Term("output bias", "V" if joint else "V_tgt", tgt_vocab_size))
     return tuple(terms)
+
+
+def summary_as_json(summary: Summary) -> dict[str, Any]:
+    """Parameters by block, each with its shapes, and the closed form of their total."""
+    blocks = [
+        {
+            "name": block.name,
+            "parameters": block.count,
+            "matrices": [
+                {
+                    "name": matrix.name,
+                    "shape": list(matrix.shape),
+                    "parameters": matrix.count,
+                    "tied_to": matrix.tied_to,
+                }
+                for matrix in block.matrices
+            ],
+        }
+        for block in summary.blocks
+    ]
+    return {
+        "vocabulary": {
+            "source": summary.src_vocab_size,
+            "target": summary.tgt_vocab_size,
+            "joint": summary.joint,
+        },
+        "parameters": summary.total,
+        "matrices_per_head": summary.matrices,
+        "blocks": blocks,
+        "closed_form": [asdict(term) for term in summary.terms],
+    }
 
 
 def format_summary(summary: Summary) -> str:

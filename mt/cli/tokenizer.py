@@ -1,0 +1,217 @@
+"""`mt tokenizer`: SentencePiece alone: learn a vocabulary, encode and decode text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mt.cli.console import say
+from mt.cli.help import INPUT, OUTPUT, PanelCommand
+from mt.cli.options import OptionalConfigName, Output, Settings, TokenizerModel
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Learn a vocabulary; split text into its tokens and join them.",
+    rich_markup_mode=None,
+)
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin", rich_help_panel=INPUT),
+]
+Side = Annotated[
+    str | None,
+    typer.Option(
+        "--side",
+        metavar="NAME",
+        help="src or tgt: which vocabulary, where source and target have their own",
+        rich_help_panel=INPUT,
+    ),
+]
+Errors = Annotated[
+    str,
+    typer.Option(
+        "--errors",
+        metavar="HOW",
+        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
+        rich_help_panel=INPUT,
+    ),
+]
+LEARNING = "Vocabulary (of the config if not given)"
+
+
+@app.command("train", cls=PanelCommand)
+def train(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="new .model file to write",
+            rich_help_panel=OUTPUT,
+        ),
+    ],
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILE...",
+            help="text files, plain or .gz; - is stdin; data.train of --config if not given",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            "--vocab-size",
+            metavar="N",
+            help="tokens, 4 special ones included",
+            show_default="32000",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(
+            "--type",
+            metavar="NAME",
+            help="algorithm: bpe or unigram",
+            show_default="bpe",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    character_coverage: Annotated[
+        float | None,
+        typer.Option(
+            "--character-coverage",
+            metavar="SHARE",
+            help="share of the text whose characters get a token, 0.98 to 1",
+            show_default="0.99999, or 1 without byte fallback",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    user_defined_symbols: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user-defined-symbols",
+            metavar="TEXT,...",
+            help="texts that are always one token; repeatable",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    split_digits: Annotated[
+        bool | None,
+        typer.Option(
+            "--split-digits/--no-split-digits",
+            help="make each digit a token",
+            show_default="on",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    byte_fallback: Annotated[
+        bool | None,
+        typer.Option(
+            "--byte-fallback/--no-byte-fallback",
+            help="encode unknown characters as bytes",
+            show_default="on",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    sample_lines: Annotated[
+        int | None,
+        typer.Option(
+            "--sample-lines",
+            metavar="N",
+            help="learn from N lines drawn at random",
+            show_default="2000000",
+            rich_help_panel=LEARNING,
+        ),
+    ] = None,
+    config: OptionalConfigName = None,
+    settings: Settings = None,
+) -> None:
+    """Learn a SentencePiece vocabulary, as mt train does, from text files or a config's data.
+
+    Of two vocabularies (tokenizer.joint: false), NAME.model becomes NAME.src.model and
+    NAME.tgt.model.
+
+    \b
+    mt tokenizer train train.de train.en --vocab-size 8000 -o mine.model
+    mt tokenizer train --config tiny.yaml -o tiny.model
+    mt train --config tiny.yaml --set tokenizer.model=mine.model
+    """
+    import json
+
+    from mt.config.load import config_from_mapping, load_config
+    from mt.decoding.tokenize_file import train_file
+    from mt.errors import ConfigError
+
+    if config is None and not files:
+        raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
+    if config is None and settings:
+        raise ConfigError("--set: changes a config; give --config, or leave it out")
+    symbols = [text for group in user_defined_symbols or [] for text in group.split(",") if text]
+    options = {
+        "vocab_size": vocab_size,
+        "type": kind,
+        "character_coverage": character_coverage,
+        "user_defined_symbols": symbols or None,
+        "split_digits": split_digits,
+        "byte_fallback": byte_fallback,
+        "sample_lines": sample_lines,
+    }
+    given = {key: value for key, value in options.items() if value is not None}
+    if config is None:
+        values = config_from_mapping({"tokenizer": given}, "mt tokenizer train")
+    else:  # JSON is YAML, and keeps texts texts
+        sets = [f"tokenizer.{key}={json.dumps(value)}" for key, value in given.items()]
+        values = load_config(config, [*(settings or []), *sets]).config
+    train_file(values, files or [], output, say)
+
+
+@app.command("encode", cls=PanelCommand)
+def encode(
+    model: TokenizerModel,
+    source: Source = "-",
+    side: Side = None,
+    errors: Errors = "strict",
+    ids: Annotated[
+        bool, typer.Option("--ids", help="write ids, not pieces", rich_help_panel=OUTPUT)
+    ] = False,
+    output: Output = "-",
+) -> None:
+    """Split each line into the pieces of a vocabulary, separated by spaces; line for line.
+
+    A piece that begins a word starts with U+2581 (▁); <0xC3> is a byte.
+
+    \b
+    mt tokenizer encode --model runs/base input.de -o pieces.de
+    echo 'Guten Morgen!' | mt tokenizer encode --model mine.model --ids
+    """
+    from mt.decoding.tokenize_file import encode_file
+
+    encode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)
+
+
+@app.command("decode", cls=PanelCommand)
+def decode(
+    model: TokenizerModel,
+    source: Source = "-",
+    side: Side = None,
+    errors: Errors = "strict",
+    ids: Annotated[
+        bool, typer.Option("--ids", help="read ids, not pieces", rich_help_panel=INPUT)
+    ] = False,
+    output: Output = "-",
+) -> None:
+    """Join the pieces of each line to text; line for line. The reverse of mt tokenizer encode.
+
+    \b
+    mt tokenizer decode --model runs/base pieces.de -o text.de
+    mt tokenizer decode --model mine.model --ids ids.txt
+    """
+    from mt.decoding.tokenize_file import decode_file
+
+    decode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)

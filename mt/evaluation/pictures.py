@@ -1,0 +1,55 @@
+"""Pictures as SVG or PNG files: the same data gives the same bytes, and files appear whole."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.errors import ConfigError
+from mt.files import write_whole
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".svg", ".png")
+
+
+def check_format(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
+    """Raise ConfigError for a kind of file that there is not, before any work is done."""
+    if output.suffix.lower() not in formats:
+        *others, last = formats
+        raise ConfigError(f"-o {output}: must end in {', '.join(others)} or {last}")
+
+
+def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
+    """Write the figure that `draw` makes; return a warning about the font, or "".
+
+    Raises ConfigError where the file cannot be written.
+    """
+    import matplotlib as mpl
+
+    # Text stays text in an SVG, and a $ is no formula.
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "mt", "text.parse_math": False}
+    with mpl.rc_context(style | {"font.size": 9.0}), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure = draw()
+        file = io.BytesIO()
+        kind = output.suffix.lower().removeprefix(".")
+        metadata = {"Date": None} if kind == "svg" else {}
+        figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+    save_page(output, file.getvalue())
+    missing = any("missing from" in str(warning.message) for warning in caught)
+    if missing and kind == "png":
+        return "the font lacks some of the characters; an .svg leaves the font to the viewer"
+    return ""
+
+
+def save_page(output: Path, content: bytes | str) -> None:
+    """Write a finished file. Raises ConfigError where it cannot be written."""
+    try:
+        write_whole(output, content)
+    except OSError as error:
+        raise ConfigError(f"-o {output}: cannot be written: {error.strerror}") from error
