@@ -113,7 +113,7 @@ def test_with_two_vocabularies_the_side_must_be_given(
     mt("tokenizer", "train", "-c", tiny_config, *settings, "-o", tmp_path / "tokenizer.model")
     encode = ("tokenizer", "encode", "--model", tmp_path)
     assert refused(mt(*encode, stdin=b"eins\n")) == (
-        "--side: must be src or tgt, as source and target have vocabularies of their own"
+        "--side: must be src or tgt, as source and target have SentencePiece models of their own"
     )
     source, target = (mt(*encode, "--side", side, stdin=b"eins\n").lines for side in ("src", "tgt"))
     assert source != target

@@ -123,9 +123,14 @@ class PieceVocabulary:
                 return [code + end], rest
         return [], line
 
-    def decode(self, rows: list[list[int]]) -> list[str]:
-        """The text of each row of ids."""
-        texts: list[str] = self._model.decode([self.id_to_piece(row) for row in rows])
+    def decode(
+        self, rows: Sequence[Sequence[int]] | Sequence[Sequence[str]], num_threads: int = 1
+    ) -> list[str]:
+        """The text of each row of ids or pieces."""
+        pieces = [
+            [one if isinstance(one, str) else self._pieces[one] for one in row] for row in rows
+        ]
+        texts: list[str] = self._model.decode(pieces, num_threads=num_threads)
         return texts
 
 

@@ -115,12 +115,7 @@ class Tokenizer:
         """SHA-256 of the bytes of all files, source before target, in hex."""
         return hashlib.sha256(b"".join(self._files)).hexdigest()
 
-    @property
-    def models(self) -> list[bytes]:
-        """The model files: one, or those of source and target."""
-        return list(self._models)
-
-    def processor(self, side: str) -> SentencePieceProcessor:
+    def processor(self, side: str) -> SentencePieceProcessor | PieceVocabulary:
         """SentencePiece with the vocabulary of a side, src or tgt; lines are not normalised."""
         return self._src if side == "src" else self._tgt
 

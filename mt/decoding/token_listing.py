@@ -38,7 +38,7 @@ class Side:
         self.words += len(text.split())
         self.tokens += len(ids)
         self.unknown += ids.count(UNK)
-        self.bytes += sum(processor.is_byte(ids)) if ids else 0
+        self.bytes += sum(BYTE.fullmatch(piece) is not None for piece in pieces)
         self.longest = max(self.longest, len(ids))
         self.used.update(ids)
         return list(zip(pieces, ids, strict=True))

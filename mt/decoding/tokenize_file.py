@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
     from mt.config.schema import Config
+    from mt.data.piece_vocabulary import PieceVocabulary
 
 # Lines given to SentencePiece at a time, and seconds that a pipe may keep fewer waiting.
 LINES = 20_000
@@ -94,13 +95,16 @@ def open_tokenizer(path: Path) -> Tokenizer:
     return read_folder(path).tokenizer
 
 
-def processor_of(tokenizer: Tokenizer, side: str | None) -> SentencePieceProcessor:
+def processor_of(
+    tokenizer: Tokenizer, side: str | None
+) -> SentencePieceProcessor | PieceVocabulary:
     """SentencePiece with the vocabulary of a side, which must be given where there are two."""
     if side is not None and side not in SIDES:
         raise ConfigError(f"--side: must be src or tgt, found {side!r}")
-    if side is None and not tokenizer.joint:
+    if side is None and not (tokenizer.joint and tokenizer.has_own_ids):
         raise ConfigError(
-            "--side: must be src or tgt, as source and target have vocabularies of their own"
+            "--side: must be src or tgt, as source and target have SentencePiece models of their "
+            "own"
         )
     return tokenizer.processor(side or "src")
 
