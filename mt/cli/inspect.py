@@ -63,7 +63,7 @@ def model(
             min=1,
             metavar="N",
             help="tokens of a batch for the memory; in decoding, source tokens times beam size",
-            show_default="batch.tokens_per_batch, or 8192 for auto",
+            show_default="batch.tokens_per_batch if a number, else 8192",
             rich_help_panel=COST,
         ),
     ] = None,
@@ -129,7 +129,7 @@ def model(
         summary,
         values,
         length=length,
-        batch_tokens=batch_tokens or (8192 if of_config == "auto" else of_config),
+        batch_tokens=batch_tokens or (of_config if isinstance(of_config, int) else 8192),
         beam_size=beam_size or values.decode.beam_size,
         precision=precision,
     )
