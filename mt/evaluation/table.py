@@ -128,20 +128,18 @@ def _p_value(comparison: Comparison | None) -> str:
 def _legend(systems: dict[str, list[Judged]]) -> str:
     """What the verdicts mean; notes on scores; signatures."""
     baseline, *_ = systems
+    last = list(systems.values())[-1]
     lines = []
-    tests: dict[str, str] = {}  # as text, by test
-    for judged in systems.values():
-        for one in judged:
-            for test, found in one.comparisons.items():
-                fields = dict(part.split(":", 1) for part in found.signature.split("|"))
-                samples = int(fields[test])
-                kind = "resamples" if test == "bs" else "trials"
-                tests[test] = f"{TESTS[test]} ({samples:,} {kind}, seed {fields['seed']})"
-    if tests:
-        lines += [
-            f"better, worse: than {baseline}, p < {LEVEL} by {' and '.join(tests.values())};",
-            "may be chance: this test set cannot tell the two apart.",
-        ]
+    if any(one.comparisons for one in last):
+        lines.append(
+            f"better, worse: than {baseline}, p < {LEVEL} by each test; may be chance: this test "
+            "set cannot tell the two apart"
+        )
+    if intervals := [one.interval for one in last if one.interval]:
+        lines.append(f"95 % interval: bootstrap, {_draws(intervals[0].signature, 'bs')}")
+    for test, title in TESTS.items():
+        if found := [one.comparisons[test] for one in last if test in one.comparisons]:
+            lines.append(f"p ({title.split()[-1]}): {title}, {_draws(found[0].signature, test)}")
     for system, judged in systems.items():
         lines += [
             f"{one.score.name} note: {system}: {one.score.note}" for one in judged if one.score.note
@@ -149,6 +147,13 @@ def _legend(systems: dict[str, list[Judged]]) -> str:
     first = next(iter(systems.values()))
     lines += [f"{one.score.name}|{one.score.signature}" for one in first]
     return "\n".join(lines)
+
+
+def _draws(signature: str, test: str) -> str:
+    """How often was drawn, with which seed, after a signature of sacreBLEU."""
+    fields = dict(part.split(":", 1) for part in signature.split("|"))
+    kind = "resamples" if test == "bs" else "trials"
+    return f"{int(fields[test]):,} {kind}, seed {fields['seed']}"
 
 
 def _slices(evaluation: Evaluation, style: Style) -> list[str]:
