@@ -158,6 +158,8 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "{{ 7 * 7 }}" in page.text
     assert html.count('dir="auto"') > 20
     assert HOSTILE[3] in page.text
+    assert "␀ ␛[31m" in page.text
+    assert "\0" not in html
     assert "cut: 3,001 words, 15,001 characters in all" in page.text
     assert "The last line of metrics.jsonl is incomplete" in page.text
     assert "7 updates were skipped" in page.text

@@ -42,7 +42,7 @@ def report(
         bool,
         typer.Option(
             "--translate",
-            help="translate the test sets of runs that have not kept their outputs",
+            help="translate again what was scored, in runs that have not kept the outputs",
             rich_help_panel=OUTPUT,
         ),
     ] = False,

@@ -13,6 +13,7 @@ from mt.config.schema import Config, named_sources
 from mt.data.corpus import data_root, local_files, read_pairs
 from mt.errors import DataError
 from mt.files import sha256_of
+from mt.report.facts import VALIDATION
 from mt.training.validation import names_of
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def _evaluation_sets(
     A set of which neither is left is not among them.
     """
     kept = {test.name: test.sentences for test in run.tests}
-    sets = [] if data.valid is None else [("validation", data.valid)]
+    sets = [] if data.valid is None else [(VALIDATION, data.valid)]
     sets += zip(names_of(data.test), data.test, strict=True)
     for name, source in sets:
         is_valid = source is data.valid

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     Floats = npt.NDArray[np.float64]
+    # (updates, seconds, values) of training and of validation.
+    Lines = tuple[tuple[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
 
 # A curve of more points is cut into this many intervals, of each of which the lowest and the
 # highest point are drawn.
@@ -46,6 +48,16 @@ FIGURES = (
     Figure("Waiting for data", "% of the time", train="waiting", scale=100.0, from_zero=True),
 )
 CHRF = Figure("chrF2", "validation set", valid="chrf")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The x axis of a picture: column 0 of `Lines`, updates, or 1, seconds, divided by `size`."""
+
+    unit: str
+    column: int
+    end: float
+    size: float
 
 
 @dataclass(frozen=True)
@@ -79,8 +91,16 @@ def draw_curves(runs: Sequence[Run]) -> Curves:
             f"Of {most:,} logged points each curve shows the lowest and the highest in each of "
             f"{INTERVALS} equal intervals, so that no spike is lost."
         )
+    lines = {figure: [_line(figure, run) for run in runs] for figure in figures}
+    # The same in all pictures: the last update of all runs, and the longest time.
+    ends = [
+        max((part[axis][-1] for of_figure in lines.values() for both in of_figure for part in both
+             if len(part[axis])), default=0.0)
+        for axis in (0, 1)
+    ]  # fmt: skip
     with page_style():
-        return Curves([_picture(figure, runs) for figure in figures], thinned)
+        pictures = [_picture(figure, runs, lines[figure], ends) for figure in figures]
+    return Curves(pictures, thinned)
 
 
 def thin(x: Floats, y: Floats, intervals: int = INTERVALS) -> tuple[Floats, Floats]:
@@ -107,23 +127,19 @@ def thin(x: Floats, y: Floats, intervals: int = INTERVALS) -> tuple[Floats, Floa
     return x[rows], y[rows]
 
 
-def _picture(figure: Figure, runs: Sequence[Run]) -> Picture:
-    lines = [_line(figure, run) for run in runs]
-    empty = not any(np.isfinite(y).any() for both in lines for _, _, y in both)
-    longest = max((float(s[-1]) for both in lines for _, s, _ in both if len(s)), default=0.0)
-    size, unit = next((one for one in UNITS if longest >= 2 * one[0]), UNITS[-1])
-    svgs = (
-        ("", "")
-        if empty
-        else (
-            _draw(figure, runs, lines, "updates", 0, 1.0),
-            _draw(figure, runs, lines, unit, 1, size),
-        )
-    )
-    return Picture(figure.title, figure.unit, *svgs, empty)
+def _picture(
+    figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], ends: Sequence[float]
+) -> Picture:
+    """Draw a figure over updates and over time, up to `ends`."""
+    if not any(np.isfinite(y).any() for both in lines for _, _, y in both):
+        return Picture(figure.title, figure.unit, "", "", empty=True)
+    size, unit = next((one for one in UNITS if ends[1] >= 2 * one[0]), UNITS[-1])
+    by_updates = _draw(figure, runs, lines, Axis("updates", 0, ends[0], 1.0))
+    by_time = _draw(figure, runs, lines, Axis(unit, 1, ends[1], size))
+    return Picture(figure.title, figure.unit, by_updates, by_time, empty=False)
 
 
-def _line(figure: Figure, run: Run) -> tuple[tuple[Floats, Floats, Floats], ...]:
+def _line(figure: Figure, run: Run) -> Lines:
     """(updates, seconds, values) of training and of validation; empty arrays for neither."""
     nothing: Floats = np.empty(0)
     train = valid = (nothing, nothing, nothing)
@@ -151,15 +167,8 @@ def _ascending(line: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats, Flo
     return step, np.maximum.accumulate(seconds), np.where(np.isfinite(values), values, math.nan)
 
 
-def _draw(
-    figure: Figure,
-    runs: Sequence[Run],
-    lines: Sequence[tuple[tuple[Floats, Floats, Floats], ...]],
-    unit: str,
-    axis: int,
-    size: float,
-) -> str:
-    """Draw over updates (`axis` 0) or time (1); x is divided by `size`."""
+def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> str:
+    """Draw a figure of all runs over one axis."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -170,46 +179,45 @@ def _draw(
         colour = series_colour(index)
         if len(train[2]):
             faded = 0.5 if figure.valid else 1.0
-            _plot(axes, train[axis] / size, train[2], color=colour, alpha=faded)
+            # A point between gaps has no line to it.
+            has_gaps = len(train[2]) <= INTERVALS and not np.isfinite(train[2][1:]).all()
+            style = {"alpha": faded, "marker": "." if has_gaps or len(train[2]) == 1 else ""}
+            _plot(axes, train[x.column] / x.size, train[2], color=colour, **style)
         if len(valid[2]):
             marker = "o" if len(valid[2]) <= 40 else ""
-            _plot(axes, valid[axis] / size, valid[2], color=colour, marker=marker, markersize=3.5)
+            _plot(
+                axes, valid[x.column] / x.size, valid[2], color=colour, marker=marker, markersize=3
+            )
     if figure.title == "Loss":
-        _mark_rollbacks(axes, runs, lines, axis, size)
-    axes.margins(x=0.02)
+        _mark_rollbacks(axes, runs, lines, x)
+    axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
     if figure.from_zero:
         axes.set_ylim(bottom=0)
-    axes.set_xlabel(unit)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=axis == 0))
+    axes.set_xlabel(x.unit)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=x.column == 0))
     axes.yaxis.set_major_locator(MaxNLocator(5))
-    if axis == 0:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _short(x)))
+    if x.column == 0:
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
     if figure.train == "lr":
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.2g}"))
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
-    what = f"{figure.title} over {unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
+    what = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
     return inline_svg(canvas, what)
 
 
 def _plot(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:
-    axes.plot(*thin(x, y), **style)
+    axes.plot(*thin(x, y), markersize=3.0, **style)
 
 
-def _mark_rollbacks(
-    axes: Axes,
-    runs: Sequence[Run],
-    lines: Sequence[tuple[tuple[Floats, Floats, Floats], ...]],
-    axis: int,
-    size: float,
-) -> None:
+def _mark_rollbacks(axes: Axes, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> None:
     """A dotted line at each update that training returned to."""
     for run, (train, _) in zip(runs, lines, strict=True):
         for line in run.metrics.rollbacks:
-            x = float(line["step"])
-            if axis == 1:
-                x = float(np.interp(x, train[0], train[1])) if len(train[0]) else 0.0
-            axes.axvline(x / size, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
+            place = float(line["step"])
+            if x.column == 1:
+                place = float(np.interp(place, train[0], train[1])) if len(train[0]) else 0.0
+            axes.axvline(place / x.size, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
 
 
 def _short(value: float) -> str:

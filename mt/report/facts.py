@@ -32,6 +32,13 @@ FIGURES = (
 LOG_BYTES = 4_000_000
 # Sentences read of a file of outputs.
 MAX_SENTENCES = 50_000
+# The name of the validation set among the sets that are scored.
+VALIDATION = "validation"
+NOT_KEPT = (
+    "The outputs behind the scores were not kept, as in runs of version 0.1.0: there are no "
+    "confidence intervals, scores by length or sentences. --translate makes them again with the "
+    "best checkpoint."
+)
 
 
 @dataclass(frozen=True)
@@ -300,7 +307,7 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> T
         step = max(known, key=lambda s: (sign * _finite(number(lines[s], metric)), s))
         paths = []
     line = lines[step]
-    score = TestScore("validation", step, number(line, "bleu"), str(line.get("signature", "")))
+    score = TestScore(VALIDATION, step, number(line, "bleu"), str(line.get("signature", "")))
     if paths:
         score.sentences = read_outputs(paths[-1])
     return score
@@ -343,9 +350,6 @@ def _remark_what_is_missing(run: Run) -> None:
     """Say why parts of the page are missing."""
     if not run.metrics.valid:
         run.remarks.append("There is no validation yet, or the run has no validation set.")
-    if run.tests and not all(test.sentences for test in run.tests):
-        run.remarks.append(
-            "The outputs of the test sets were not kept, as in runs of version 0.1.0: there are no "
-            "confidence intervals, scores by length or sentences of them. --translate makes them "
-            "again with the best checkpoint."
-        )
+    scored = run.tests or ([run.valid] if run.valid else [])
+    if not all(one.sentences for one in scored):
+        run.remarks.append(NOT_KEPT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from markupsafe import Markup
 
 from mt.report.corpora import Corpora, read_corpora
 from mt.report.curves import draw_curves
-from mt.report.facts import Run, labels_of, read_run
+from mt.report.facts import VALIDATION, Run, labels_of, read_run
 from mt.report.provenance import (
     Difference,
     Status,
@@ -29,10 +30,12 @@ from mt.report.provenance import (
 from mt.report.scores import ScoredSet, compare, score_run
 from mt.report.sentences import Progress, Sentences, add_attention, choose_sentences, progress
 from mt.report.svg import N_SERIES
-from mt.report.translations import translate_tests
+from mt.report.translations import translate_again
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
+# Control characters of a text, which HTML forbids, become the signs for them: ␀, ␛.
+CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Chapter:
     typed: str
     again: str
     notable: list[str]
+    speed: int | None  # target tokens per second, the median
 
 
 def make_page(
@@ -72,7 +76,7 @@ def make_page(
     ]
     if translate:
         for run in runs:
-            translate_tests(run, say)
+            translate_again(run, say)
     chapters = [_chapter(run, n_sentences, say) for run in runs]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
@@ -83,6 +87,7 @@ def make_page(
     )
     environment.filters["safe_svg"] = Markup
     environment.filters["duration"] = duration
+    environment.filters["count_of"] = _count
     style = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
     page = environment.get_template(TEMPLATE).render(
         chapters=chapters,
@@ -94,7 +99,7 @@ def make_page(
         made=f"{page_time():%Y-%m-%d %H:%M}",
     )
     # Half of a surrogate pair cannot be written as UTF-8.
-    return page.encode("utf-8", "replace").decode("utf-8")
+    return page.translate(CONTROLS).encode("utf-8", "replace").decode("utf-8")
 
 
 def _chapter(run: Run, n_sentences: int, say: Callable[[str], None]) -> Chapter:
@@ -116,24 +121,22 @@ def _chapter(run: Run, n_sentences: int, say: Callable[[str], None]) -> Chapter:
         typed=typed,
         again=again,
         notable=notable_lines(run),
+        speed=_speed(run),
     )
 
 
 def _tiles(run: Run, scores: Sequence[ScoredSet]) -> list[tuple[str, str, str]]:
     """The few figures at the top of the page."""
     tiles = []
-    tests = [one for one in scores if one.name != "validation"]
-    for one in [*tests[:2], *[one for one in scores if one.name == "validation"]]:
+    tests = [one for one in scores if one.name != VALIDATION]
+    for one in [*tests[:2], *[one for one in scores if one.name == VALIDATION]]:
         remark = f"update {one.step:,}"
         if one.bleu.interval is not None:
-            remark = f"± {one.bleu.interval.half_width:.2f} (95 %), {remark}"
-        name = (
-            "BLEU, best validation" if one.name == "validation" else f"BLEU, {Path(one.name).name}"
-        )
+            remark = f"± {one.bleu.interval.half_width:.2f} · {remark}"
+        name = "BLEU, best validation" if one.name == VALIDATION else f"BLEU, {Path(one.name).name}"
         tiles.append((name, f"{one.bleu.value:.2f}", remark))
-    speeds = [value for value in run.metrics.train["tokens_per_second"] if value == value]
-    if speeds:
-        tiles.append(("speed", f"{statistics.median(speeds):,.0f}", "target tokens/s, median"))
+    if (speed := _speed(run)) is not None:
+        tiles.append(("speed", f"{speed:,}", "target tokens/s, median"))
     if run.metrics.seconds:
         tiles.append(("training time", duration(run.metrics.seconds), "validation included"))
     parameters: Any = run.manifest.get("parameters")
@@ -143,6 +146,16 @@ def _tiles(run: Run, scores: Sequence[ScoredSet]) -> list[tuple[str, str, str]]:
     if isinstance(pairs, int):
         tiles.append(("sentence pairs", _large(pairs), f"{pairs:,} kept for training"))
     return tiles
+
+
+def _speed(run: Run) -> int | None:
+    speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
+    return round(statistics.median(speeds)) if speeds else None
+
+
+def _count(value: Any) -> str:
+    """A whole number for a table; a dash for anything else."""
+    return f"{value:,}" if isinstance(value, int) else "–"
 
 
 def _large(count: int) -> str:

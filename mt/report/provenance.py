@@ -32,6 +32,8 @@ NOTABLE = re.compile(
     r"|stopped by|note: |non-finite"
 )
 MAX_NOTABLE = 40
+# Characters of a command that stands in one line.
+WIDTH = 100
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,27 @@ def commands_of(run: Run) -> tuple[str, str]:
         processes = run.manifest.get("processes", 1)
         if isinstance(processes, int) and processes > 1:
             words = ["torchrun", f"--nproc-per-node={processes}", "-m", "mt"]
-        typed = shlex.join([*words, *arguments])
+        typed = _wrapped([*words, *arguments])
         cwd = run.manifest.get("cwd")
         if isinstance(cwd, str):
             typed = f"cd {shlex.quote(cwd)}\n{typed}"
     config = run.folder / "config.yaml"
     again = shlex.join(["mt", "train", "--config", str(config), "--run-dir", "runs/again"])
     return typed, again if config.is_file() else ""
+
+
+def _wrapped(words: Sequence[str]) -> str:
+    """A shell command; a long one has a line for each option."""
+    text = shlex.join(words)
+    if len(text) <= WIDTH:
+        return text
+    lines: list[str] = []
+    for word in map(shlex.quote, words):
+        if not lines or (word.startswith("-") and len(lines[-1].split()) > 1):
+            lines.append(word)
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n    ".join(lines)
 
 
 def status_of(run: Run, now: datetime) -> Status:
@@ -165,7 +181,10 @@ def status_of(run: Run, now: datetime) -> Status:
     records = run.metrics.train["seconds"]
     interval = records[-1] / len(records) if len(records) else 0.0
     if age < max(SILENT, 3 * interval):
-        return Status("running", f"{done}, last log line {_ago(age)}", True)
+        left = ""
+        if 0 < step < most and run.metrics.seconds:
+            left = f", about {duration(run.metrics.seconds * (most - step) / step)} left"
+        return Status("running", f"{done}{left}, last log line {_ago(age)}", True)
     return Status("not finished", f"{done}; last log line {_ago(age)}", False)
 
 

@@ -6,7 +6,9 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from mt.data.corpus import data_root, local_files
 from mt.errors import MtError
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.metrics import score_corpus
@@ -18,7 +20,8 @@ from mt.evaluation.significance import (
     paired_test,
 )
 from mt.evaluation.slices import by_length, score_slices
-from mt.report.facts import Run, Sentence, TestScore
+from mt.report.facts import VALIDATION, Run, Sentence, TestScore
+from mt.training.validation import names_of
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -123,20 +126,46 @@ def _score(test: TestScore) -> ScoredSet:
 def compare(runs: Sequence[Run], scores: Sequence[Sequence[ScoredSet]]) -> list[Compared]:
     """Compare the runs on every set that two of them have been scored on.
 
-    The paired bootstrap needs the outputs of both; without, the scores stand side by side.
+    Sets of the same name but another text are different ones. The paired bootstrap needs the
+    outputs of both runs; without, the scores stand side by side.
     """
-    names = list(dict.fromkeys(one.name for of_run in scores for one in of_run))
-    found = []
-    for name in names:
-        having = [
-            (index, one)
-            for index, of_run in enumerate(scores)
-            for one in of_run
-            if one.name == name
-        ]
-        if len(having) > 1:
-            found.append(_compare(name, runs, having))
-    return found
+    groups: list[list[tuple[int, ScoredSet]]] = []
+    for index, of_run in enumerate(scores):
+        for one in of_run:
+            for group in groups:
+                other, first = group[0]
+                if one.name == first.name and not _differ(runs[other], runs[index], one.name):
+                    group.append((index, one))
+                    break
+            else:
+                groups.append([(index, one)])
+    return [_compare(group[0][1].name, runs, group) for group in groups if len(group) > 1]
+
+
+def _differ(a: Run, b: Run, name: str) -> bool:
+    """Whether the sets of this name are known to be different texts."""
+    texts = _parallel(_sentences(a, name)), _parallel(_sentences(b, name))
+    if all(texts):
+        return texts[0] != texts[1]
+    digests = _digests(a, name), _digests(b, name)
+    return all(digests) and digests[0] != digests[1]
+
+
+def _digests(run: Run, name: str) -> list[str]:
+    """The recorded SHA-256 of the files of a set; empty if they are not known."""
+    if run.config is None:
+        return []
+    data = run.config.data
+    sources = dict(zip(names_of(data.test), data.test, strict=True))
+    if data.valid is not None:
+        sources[VALIDATION] = data.valid
+    facts: dict[str, Any] = {}
+    for key in ("data", "test_data"):
+        if isinstance(run.manifest.get(key), dict):
+            facts |= run.manifest[key]
+    files = local_files(sources[name], data_root(data)) if name in sources else []
+    found = [facts[str(path)].get("sha256") for path in files if str(path) in facts]
+    return [str(digest) for digest in found if digest]
 
 
 def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]) -> Compared:
@@ -145,7 +174,9 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
     rows = [Row(first, runs[first].label, baseline.bleu)]
     texts = _parallel(sentences[first])
     same = [index for index, _ in others if texts and _parallel(sentences[index]) == texts]
-    why = "no test: the outputs of these runs on this set are not kept, or its text differs"
+    why = (
+        "no test: the outputs of these runs on this set are not kept; --translate makes them again"
+    )
     results = {}
     if same and len(sentences[first]) <= MAX_RESAMPLED:
         systems = {f"{index}": [one.output for one in sentences[index]] for index in (first, *same)}

@@ -227,15 +227,15 @@ def add_attention(run: Run, sentences: Sentences, say: Callable[[str], None]) ->
     try:
         loaded = load_model(run.folder)
     except MtError as error:
-        return f"Attention is not shown: {error}"
+        return f"Attention is not shown: {str(error).removeprefix('--model ')}"
     n_shown = sum(len(group.sentences) for group in sentences.groups)
     say(f"{run.label}: attention of {n_shown} sentences")
     for group in sentences.groups:
         group.sentences = [_with_attention(loaded, shown) for shown in group.sentences]
     return (
         f"Attention: the best checkpoint read these {n_shown} sentences with their outputs once "
-        "more. Each row is a target word, and the darker a cell, the more it attends to the source "
-        "word of the column."
+        "more. Each row is a target word; the stronger the colour of a cell, the more it attends "
+        "to the source word of the column."
     )
 
 

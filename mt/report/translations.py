@@ -2,48 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from mt.data.corpus import data_root, read_pairs
 from mt.errors import MtError
-from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.report.corpora import located
-from mt.report.facts import Run, Sentence, TestScore
+from mt.report.facts import NOT_KEPT, VALIDATION, Run, Sentence
 from mt.training.validation import names_of
 
 
-def translate_tests(run: Run, say: Callable[[str], None]) -> None:
-    """Fill in the sentences of the run's test sets, and of its validation set without any.
+def translate_again(run: Run, say: Callable[[str], None]) -> None:
+    """Fill in the sentences behind the run's scores: of its test sets and its best validation.
 
-    Nothing is written into the run. What cannot be translated becomes a remark.
+    A test set that the training has not scored yet is left alone. Nothing is written into the run;
+    what cannot be translated becomes a remark.
     """
-    from mt.decoding.translate import load_translator
-
     if run.config is None:
         return
     data = located(run.config, run.manifest)
-    known = {test.name: test for test in run.tests}
-    for name, source in zip(names_of(data.test), data.test, strict=True):
-        test = known.get(name)
-        if test is not None and test.sentences:
+    sources = dict(zip(names_of(data.test), data.test, strict=True))
+    if data.valid is not None:
+        sources[VALIDATION] = data.valid
+    for scored in [*run.tests, *([run.valid] if run.valid else [])]:
+        if scored.sentences or scored.name not in sources:
             continue
         try:
-            pairs = list(read_pairs(source, data_root(data), name))
-            say(f"{run.label}: translating {len(pairs):,} lines of {name}")
-            with load_translator([run.folder], {}, device="auto", say=say) as translator:
-                translations = list(translator.translate([src for src, _ in pairs]))
+            pairs = list(read_pairs(sources[scored.name], data_root(data), scored.name))
+            say(f"{run.label}: translating {len(pairs):,} lines of {scored.name}")
+            scored.sentences = _translate(run, pairs, say)
         except MtError as error:
-            run.remarks.append(f"{name} was not translated: {str(error).splitlines()[0]}")
+            reason = str(error).splitlines()[0]
+            run.remarks.append(f"{scored.name} was not translated: {reason}")
             continue
-        if test is None:
-            tokenize = choose_tokenizer(run.config.data.tgt_lang, run.config.train.bleu_tokenize)
-            test = TestScore(name, run.metrics.last_step, float("nan"), f"tok:{tokenize}")
-            run.tests.append(test)
-        test.sentences = [
+        run.remarks.append(
+            f"{scored.name} was translated for this page with the best checkpoint, not by the "
+            "training."
+        )
+    if not any(one for one in run.tests if not one.sentences):
+        run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
+
+
+def _translate(
+    run: Run, pairs: Sequence[tuple[str, str]], say: Callable[[str], None]
+) -> list[Sentence]:
+    from mt.decoding.translate import load_translator
+
+    with load_translator([run.folder], {}, say=say) as translator:
+        translations = translator.translate([src for src, _ in pairs])
+        return [
             Sentence(src, ref, one.texts[0], sum(one.scores[:1]), one.flags)
             for (src, ref), one in zip(pairs, translations, strict=True)
         ]
-        run.remarks = [remark for remark in run.remarks if "--translate" not in remark]
-        run.remarks.append(
-            f"{name} was translated for this page with the best checkpoint, not by the training."
-        )
