@@ -173,3 +173,18 @@ def test_patterns_name_several_files_that_belong_together(tmp_path: Path) -> Non
     ]
     (fault,) = checked(tmp_path, train=[table("other*.jsonl")]).faults
     assert fault.startswith(f"data.train[0].path: there is no file {tmp_path}/other*.jsonl")
+
+
+def test_the_same_files_by_different_patterns_are_a_warning(tmp_path: Path) -> None:
+    """Files that belong together are compared: of parts 1 and 2 the second is a link to itself."""
+    for side in ("de", "en"):
+        (tmp_path / f"part-1.{side}").write_text(f"{side}\n", encoding="utf-8")
+    (tmp_path / "part-2.de").write_text("ja\n", encoding="utf-8")
+    (tmp_path / "part-2.en").symlink_to(tmp_path / "part-2.de")
+    found = checked(tmp_path, train=[{"src": "part-*.de", "tgt": "part-*.en"}])
+    assert [warning[:40] for warning in found.warnings] == [
+        "data.train[0]: src and tgt are the same "
+    ]
+    (tmp_path / "part-2.en").unlink()
+    (tmp_path / "part-2.en").write_text("yes\n", encoding="utf-8")
+    assert checked(tmp_path, train=[{"src": "part-*.de", "tgt": "part-*.en"}]).warnings == []

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import Browser, find_browser
 from conftest import Mt, refused
 from subwords import made_lines
 
@@ -196,6 +197,33 @@ def test_a_page_holds_all_weights_and_loads_nothing(tmp_path: Path) -> None:
         np.array(data["kinds"]["cross"]["weights"]) / data["scale"], weights, atol=0.0005
     )
     assert data["first"] == {"kind": "cross", "layer": None, "head": 2, "view": "lines"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on PATH")
+def test_the_page_works_in_a_browser(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """No error, no request, nothing wider than the window; pointing at a weight shows it."""
+    output = tmp_path / "map.html"
+    sentence = "eins zwei drei vier fünf sechs sieben acht neun " * 2
+    with Browser() as browser:
+        for view in ("map", "lines", "grid"):
+            attention = ("inspect", "attention", "--model", tiny_run, sentence)
+            assert mt(*attention, "--view", view, "-o", output).code == 0
+            for width in (1280, 390):
+                for scheme in ("light", "dark"):
+                    seen = browser.look(output, width, scheme=scheme)
+                    assert (seen.errors, seen.requests, seen.too_wide) == ([], [], [])
+            weight = browser.evaluate("""
+                document.querySelector("[data-weight]").dispatchEvent(
+                    new MouseEvent("mouseover", {bubbles: true}));
+                document.getElementById("weight").textContent""")
+            assert re.fullmatch(r"\S+ looks at \S+: [\d.]+ %", weight)
+        browser.evaluate("document.querySelector('figure:nth-child(2)').click()")
+        assert browser.evaluate("document.getElementById('head').value") == "2"
+        for kind in ("encoder", "decoder", "cross"):
+            browser.evaluate(f"""kind.value = "{kind}"; kind.dispatchEvent(new Event("change"))""")
+            rows = browser.evaluate("document.querySelectorAll('tbody tr').length")
+            assert rows == browser.evaluate(f"data.kinds.{kind}.rows.length") > 3
 
 
 def test_the_command_writes_a_page_of_all_kinds(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

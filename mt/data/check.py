@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.schema import named_sources
-from mt.data.corpus import aligned_files_faults, data_root, local_files, read_pairs
+from mt.data.corpus import aligned_files, aligned_files_faults, data_root, local_files, read_pairs
 from mt.data.text_files import suffix_of
 from mt.errors import DataError
 
@@ -139,5 +139,4 @@ def _is_same_text(source: Source, root: Path) -> bool:
         return True
     if source.path is not None:
         return False
-    src, tgt = local_files(source, root)[:2]
-    return src.samefile(tgt)
+    return any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))

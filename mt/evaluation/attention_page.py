@@ -77,7 +77,7 @@ label { white-space: nowrap; }
 select { font: inherit; }
 #weight { min-height: 1.5em; margin: .7rem 0; font-variant-numeric: tabular-nums; }
 #view { overflow-x: auto; padding-bottom: 1rem; }
-table { border-collapse: collapse; }
+table { border-collapse: collapse; margin-right: 6rem; }
 td { width: 1.9rem; height: 1.9rem; min-width: 1.9rem; border: 1px solid var(--paper); }
 td:hover { outline: 2px solid var(--text); outline-offset: -2px; }
 tbody th { text-align: right; padding-right: .5rem; font-weight: 400; white-space: nowrap; }
@@ -86,6 +86,7 @@ thead th span { position: absolute; bottom: .3rem; left: 50%; transform-origin: 
   transform: rotate(-50deg); white-space: nowrap; }
 .grid { display: grid; gap: .8rem; justify-content: start; }
 .grid figure { margin: 0; cursor: pointer; }
+.grid table { margin: 0; }
 .grid td { width: .5rem; height: .5rem; min-width: .5rem; border: 0; }
 figcaption { font-size: .75rem; }
 svg { max-width: 100%; }

@@ -98,7 +98,7 @@ def save_picture(output: Path, table: Table, title: str, is_interleaved: bool) -
 
 def _image(axes: Axes, values: Table, cmap: str, limit: float, rows: str, columns: str) -> None:
     image = axes.imshow(
-        values, cmap=cmap, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest"
+        values, cmap=cmap, vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
     )
     axes.set_ylabel(rows)
     axes.set_xlabel(columns)
