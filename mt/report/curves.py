@@ -185,9 +185,7 @@ def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) 
             _plot(axes, train[x.column] / x.size, train[2], color=colour, **style)
         if len(valid[2]):
             marker = "o" if len(valid[2]) <= 40 else ""
-            _plot(
-                axes, valid[x.column] / x.size, valid[2], color=colour, marker=marker, markersize=3
-            )
+            _plot(axes, valid[x.column] / x.size, valid[2], color=colour, marker=marker)
     if figure.title == "Loss":
         _mark_rollbacks(axes, runs, lines, x)
     axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
