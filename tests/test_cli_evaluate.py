@@ -98,12 +98,12 @@ NO_REFERENCE = "evaluate: no reference to score against; give --ref FILE, detoke
         ("--hyp nowhere --ref b", "--hyp: there is no file"),
         ("--model m --src nowhere --ref b", "--src: there is no file"),
         (
-            "--hyp a --ref b --metrics bleu,comet",
-            "--metrics: choose among bleu, chrf, ter, found comet; correct the list",
+            "--hyp a --ref b --metrics bleu,meteor",
+            "--metrics: choose among bleu, chrf, ter, comet, found meteor; correct the list",
         ),
         (
             "--hyp a --ref b --metrics ,",
-            "--metrics: choose among bleu, chrf, ter, found none; correct the list",
+            "--metrics: choose among bleu, chrf, ter, comet, found none; correct the list",
         ),
         ("--hyp none --ref none", "hypotheses: nothing to score, found 0 lines"),
         (

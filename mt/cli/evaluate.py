@@ -19,6 +19,7 @@ from mt.cli.evaluate_checks import (
     paired_tests,
     slice_names,
 )
+from mt.cli.evaluate_comet import check_comet_options, load_comet
 from mt.cli.evaluate_inputs import (
     read_texts,
     slicing_tokenizer,
@@ -95,10 +96,19 @@ def evaluate(
         typer.Option(
             "--metrics",
             metavar="NAMES",
-            help="any of bleu, chrf and ter, separated by commas",
+            help="any of bleu, chrf, ter and comet, separated by commas",
             rich_help_panel=OUTPUT,
         ),
     ] = "bleu,chrf,ter",
+    comet_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--comet-model",
+            metavar="FOLDER",
+            help="COMET model on this machine, for the metric comet",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
     tokenize: Annotated[
         str,
         typer.Option(
@@ -290,6 +300,7 @@ def evaluate(
 
     names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
     check_metrics(names)
+    check_comet_options("comet" in names, comet_model)
     sliced = slice_names(slices)
     systems = systems_of(hyp or [], model or [], baseline)
     decoding = {
@@ -316,6 +327,7 @@ def evaluate(
         lambda: training_counts(train_src or [], models),
         lambda: slicing_tokenizer(tokenizer_of, models),
     )
+    comet = load_comet(comet_model, texts, device) if "comet" in names else None
     language, choice = scoring_of(models, tgt_lang, tokenize)
     settings = Settings(
         names,
@@ -324,6 +336,7 @@ def evaluate(
         tests,
         (seed or default_seed()) if tests or n_resamples else None,
         differences,
+        comet,
     )
     outputs = outputs_of(systems, texts, decoding)
     evaluations = [

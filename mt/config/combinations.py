@@ -57,6 +57,7 @@ def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
             yield from _warmup(optim, train)
     if isinstance(train, TrainConfig):
         yield from _new_vocabulary(train)
+        yield from _comet(train)
         if isinstance(tokenizer, TokenizerConfig):
             yield from _kept_vocabulary(tokenizer, train)
 
@@ -195,6 +196,15 @@ def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
             ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
             f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
             f"found {optim.warmup_steps}",
+        )
+
+
+def _comet(train: TrainConfig) -> Iterator[Fault]:
+    if train.metric == "comet" and train.comet_model is None:
+        yield Fault(
+            ["train.comet_model", "train.metric"],
+            "must name the folder of a COMET model, because train.metric is comet, found null; "
+            "nothing is downloaded",
         )
 
 

@@ -292,8 +292,11 @@ class TrainConfig(_Strict):
     patience: Count | None = _key(
         10, "validations without a new best until training stops; null means never"
     )
-    metric: Literal["bleu", "chrf", "nll"] = _key(
+    metric: Literal["bleu", "chrf", "nll", "comet"] = _key(
         "bleu", "what makes a checkpoint the best on data.valid; ties go by nll"
+    )
+    comet_model: Text | None = _key(
+        None, "folder of the COMET model for the metric comet; needs extra comet"
     )
     bleu_tokenize: BleuTokenizer = _key(
         "auto", "sacreBLEU's tokenizer for validation and tests; auto follows data.tgt_lang"

@@ -66,23 +66,29 @@ class Resampled:
     """The score of a system, and its score on each of the resamples."""
 
     score: float
-    resamples: Statistics  # (RESAMPLES,)
+    resamples: Statistics  # (n_resamples,)
 
 
-def resample(statistics: Statistics, scores: Callable[[Statistics], Statistics]) -> Resampled:
+def resample(
+    statistics: Statistics,
+    scores: Callable[[Statistics], Statistics],
+    n_resamples: int = RESAMPLES,
+    seed: int = SEED,
+) -> Resampled:
     """Score a system and its resamples, which are the same ones for every text of as many lines.
 
     `statistics`: of each sentence (sentences, n); `scores`: from sums of them (texts, n) to the
     scores of these texts.
     """
     n = len(statistics)
-    draw = np.random.default_rng(SEED)
+    draw = np.random.default_rng(seed)
     sums = [statistics.sum(axis=0, keepdims=True)]
-    first = np.arange(BLOCK)[:, None] * n
-    for _ in range(RESAMPLES // BLOCK):
-        indices = draw.choice(n, size=(BLOCK, n), replace=True)
-        # How often each sentence is in each resample: (BLOCK, sentences)
-        counts = np.bincount((indices + first).ravel(), minlength=BLOCK * n).reshape(BLOCK, n)
+    for start in range(0, n_resamples, BLOCK):
+        size = min(BLOCK, n_resamples - start)
+        indices = draw.choice(n, size=(size, n), replace=True)
+        indices += np.arange(size)[:, None] * n
+        # How often each sentence is in each resample: (size, sentences)
+        counts = np.bincount(indices.ravel(), minlength=size * n).reshape(size, n)
         sums.append(counts.astype(np.float64) @ statistics)
     score, *resamples = scores(np.concatenate(sums)).tolist()
     return Resampled(score, np.array(resamples))

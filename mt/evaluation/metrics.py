@@ -52,10 +52,10 @@ def score_corpus(
 
 def check_metrics(metrics: Sequence[str]) -> None:
     """Raise DataError for unknown metrics, naming all of them."""
-    unknown = [name for name in metrics if name not in METRICS]
+    unknown = [name for name in metrics if name not in NAMES]
     if unknown or not metrics:
         raise DataError(
-            f"--metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
+            f"--metrics: choose among {', '.join(NAMES)}, found {', '.join(unknown) or 'none'}; "
             "correct the list"
         )
 
@@ -162,3 +162,6 @@ METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = 
     "chrf": chrf,
     "ter": ter,
 }
+
+# All that `mt evaluate --metrics` knows; COMET also reads the source, see `comet`.
+NAMES = (*METRICS, "comet")

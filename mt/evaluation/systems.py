@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
 from mt.evaluation.bleu_tokenizer import DEFAULT
@@ -18,6 +19,9 @@ from mt.evaluation.significance import (
     paired_test,
 )
 from mt.evaluation.slices import Slicing, score_slices
+
+if TYPE_CHECKING:
+    from mt.evaluation.comet import Comet
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class Settings:
     n_samples: Mapping[str, int] = field(default_factory=lambda: dict(SAMPLES))  # by paired test
     seed: int | None = SEED
     n_differences: int = 0
+    comet: Comet | None = None  # if it is one of the metrics
 
     @property
     def testable(self) -> list[str]:
@@ -98,7 +103,7 @@ def evaluate_systems(
 def _evaluate(
     data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> Evaluation:
-    names = list(settings.metrics)
+    names = [name for name in settings.metrics if name in SACREBLEU]
     tests = settings.n_samples if len(outputs) > 1 else {}
     compared = {
         test: _by_system(
@@ -117,7 +122,7 @@ def _evaluate(
     }
     systems = {}
     for system, hyps in outputs.items():
-        scores = score_corpus(hyps, data.refs, names, settings.tokenize)
+        scores = score_corpus(hyps, data.refs, names, settings.tokenize) if names else []
         intervals = _intervals(hyps, data, settings)
         slices = {
             slicing.by: score_slices(hyps, data.refs, slicing, settings.testable, settings.tokenize)
@@ -137,6 +142,8 @@ def _evaluate(
             )
             for name, score in zip(names, scores, strict=True)
         ]
+    for system, judged in _by_comet(data, outputs, settings).items():
+        systems[system].append(judged)
     baseline, *others = outputs
     differences = {
         system: largest_differences(
@@ -146,6 +153,19 @@ def _evaluate(
         if settings.n_differences
     }
     return Evaluation(data, systems, differences)
+
+
+def _by_comet(
+    data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
+) -> dict[str, Judged]:
+    """What COMET says of each system; nothing if it is not asked."""
+    if settings.comet is None or data.sources is None:
+        return {}
+    tests = settings.n_samples if len(outputs) > 1 else {}
+    found = settings.comet.evaluate(
+        data.sources, outputs, data.refs, settings.n_resamples, tests.get("bs"), settings.seed
+    )
+    return {system: Judged("comet", *result, {}) for system, result in found.items()}
 
 
 def _intervals(hyps: Sequence[str], data: EvaluationSet, settings: Settings) -> dict[str, Interval]:

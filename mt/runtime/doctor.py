@@ -23,7 +23,7 @@ from typing import Any
 
 # What `mt` needs, and its extras: those of pyproject.toml.
 REQUIRED = (
-    "torch>=2.9,<2.14", "datasets>=3.0", "matplotlib>=3.8", "numpy>=1.26", "pydantic>=2.9",
+    "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26", "pydantic>=2.9",
     "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3", "sentencepiece>=0.2.0", "tqdm>=4.66",
     "typer>=0.12.5",
 )  # fmt: skip
@@ -40,7 +40,11 @@ class Extra:
 
 EXTRAS = {
     "ctranslate2": Extra("ctranslate2>=4.5", "ctranslate2", "mt export ctranslate2"),
+    "huggingface": Extra("transformers>=5", "transformers", "mt export huggingface"),
     "tensorboard": Extra("tensorboard>=2.17", "tensorboard", "train.tensorboard: true"),
+    "comet": Extra(
+        "unbabel-comet>=2.2.7", "comet", "the metric comet of mt evaluate and train.metric"
+    ),
     "ja": Extra("sacrebleu[ja]", "MeCab", "BLEU's tokenizer for Japanese"),
     "ko": Extra("sacrebleu[ko]", "mecab_ko", "BLEU's tokenizer for Korean"),
 }

@@ -46,7 +46,7 @@ class NewBest:
 class BestComparison:
     """Compares each new best validation with the best one before, by paired bootstrap.
 
-    The metric is `train.metric`; for the nll, which has no sentence statistics, it is BLEU. This
+    The metric is `train.metric`, or BLEU where outputs alone do not give it (nll, comet). This
     changes nothing about which checkpoint is the best.
     """
 

@@ -33,7 +33,7 @@ from mt.training.run_dir import (
 )
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
-from mt.training.validation import names_of, score_tests
+from mt.training.validation import check_metric, names_of, score_tests
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -106,6 +106,7 @@ def _train(
     is_new = world.on_main(lambda: fresh or not checkpoints(run_dir))
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
+    world.on_main(lambda: check_metric(config, world))
     lock, notes = world.main_first(
         lambda: _claim(config, run_dir, fresh), lambda: _find_claimed(run_dir)
     )

@@ -71,7 +71,7 @@ def prepare(
     updater.choose_forward(store)
     config = settle_batch_size(config, run_dir, updater, store, log)
     plan = prepare_plan(config, store, tokenizer)
-    validation = prepare_validation(config, run_dir, tokenizer, log, world)
+    validation = prepare_validation(config, run_dir, tokenizer, log, world, device.is_cuda)
     return Prepared(config, tokenizer, store, updater, plan, validation, started)
 
 
@@ -137,9 +137,9 @@ def prepare_plan(config: Config, store: Store, tokenizer: Tokenizer) -> Plan:
 
 
 def prepare_validation(
-    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World
+    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World, on_gpu: bool
 ) -> Validation | None:
-    """The validation set, None without `data.valid`."""
+    """The validation set, None without `data.valid`. `on_gpu`: whether COMET may use the GPU."""
     if config.data.valid is None:
         return None
-    return Validation(config, config.data.valid, run_dir, tokenizer, log, world)
+    return Validation(config, config.data.valid, run_dir, tokenizer, log, world, on_gpu)

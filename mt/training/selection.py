@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
 NOISE_BLEU = 1.0
+SCORE_NAMES = {"bleu": "BLEU", "chrf": "chrF2", "comet": "COMET"}
 
 
 @dataclass(frozen=True)
@@ -19,25 +20,29 @@ class Criterion:
     A score is the metric's value, or -nll for the metric nll, so that higher is better.
     """
 
-    metric: str  # bleu, chrf or nll
+    metric: str  # bleu, chrf, nll or comet
     n_sentences: int  # of the validation set
 
     def score(self, result: ValidationResult) -> float:
         """The score of a validation."""
         if self.metric == "nll":
             return -result.nll
-        return result.bleu.value if result.chrf is None else result.chrf.value
+        other = result.chrf or result.comet
+        return (other or result.bleu).value
 
     def describe(self, score: float) -> str:
         """`BLEU 31.20` or `nll 1.234`, for messages."""
         if self.metric == "nll":
             return f"nll {-score:.3f}"
-        return f"{'BLEU' if self.metric == 'bleu' else 'chrF2'} {score:.2f}"
+        return f"{SCORE_NAMES[self.metric]} {score:.2f}"
 
     @property
     def resolution(self) -> float:
-        """The smallest difference of scores that means anything: one sentence, right or wrong."""
-        return 0.0 if self.metric == "nll" else 100.0 / self.n_sentences
+        """The smallest difference of scores that means anything: one sentence, right or wrong.
+
+        COMET grades every sentence, so it tells smaller differences, like the nll.
+        """
+        return 0.0 if self.metric in ("nll", "comet") else 100.0 / self.n_sentences
 
     @property
     def noise(self) -> float:

@@ -302,6 +302,7 @@ class Trainer:
             bleu=result.bleu.value,
             signature=result.bleu.signature,
             **({} if result.chrf is None else {"chrf": result.chrf.value}),
+            **({} if result.comet is None else {"comet": result.comet.value}),
             seconds=self.state.seconds,
             valid_seconds=seconds,
             **({} if new_best is None else new_best.figures()),
@@ -310,6 +311,7 @@ class Trainer:
             f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
             f"| BLEU {result.bleu.value:.2f}"
             + ("" if result.chrf is None else f" | chrF2 {result.chrf.value:.2f}")
+            + ("" if result.comet is None else f" | COMET {result.comet.value:.2f}")
             + f" | {seconds:.1f} s"
             + ("" if new_best is None else f" | {new_best}")
         )

@@ -22,6 +22,7 @@ from mt.decoding.inference import Inference
 from mt.decoding.translate import Translation, Translator
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
+from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
 from mt.runtime.memory import peak_memory_mb
@@ -54,6 +55,7 @@ class ValidationResult:
     bleu: Score
     outputs: list[str]
     chrf: Score | None = None  # only if it is `train.metric`
+    comet: Score | None = None  # likewise
     # Of the outputs, with scores, whose last bit depends on the batch.
     translations: list[Translation] = field(default_factory=list, compare=False)
 
@@ -85,6 +87,18 @@ def translate(
         ) from error
 
 
+def check_metric(config: Config, world: World) -> None:
+    """Raise ConfigError if `train.metric` cannot be computed: COMET without package or folder."""
+    if config.train.metric != "comet" or config.data.valid is None:
+        return
+    check_comet(config.train.comet_model, "train.comet_model")
+    if world.size > 1:
+        raise ConfigError(
+            f"train.metric: comet works with one process, found {world.size}; use bleu, chrf or "
+            "nll, or train with one process"
+        )
+
+
 class Validation:
     """The validation set of a config as text and as token ids; rank 0 reads it for all."""
 
@@ -96,7 +110,9 @@ class Validation:
         tokenizer: Tokenizer,
         log: RunLog,
         world: World,
+        on_gpu: bool = False,
     ) -> None:
+        """`on_gpu`: whether COMET may use the GPU."""
         self.config = config
         self.run_dir = run_dir
         self.tokenizer = tokenizer
@@ -105,6 +121,9 @@ class Validation:
         self.bleu_tokenizer = world.on_main(
             lambda: choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize, log.say)
         )
+        self.comet = None
+        if config.train.metric == "comet":
+            self.comet = Comet(config.train.comet_model, "train.comet_model", on_gpu)
         self._notes: set[str] = set()  # on scores, reported once each
         self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
         # Every pair that fits the model counts; the limits for training do not apply.
@@ -148,7 +167,10 @@ class Validation:
         )
         self._report_note(bleu)
         chrf = others[0] if others else None
-        return ValidationResult(nll, bleu, outputs, chrf, translations)
+        comet = None
+        if self.comet is not None:
+            comet = self.comet.score(self.comet.sentence_scores(self.src, outputs, self.ref))
+        return ValidationResult(nll, bleu, outputs, chrf, comet, translations)
 
     def _report_note(self, bleu: Score) -> None:
         if bleu.note and bleu.note not in self._notes:
@@ -165,6 +187,8 @@ class Validation:
         """Changes with the text and the metric: their scores cannot be compared with others."""
         text = hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
         metric = self.config.train.metric
+        if self.comet is not None:
+            return f"{text}/{metric}/{self.comet.name}"
         if metric != "bleu":
             return f"{text}/{metric}"
         # Version 0.1 had no other metric and no other tokenizer than this one.

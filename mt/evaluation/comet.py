@@ -1,0 +1,182 @@
+"""COMET: a neural metric that reads source, translation and reference (Rei et al., 2020).
+
+The package `unbabel-comet` computes it, with a model that lies in a folder on this machine. Nothing
+is downloaded. Values are multiplied by 100, so that they are as large as those of BLEU and chrF.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from mt.errors import ConfigError
+from mt.evaluation.bootstrap import Resampled, compare, resample
+from mt.evaluation.metrics import Score
+from mt.evaluation.significance import Comparison, Interval
+
+NAME = "comet"
+REQUIREMENT = "unbabel-comet>=2.2.7"
+BATCH_SIZE = 16
+SCALE = 100.0
+
+
+def check_comet(folder: str | Path | None, option: str) -> Path:
+    """The checkpoint in a folder of a COMET model, before anything is translated or trained.
+
+    `option` names the folder in messages: `--comet-model`, or a config key. Raises ConfigError if
+    it is missing, or the package is.
+    """
+    if find_spec("comet") is None:
+        raise ConfigError(
+            f"metric comet: needs the package unbabel-comet, which is not installed; pip install "
+            f"'{REQUIREMENT}', or leave comet out"
+        )
+    if folder is None:
+        raise ConfigError(
+            f"metric comet: {option} must name the folder of a COMET model, such as a copy of "
+            "Unbabel/wmt22-comet-da; nothing is downloaded"
+        )
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise ConfigError(f"{option}: there is no folder {folder}; name that of a COMET model")
+    found = sorted(folder.glob("checkpoints/*.ckpt"))
+    if len(found) != 1 or not (folder / "hparams.yaml").is_file():
+        raise ConfigError(
+            f"{option}: {folder} must hold hparams.yaml and one checkpoint, checkpoints/*.ckpt, as "
+            f"COMET saves them; found {len(found)} checkpoint{'s' * (len(found) != 1)}"
+            + ("" if (folder / "hparams.yaml").is_file() else ", and no hparams.yaml")
+        )
+    return found[0]
+
+
+class Comet:
+    """A COMET model, loaded when it is made."""
+
+    def __init__(self, folder: str | Path | None, option: str, gpu: bool = False) -> None:
+        """`gpu`: compute on the first visible GPU. Raises ConfigError as `check_comet` does."""
+        checkpoint = check_comet(folder, option)
+        self.name = checkpoint.parents[1].resolve().name
+        self._gpus = int(gpu)
+        try:
+            with _quiet():
+                import comet
+
+                self._model = comet.load_from_checkpoint(str(checkpoint), local_files_only=True)
+        except Exception as error:  # of several libraries, each with its own
+            reason = str(error).strip().split("\n")[0] or type(error).__name__
+            raise ConfigError(
+                f"{option}: the COMET model {checkpoint} cannot be loaded ({reason}). Tokenizer "
+                "and config of its encoder (xlm-roberta-large, for most models) must be on this "
+                "machine too, where transformers finds them: nothing is downloaded"
+            ) from error
+
+    @property
+    def signature(self) -> str:
+        """Model and version, in the form of sacreBLEU's signatures."""
+        try:
+            package = version("unbabel-comet")
+        except PackageNotFoundError:
+            package = "unknown"
+        return f"model:{self.name}|scale:{SCALE:.0f}|version:{package}"
+
+    def sentence_scores(
+        self, src: Sequence[str], hyps: Sequence[str], ref: Sequence[str]
+    ) -> list[float]:
+        """The score of each translation, times 100."""
+        data = [
+            {"src": source, "mt": hyp, "ref": reference}
+            for source, hyp, reference in zip(src, hyps, ref, strict=True)
+        ]
+        with _quiet():
+            prediction = self._model.predict(
+                data, batch_size=BATCH_SIZE, gpus=self._gpus, progress_bar=False
+            )
+        return [SCALE * float(score) for score in prediction.scores]
+
+    def score(self, sentences: Sequence[float], n_refs: int = 1) -> Score:
+        """The score of a text: the mean of its sentences."""
+        value = float(np.mean(sentences))
+        note = f"the first of {n_refs} references was read" if n_refs > 1 else ""
+        return Score("COMET", value, self.signature, "mean of the sentences", note)
+
+    def evaluate(
+        self,
+        src: Sequence[str],
+        outputs: Mapping[str, Sequence[str]],
+        refs: Sequence[Sequence[str]],
+        n_resamples: int | None,
+        n_paired: int | None,
+        seed: int | None,
+    ) -> dict[str, tuple[Score, Interval | None, dict[str, Comparison]]]:
+        """Score systems; by bootstrap over sentence scores also intervals and differences.
+
+        `outputs`: by system, the baseline first. `n_resamples`: of the interval, None for none;
+        `n_paired`: of the comparison with the baseline, None for none.
+        """
+        if seed is None:  # one for all, or the resamples would not be the same ones
+            seed = int(np.random.default_rng().integers(2**32))
+        found: dict[str, tuple[Score, Interval | None, dict[str, Comparison]]] = {}
+        baseline: tuple[str, Resampled] | None = None
+        for system, hyps in outputs.items():
+            sentences = self.sentence_scores(src, hyps, refs[0])
+            score = self.score(sentences, len(refs))
+            interval = None
+            if n_resamples is not None:
+                interval = _interval(_resampled(sentences, n_resamples, seed))
+            comparisons = {}
+            if n_paired is not None:
+                own = _resampled(sentences, n_paired, seed)
+                if baseline is None:
+                    baseline = system, own
+                else:
+                    difference = compare(own, baseline[1])
+                    comparisons["bs"] = Comparison(
+                        system,
+                        baseline[0],
+                        NAME,
+                        score.value,
+                        difference.value,
+                        difference.p_value,
+                        _interval(own),
+                        f"{self.signature}|bs:{n_paired}|seed:{seed}",
+                    )
+            found[system] = score, interval, comparisons
+        return found
+
+
+def _resampled(sentences: Sequence[float], n_resamples: int, seed: int) -> Resampled:
+    """A mean over sentences, and over the sentences of resamples."""
+    statistics = np.stack([np.array(sentences), np.ones(len(sentences))], axis=1)
+    return resample(statistics, lambda sums: sums[:, 0] / sums[:, 1], n_resamples, seed)
+
+
+def _interval(resampled: Resampled) -> Interval:
+    """The 95 % interval as sacreBLEU computes it: half the distance of the outer 2.5 %."""
+    ordered = np.sort(resampled.resamples)
+    cut = len(ordered) // 40
+    half = 0.5 * (ordered[-cut - 1] - ordered[cut])
+    return Interval(float(ordered.mean()), float(half))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's and transformers' advice and banners out of the output of `mt`."""
+    names = ("pytorch_lightning", "lightning", "lightning.pytorch", "transformers", "comet")
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,207 @@
+"""COMET, by a stand-in that has the interface of unbabel-comet: its models cannot be had here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
+
+from mt.errors import ConfigError
+from mt.evaluation import comet as metric
+from mt.evaluation.comet import Comet
+from mt.runtime.distributed import World
+from mt.training.launch import train
+from mt.training.validation import check_metric
+
+# The score of a sentence is the share of reference words in the translation, if there is a source.
+STAND_IN = """
+from types import SimpleNamespace
+
+def load_from_checkpoint(checkpoint_path, reload_hparams=False, local_files_only=False):
+    if not local_files_only:
+        raise OSError("would download")
+    if "broken" in checkpoint_path:
+        raise OSError("Can't load tokenizer for 'xlm-roberta-large'.\\nMore advice.")
+    return Model()
+
+class Model:
+    def predict(self, samples, batch_size=16, gpus=1, devices=None, progress_bar=True):
+        assert gpus == 0 and not progress_bar
+        scores = []
+        for sample in samples:
+            words = sample["ref"].split()
+            share = sum(word in sample["mt"].split() for word in words) / max(1, len(words))
+            scores.append(share if sample["src"] else 0.0)
+        return SimpleNamespace(scores=scores, system_score=sum(scores) / len(scores))
+"""
+
+
+@pytest.fixture
+def comet_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
+    """`comet_model("name")`: the folder of a COMET model; the stand-in can be imported."""
+    package = tmp_path / "packages" / "comet"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(str(package.parent))
+
+    def made(name: str = "wmt-da") -> Path:
+        folder = tmp_path / name
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "checkpoints" / "model.ckpt").touch()
+        (folder / "hparams.yaml").write_text("class_identifier: regression_metric\n")
+        return folder
+
+    yield made
+    sys.modules.pop("comet", None)
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """src, ref, and the outputs good and bad, of 40 lines."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    ref = [f"a b c d{i}" for i in range(40)]
+    good = [line if i % 4 else "a b c" for i, line in enumerate(ref)]
+    bad = [line if i % 2 else "a b" for i, line in enumerate(ref)]
+    for name, lines in (("src", ["x"] * 40), ("ref", ref), ("good", good), ("bad", bad)):
+        write_lines(folder / name, lines)
+    return folder
+
+
+Models = Callable[..., Path]
+
+
+def test_comet_beside_other_metrics(mt: Mt, comet_model: Models, texts: Path) -> None:
+    """Of the sentences of `good` a quarter has 75 %, of `bad` a half has 50 %."""
+    options = [
+        "--hyp", texts / "bad", "--hyp", texts / "good", "--src", texts / "src",
+        "--ref", texts / "ref", "--metrics", "bleu,comet", "--comet-model", comet_model(),
+        "--confidence",
+    ]  # fmt: skip
+    ended = mt("evaluate", *options, "--json")
+    assert ended.code == 0, ended.err
+    assert "downloaded" not in ended.err
+    found = json.dumps(json.loads(ended.out))
+    assert "model:wmt-da|scale:100|version:" in found
+    table = mt("evaluate", *options).out.decode()
+    assert "COMET" in table
+    assert "93.75" in table
+    assert "75.00" in table
+    one = mt("evaluate", *options[2:])
+    assert "COMET" in one.out.decode()
+
+
+def test_significance_is_that_of_a_bootstrap_over_sentences(
+    comet_model: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Computed again as sacreBLEU does, resample by resample."""
+    draw = np.random.default_rng(0)
+    outputs = {"a": ["x"] * 200, "b": ["y"] * 200}
+    sentences = {"a": draw.normal(80, 2, 200)}
+    sentences["b"] = sentences["a"] + draw.normal(0.2, 1.5, 200)
+    model = Comet(comet_model(), "--comet-model")
+    known = {"x": list(sentences["a"]), "y": list(sentences["b"])}
+    monkeypatch.setattr(Comet, "sentence_scores", lambda _, src, hyps, ref: known[hyps[0]])
+    found = model.evaluate(["s"] * 200, outputs, [["r"] * 200], 1000, 1000, 1)
+    score, interval, comparisons = found["b"]
+    assert found["a"][2] == {}
+    assert score.value == pytest.approx(sentences["b"].mean())
+    differences = sentences["b"] - sentences["a"]
+    resamples = np.random.default_rng(1).choice(200, size=(1000, 200), replace=True)
+    by_chance = np.array([abs(differences[rows].mean()) for rows in resamples])
+    n_larger = (by_chance - by_chance.mean() > abs(differences.mean())).sum()
+    assert comparisons["bs"].p_value == pytest.approx((n_larger + 1) / 1001)
+    assert comparisons["bs"].difference == pytest.approx(differences.mean())
+    assert interval is not None
+    half = 1.96 * sentences["b"].std() / 200**0.5
+    assert interval.half_width == pytest.approx(half, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--metrics comet", "metric comet: --comet-model must name the folder of a COMET model"),
+        ("--comet-model wmt", "--comet-model: only with the metric comet; add it to --metrics"),
+        ("--metrics comet --comet-model no", "--comet-model: there is no folder no; name that of"),
+        (
+            "--metrics comet --comet-model .",
+            "--comet-model: . must hold hparams.yaml and one checkpoint, checkpoints/*.ckpt, as "
+            "COMET saves them; found 0 checkpoints, and no hparams.yaml",
+        ),
+        (
+            "--metrics comet --comet-model wmt",
+            "metric comet: reads the source too; give --src FILE, or --test-set NAME=SRC,REF",
+        ),
+        (
+            "--metrics comet --comet-model broken --src texts/src",
+            "--comet-model: the COMET model broken/checkpoints/model.ckpt cannot be loaded (Can't "
+            "load tokenizer for 'xlm-roberta-large'.). Tokenizer and config of its encoder",
+        ),
+    ],
+)
+def test_message_about_comet(
+    options: str,
+    message: str,
+    mt: Mt,
+    comet_model: Models,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    comet_model("wmt")
+    comet_model("broken")
+    given = ["--hyp", texts / "good", "--ref", texts / "ref", *options.split()]
+    assert refused(mt("evaluate", *given)).startswith(message)
+
+
+def test_without_the_package(
+    mt: Mt, texts: Path, tiny_mapping: Mapping[str, Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """One message, before a run directory is made."""
+    monkeypatch.setattr(metric, "find_spec", lambda _: None)
+    message = (
+        "metric comet: needs the package unbabel-comet, which is not installed; pip install "
+        "'unbabel-comet>=2.2.7', or leave comet out"
+    )
+    given = ["--hyp", texts / "good", "--ref", texts / "ref", "--metrics", "comet"]
+    assert refused(mt("evaluate", *given)) == message
+    config = config_of(tiny_mapping, train={"metric": "comet", "comet_model": "m"})
+    with pytest.raises(ConfigError) as error:
+        train(config, tmp_path / "run", "cpu")
+    assert str(error.value) == message
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_processes_are_refused(
+    comet_model: Models, tiny_mapping: Mapping[str, Any]
+) -> None:
+    folder = str(comet_model())
+    config = config_of(tiny_mapping, train={"metric": "comet", "comet_model": folder})
+    check_metric(config, World())
+    with pytest.raises(ConfigError, match="comet works with one process, found 2; use bleu"):
+        check_metric(config, World(size=2))
+
+
+def test_the_config_needs_a_model(tiny_mapping: Mapping[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"train\.comet_model: must name the folder of a COMET"):
+        config_of(tiny_mapping, train={"metric": "comet"})
+
+
+def test_training_chooses_its_best_by_comet(
+    comet_model: Models, tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    changes = {"metric": "comet", "comet_model": str(comet_model()), "max_steps": 8}
+    config = config_of(tiny_mapping, train=changes, data={"test": []})
+    outcome = train(config, tmp_path / "run", "cpu")
+    lines = metrics_of(tmp_path / "run", "valid")
+    scores = {line["step"]: line["comet"] for line in lines}
+    assert f"(COMET {max(scores.values()):.2f} on the validation set)" in outcome.reason
+    assert f"| COMET {scores[8]:.2f} | " in log_of(tmp_path / "run")
