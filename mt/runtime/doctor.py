@@ -24,8 +24,8 @@ from typing import Any
 # What `mt` needs, and its extras: those of pyproject.toml.
 REQUIRED = (
     "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26",
-    "pydantic>=2.9", "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3", "sentencepiece>=0.2.0",
-    "tqdm>=4.66", "typer>=0.12.5",
+    "pydantic>=2.9", "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3",
+    "sentencepiece>=0.2.0", "tqdm>=4.66", "typer>=0.12.5",
 )  # fmt: skip
 
 
