@@ -6,13 +6,19 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from conftest import ROOT, Mt, refused
+
+from mt.evaluation.differences import largest_differences
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+from mt.evaluation.table import Style, format_evaluation
 
 METRICS = ("bleu", "chrf", "ter")
 REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()[:120]
@@ -187,6 +193,47 @@ def test_differing_words_are_in_colour_on_a_terminal_only(
             assert use_colour() is colour
         with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda: False)):
             assert use_colour() is False
+
+
+def test_each_system_s_own_words_have_a_colour() -> None:
+    found = largest_differences(["a b c d", "same"], ["a x c e", "same"], [["a b c d", "same"]], 5)
+    (difference,) = found
+    assert difference.spans == (((2, 3), (6, 7)), ((2, 3), (6, 7)))
+    data = EvaluationSet("", [["a b c d", "same"]])
+    judged = evaluate_systems(
+        data, {"p": ["a b c d", "same"], "q": ["a x c e", "same"]}, Settings()
+    )
+    evaluation = replace(judged, differences={"q": found})
+    coloured = format_evaluation(evaluation, Style(colour=True))
+    assert "p          a \033[31mb\033[0m c \033[31md\033[0m" in coloured
+    assert "q          a \033[32mx\033[0m c \033[32me\033[0m" in coloured
+    assert "\n1 line whose chrF differs most from p, worst for q first\n" in coloured
+    plain = format_evaluation(evaluation, Style())
+    assert "p          a [-b-] c [-d-]\n  q          a {+x+} c {+e+}" in plain
+
+
+def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:
+    ref = ["one two three four"] * 4
+    base = ["one two three four", "x", "one two three x", "one two three four"]
+    system = ["one two three x", "one two three four", "one two three four", "x"]
+    lines = [one.line for one in largest_differences(base, system, [ref], 3)]
+    assert lines == [4, 1, 2]
+
+
+def test_models_that_score_differently_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree((tiny_run / "checkpoints" / "best").resolve(), other)
+    shutil.copy(tiny_run / "tokenizer.model", other)
+    meta = json.loads((other / "meta.json").read_text(encoding="utf-8"))
+    meta["config"]["data"]["tgt_lang"] = "ja"
+    (other / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    test = ["--src", tiny_run / "config.yaml", "--ref", tiny_run / "config.yaml"]
+    message = refused(mt("evaluate", "-m", tiny_run, "-m", other, *test))
+    assert message == (
+        "evaluate: target language and BLEU tokenizer of the models differ: "
+        f"{tiny_run} en, auto; {other} ja, auto; give --tgt-lang, or --tgt-lang and --tokenize, "
+        "for all"
+    )
 
 
 def test_models_and_files_on_several_test_sets(

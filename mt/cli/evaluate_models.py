@@ -53,7 +53,7 @@ def scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> t
         choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
         found.append((tgt_lang or config.data.tgt_lang, choice))
     if len(set(found)) > 1:
-        each = ", ".join(
+        each = "; ".join(
             f"{model} {language}, {choice}"
             for model, (language, choice) in zip(models, found, strict=True)
         )

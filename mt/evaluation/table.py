@@ -205,7 +205,7 @@ def _differences(
     if not differences:
         return f"{baseline} and {system} do not differ in any line"
     lines_whose = "1 line whose" if len(differences) == 1 else f"{len(differences):,} lines whose"
-    blocks = [f"{lines_whose} chrF differs most, beginning where {system} is worse than {baseline}"]
+    blocks = [f"{lines_whose} chrF differs most from {baseline}, worst for {system} first"]
     marks = COLOUR_MARKS if style.colour else PLAIN_MARKS
     names = ["source", *["reference"] * len(data.refs), baseline, system]
     width = max(map(display_width, names))
