@@ -15,6 +15,7 @@ from torch import nn
 from mt.config.schema import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
 from mt.model.transformer import Transformer
+from mt.training import optim
 from mt.training.optim import build_optimizer, learning_rate, orthogonalized, restore_optimizer
 
 
@@ -345,6 +346,20 @@ def test_queries_keys_and_values_take_steps_of_their_own() -> None:
         weights[0], tiny_model().state_dict()["encoder.0.attention.query_key_value.weight"]
     )
     torch.testing.assert_close(weights[1], weights[0])
+
+
+@pytest.mark.parametrize("at_once", [1, 5])
+def test_matrices_of_one_shape_are_updated_together_as_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    models = [tiny_model(), tiny_model()]
+    for model, elements in zip(models, (1 << 20, at_once * 64), strict=True):
+        monkeypatch.setitem(optim.STACK_ELEMENTS, "cpu", elements)
+        optimizer = built(model, settings(optimizer="muon", weight_decay=0.1))
+        for number in range(3):
+            step(model, optimizer, number + 1)
+    together, apart = (model.state_dict() for model in models)
+    torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-7)
 
 
 def test_what_is_frozen_takes_no_orthogonal_steps() -> None:

@@ -14,6 +14,11 @@ from mt.errors import CheckpointError
 if TYPE_CHECKING:
     from mt.config.schema import OptimConfig
 
+# Elements of the matrices that Muon updates together. On a CPU they stay in its cache.
+STACK_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 26}
+# A weight, its gradient and its momentum.
+_Matrix = tuple[Tensor, Tensor, Tensor]
+
 
 def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -> float:
     """The learning rate of update `step`, counted from 1.
@@ -36,20 +41,22 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -
     return peak
 
 
-def orthogonalized(matrix: Tensor) -> Tensor:
-    """Approximate the nearest (semi-)orthogonal matrix of `matrix` (R, C), of Frobenius norm 1.
+def orthogonalized(matrices: Tensor) -> Tensor:
+    """Approximate the nearest (semi-)orthogonal matrix of each of `matrices` (..., R, C).
 
-    Singular vectors stay; singular values of 0.005 and more become 0.66 to 1.21. Four Newton-Schulz
-    iterations with the coefficients of Jordan et al. (2024), who use five; these raise small values
-    fast and never converge to 1.
+    They must have a Frobenius norm of 1. Singular vectors stay; singular values of 0.005 and more
+    become 0.66 to 1.21. Four Newton-Schulz iterations with the coefficients of Jordan et al.
+    (2024), who use five; these raise small values fast and never converge to 1.
     """
-    x = matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
+    rows, columns = matrices.shape[-2:]
+    x = matrices.reshape(-1, rows, columns)  # (N, R, C)
+    if rows > columns:
+        x = x.mT
     for _ in range(4):
-        square = x @ x.mT  # (min(R, C), min(R, C))
-        x = torch.addmm(
-            x, torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315), x, beta=3.4445
-        )
-    return x.mT if matrix.shape[0] > matrix.shape[1] else x
+        square = x @ x.mT  # (N, min(R, C), min(R, C))
+        factor = torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315)
+        x = torch.baddbmm(x, factor, x, beta=3.4445)
+    return (x.mT if rows > columns else x).reshape(matrices.shape)
 
 
 class Muon(torch.optim.AdamW):
@@ -72,33 +79,48 @@ class Muon(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]  # no closure
         """Update all parameters that have a gradient."""
-        stacks = []
-        for group in self.param_groups:
+        # Matrices of one shape are updated together: on a GPU thousands of small operations would
+        # take longer to start than to compute.
+        stacks: dict[Any, tuple[dict[str, Any], list[_Matrix]]] = {}
+        for number, group in enumerate(self.param_groups):
             for weight in group["params"] if "matrices" in group else []:
-                if weight.grad is not None:
-                    stacks.append((weight, weight.grad, group))
-                    weight.grad = None  # makes AdamW skip it
+                if weight.grad is None:
+                    continue
+                state = self.state[weight]
+                if not state:
+                    # AdamW refuses to load a state without a step count.
+                    state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(weight)}
+                parts = (weight, weight.grad, state["momentum"])
+                matrices = zip(*(part.chunk(group["matrices"]) for part in parts), strict=True)
+                for matrix in matrices:
+                    shape = matrix[0].shape
+                    stacks.setdefault((number, shape), (group, []))[1].append(matrix)
+                weight.grad = None  # makes AdamW skip it
         super().step()
         found_inf = getattr(self, "found_inf", None)
         # 0 where the update is to be skipped; a tensor, so that nothing waits for the device
         keep = 1.0 if found_inf is None else 1.0 - found_inf
-        for weight, grad, group in stacks:
-            state = self.state[weight]
-            if not state:
-                # AdamW refuses to load a state without a step count.
-                state |= {"step": torch.zeros(()), "momentum": torch.zeros_like(weight)}
-            # A skipped update is multiplied by 0, and 0 times NaN would be NaN.
-            grad = grad.nan_to_num(0.0, 0.0, 0.0)
-            state["momentum"].lerp_(grad, (1 - self.MOMENTUM) * keep)
-            ahead = grad.lerp(state["momentum"], self.MOMENTUM)
-            rate = group["lr"] * keep
-            weight.mul_(1 - rate * group["weight_decay"])
-            count = group["matrices"]
-            for matrix, step in zip(weight.chunk(count), ahead.chunk(count), strict=True):
-                # Without a gradient the momentum decays until its norm underflows: hence the floor.
-                unit = (step / step.norm().clamp_min(1e-7)).to(self.dtype)
-                scale = rate * 0.2 * max(matrix.shape) ** 0.5
-                matrix.sub_(orthogonalized(unit).to(weight.dtype).mul_(scale))
+        for group, stack in stacks.values():
+            first, *_ = stack[0]
+            at_once = max(1, STACK_ELEMENTS[first.device.type] // first.numel())
+            for start in range(0, len(stack), at_once):
+                self._update(group, stack[start : start + at_once], keep)
+
+    def _update(self, group: dict[str, Any], stack: list[_Matrix], keep: float | Tensor) -> None:
+        """Update matrices of one shape: each with its gradient and momentum."""
+        weights, grads, momenta = (list(each) for each in zip(*stack, strict=True))
+        # A skipped update is multiplied by 0, and 0 times NaN would be NaN.
+        grad = torch.stack(grads).nan_to_num_(0.0, 0.0, 0.0)  # (N, R, C)
+        momentum = torch.stack(momenta).lerp_(grad, (1 - self.MOMENTUM) * keep)
+        torch._foreach_copy_(momenta, momentum.unbind())
+        ahead = grad.lerp_(momentum, self.MOMENTUM)
+        # Without a gradient the momentum decays until its norm underflows: hence the floor.
+        norms = torch.linalg.matrix_norm(ahead, keepdim=True).clamp_min(1e-7)  # (N, 1, 1)
+        steps = orthogonalized(ahead.div_(norms).to(self.dtype)).to(ahead.dtype)
+        rate = group["lr"] * keep
+        steps.mul_(rate * 0.2 * max(weights[0].shape) ** 0.5)
+        torch._foreach_mul_(weights, 1 - rate * group["weight_decay"])
+        torch._foreach_sub_(weights, steps.unbind())
 
 
 def build_optimizer(
