@@ -1,4 +1,4 @@
-"""torch.compile for training: one graph for batches of all shapes, tried once before training.
+"""torch.compile for training: one graph for batches of all shapes, of the model and of the loss.
 
 Compiling fuses the small kernels between matrix products on a GPU. It takes a minute or two for a
 deep model, so it must not happen again for each new shape of a batch.
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from mt.data.batches import Batch, collate
 from mt.data.tokenizer import EOS
+from mt.training.loss import LogitsGradient, logits_gradient
 
 if TYPE_CHECKING:
     from mt.data.store import Store
@@ -51,6 +52,21 @@ def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor
         return out[:1] if rows == 1 else out
 
     return forward
+
+
+def compile_loss() -> LogitsGradient:
+    """Compile `logits_gradient` into one graph for any number of target tokens but one."""
+    compiled = torch.compile(logits_gradient, backend=BACKEND)
+
+    def gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+        if len(logits) == 1:
+            return logits_gradient(logits, target, smoothing)
+        for part in (logits, target):
+            torch._dynamo.maybe_mark_dynamic(part, 0)
+        found: tuple[Tensor, Tensor] = compiled(logits, target, smoothing)
+        return found
+
+    return gradient
 
 
 def n_compiled_graphs() -> int:

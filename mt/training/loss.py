@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 # Logits computed at a time. On a CPU 16 MB of float32: larger blocks come as fresh pages from the
 # operating system instead of the allocator's pool, which doubled the time of the whole loss.
-CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 26}
+CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 27}
+
+
+# (logits, target, smoothing) -> (sum of ln p(target), gradient of the logits): `logits_gradient`.
+LogitsGradient = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 class Loss(NamedTuple):
@@ -30,6 +34,25 @@ def _chunk(device: torch.device, vocab_size: int) -> int:
     """Tokens per chunk of logits; even, because R-Drop compares rows in pairs."""
     elements = CHUNK_ELEMENTS["cuda" if device.type == "cuda" else "cpu"]
     return max(64, elements // vocab_size // 2 * 2)
+
+
+def logits_gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """The elementwise part of the loss, which is compiled on a GPU into one pass over the logits.
+
+    logits (C, V) in the dtype of the products, target (C, 1) -> the sum of ln p(target) (), and the
+    gradient softmax(logits) - (1 - smoothing) onehot(target) (C, V) in the dtype of the logits. The
+    softmax is in float32 or wider.
+    """
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    p = logits.softmax(-1, dtype=wide)  # (C, V)
+    p_target = p.gather(1, target)  # (C, 1)
+    grad = p.to(logits.dtype).scatter_(1, target, (p_target + (smoothing - 1)).to(logits.dtype))
+    return log_sum(p_target), grad
+
+
+def log_sum(p: Tensor) -> Tensor:
+    """The sum of ln p; the clamp matters only for a token with a loss of 87 nats."""
+    return p.clamp_min(torch.finfo(p.dtype).tiny).log().sum()
 
 
 def _add_divergence(z: Tensor, p: Tensor, weight: float) -> tuple[Tensor, Tensor]:
@@ -73,6 +96,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         target: Tensor,
         smoothing: float,
         rdrop: float,
+        gradient: LogitsGradient,
     ) -> tuple[Tensor, Tensor]:
         vocab_size, _ = weight.shape
         low = weight.to(hidden.dtype)  # (V, D)
@@ -85,24 +109,24 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         grad_bias = torch.zeros_like(bias) if bias is not None and needed_bias else None  # (V,)
         nll = weight.new_zeros(())
         divergence = weight.new_zeros(())
-        tiny = torch.finfo(weight.dtype).tiny
         chunk = _chunk(hidden.device, vocab_size)
         for start in range(0, len(hidden), chunk):
             h = hidden[start : start + chunk]  # (C, D)
             y = target[start : start + chunk, None]  # (C, 1)
-            # The softmax is in float32 even if the products are not.
-            z = F.linear(h, low, low_bias).to(weight.dtype)  # (C, V)
-            p = z.softmax(-1)
-            # ln p from p saves a pass; the clamp matters only for a token with a loss of 87 nats.
-            nll -= p.gather(1, y).clamp_min_(tiny).log_().sum()
             if rdrop:
+                z = F.linear(h, low, low_bias).to(weight.dtype)  # (C, V)
+                p = z.softmax(-1)
+                log_p = log_sum(p.gather(1, y))
                 part, p = _add_divergence(z, p, rdrop)
                 divergence += part
-            del z  # frees its memory for what follows
-            grad_z = p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
+                p.scatter_add_(1, y, p.new_full(y.shape, smoothing - 1.0))
+                grad_z = p.to(h.dtype)
+                del z, p  # frees their memory for what follows
+            else:
+                log_p, grad_z = gradient(F.linear(h, low, low_bias), y, smoothing)
+            nll -= log_p
             if grad_bias is not None:
-                grad_bias += grad_z.sum(0)
-            grad_z = grad_z.to(h.dtype)
+                grad_bias += grad_z.sum(0, dtype=weight.dtype)
             if grad_hidden is not None:
                 torch.mm(grad_z, low, out=grad_hidden[start : start + chunk])
             if grad_weight is not None:
@@ -110,7 +134,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
                     grad_weight.addmm_(grad_z.t(), h)
                 else:
                     grad_weight += grad_z.t() @ h
-            del p, grad_z
+            del grad_z
         if grad_hidden is not None:
             grad_hidden -= smoothing * weight_mean
         if grad_weight is not None:
@@ -133,7 +157,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # In place: nothing else uses these buffers, and backward runs once.
         scaled = [None if made is None else made.mul_(grad) for made in ctx.saved_tensors]
-        return *scaled, None, None, None
+        return *scaled, None, None, None, None
 
 
 def smoothed_cross_entropy(
@@ -143,6 +167,7 @@ def smoothed_cross_entropy(
     target: Tensor,
     smoothing: float,
     rdrop: float = 0.0,
+    gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
     """`F.cross_entropy(hidden @ weight.T + bias, target, label_smoothing=..., reduction="sum")`.
 
@@ -151,10 +176,12 @@ def smoothed_cross_entropy(
 
     With `rdrop`, rows 2i and 2i + 1 are one token under two dropout masks, with distributions p and
     q, and `rdrop` * (KL(p||q) + KL(q||p)) / 2 is added.
+
+    `gradient` is `logits_gradient`, as it is or compiled; with `rdrop` it is not used.
     """
     if rdrop or torch.is_grad_enabled():
         apply: Any = _SmoothedCrossEntropy.apply
-        return Loss(*apply(hidden, weight, bias, target, smoothing, rdrop))
+        return Loss(*apply(hidden, weight, bias, target, smoothing, rdrop, gradient))
     smoothed = weight.new_zeros(())
     nll = weight.new_zeros(())
     chunk = _chunk(hidden.device, len(weight))
@@ -174,8 +201,11 @@ def batch_loss(
     batch: Batch,
     smoothing: float,
     rdrop: float = 0.0,
+    gradient: LogitsGradient = logits_gradient,
 ) -> Loss:
-    """The loss of a model on the target tokens of a batch; `forward` may be the compiled model.
+    """The loss of a model on the target tokens of a batch.
+
+    `forward`, which is the model, and `gradient` may be compiled.
 
     With `rdrop` (R-Drop: Wu et al., 2021, equation 4, halved) the batch is read twice with another
     dropout. The loss is the mean of both readings plus `rdrop` / 2 times their divergence.
@@ -183,7 +213,9 @@ def batch_loss(
     if not rdrop:
         hidden = forward(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
         hidden = hidden[batch.tgt_positions]  # (N, D)
-        return smoothed_cross_entropy(hidden, output.weight, output.bias, batch.tgt_out, smoothing)
+        return smoothed_cross_entropy(
+            hidden, output.weight, output.bias, batch.tgt_out, smoothing, gradient=gradient
+        )
     # In one call, because DistributedDataParallel exchanges gradients once per forward call.
     twice = (torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask))
     rows = torch.stack(

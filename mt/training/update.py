@@ -21,11 +21,12 @@ from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_me
 from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
+    compile_loss,
     n_compiled_graphs,
     probe_batch,
 )
 from mt.training.finetune import freeze
-from mt.training.loss import Loss, batch_loss
+from mt.training.loss import LogitsGradient, Loss, batch_loss, logits_gradient
 from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Updater:
         self.scaler = torch.amp.GradScaler(device.device.type, enabled=device.precision == "fp16")
         self.replica = world.wrap(self.model)
         self.forward: Any = self.replica  # compiled by `choose_forward`
+        self.loss_gradient: LogitsGradient = logits_gradient  # the same
         self.n_graphs: int | None = None  # compiled graphs after the first update
         # Updates in a row whose gradient was not finite; on the device, so that nothing waits.
         self.skipped = torch.zeros((), dtype=torch.int64, device=device.device)
@@ -83,12 +85,14 @@ class Updater:
         self.say("compiling the model (train.compile), which takes a minute or two")
         start = time.perf_counter()
         self.forward = compile_for_all_shapes(self.replica)
+        self.loss_gradient = compile_loss()
         reason = self.world.all_or_raise(lambda: self._compile_error(store))
         reasons = [found for found in self.world.all_gather(reason) if found]
         if not reasons:
             self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
             return
         self.forward = self.replica
+        self.loss_gradient = logits_gradient
         torch._dynamo.reset()  # frees what has been compiled
         if wanted is True:
             message = f"train.compile: true, but the model cannot be compiled ({reasons[0]})"
@@ -195,9 +199,9 @@ class Updater:
         """Compute the loss of a batch and add its gradients, times `factor`."""
         try:
             batch = batch.to(self.device.device)
-            optim = self.config.optim
+            smoothing, rdrop = self.config.optim.label_smoothing, self.config.optim.rdrop
             loss = batch_loss(
-                self.forward, self.model.output, batch, optim.label_smoothing, optim.rdrop
+                self.forward, self.model.output, batch, smoothing, rdrop, self.loss_gradient
             )
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
