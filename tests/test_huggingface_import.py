@@ -23,6 +23,7 @@ from torch import Tensor
 from mt.data.tokenizer import BOS, EOS, PAD
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
+from mt.decoding.segments import split_source
 from mt.interop.huggingface_folder import read_config
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_tokenizer import MarianTokenizer, read_tokenizer
@@ -262,6 +263,8 @@ def test_messages_about_files(marian: Path, tmp_path: Path, mt: Mt) -> None:
     assert "config.json: is not JSON" in message()
     (marian / "config.json").unlink()
     assert "config.json: No such file" in message()
+    (marian / "model.npz").touch()
+    assert "transformers.models.marian.convert_marian_to_pytorch" in message()
 
 
 def test_positions_that_are_not_sinusoids_are_refused(marian: Path, tmp_path: Path, mt: Mt) -> None:
@@ -270,3 +273,16 @@ def test_positions_that_are_not_sinusoids_are_refused(marian: Path, tmp_path: Pa
     save_file(weights, marian / "model.safetensors")
     message = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
     assert "embed_positions.weight must be the sinusoids" in message
+
+
+def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) -> None:
+    tokenizer = load_model(imported).tokenizer
+    text = "Nein. Die kleine Katze schläft. " * 3
+    ((code,),) = tokenizer.encode_src([">>deu<<"])
+    rows = split_source(f" >>deu<< {text}", tokenizer, 20)
+    assert len(rows) > 2
+    assert all(row[0] == code and len(row) <= 20 for row in rows)
+    without = split_source(text, tokenizer, 19)
+    assert [row[1:] for row in rows] == without
+    assert tokenizer.src_pieces(">>deu<< Nein")[0] == ">>deu<<"
+    assert ">>xyz<<" not in tokenizer.src_pieces(">>xyz<< Nein")

@@ -28,7 +28,7 @@ PAGES = sorted(
 # What a command of a page may name that no test can have: such commands are parsed and not run.
 PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN|OUT|HOST|RUN)\b")
 # First words of lines that are for other programs than mt.
-OTHERS = {"bash", "docker", "eval", "export", "for", "git", "pip", "source", "squeue"}
+OTHERS = {"bash", "docker", "eval", "export", "for", "git", "hf", "pip", "source", "squeue"}
 
 
 def bash_lines(page: str) -> Iterator[str]:
@@ -141,6 +141,7 @@ def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copy(tmp_path / "data" / "demo" / "test.en", tmp_path / "output.en")
     shutil.copy(tiny_run / "tokenizer.model", tmp_path / "mine.model")
     shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "pieces.de")
+    shutil.copytree(ROOT / "tests" / "data" / "marian", tmp_path / "opus-mt-de-en")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -151,6 +152,9 @@ def test_commands_of_the_pages(page: Path, line: str, workplace: Path) -> None:
     arguments = mt_arguments(line)
     assert arguments
     parse(arguments)
+    if "opus/" in line or "--model opus" in line:  # a command before it on the page makes it
+        parse(command := ["import", "huggingface", "opus-mt-de-en", "-o", "opus"])
+        assert CliRunner().invoke(app, command).exit_code == 0
     if arguments[0] == "train":
         given = [
             arguments[i : i + 2]

@@ -25,6 +25,9 @@ class Letters:
             [ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines
         ]
 
+    def split_language(self, line: str) -> tuple[str, str]:
+        return "", line
+
     def decode_tgt(self, ids: list[list[int]]) -> list[str]:
         return ["".join(map(chr, row)) for row in ids]
 

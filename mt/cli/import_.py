@@ -36,7 +36,7 @@ def huggingface(
 ) -> None:
     """Import a Marian model (OPUS-MT) in the format of Hugging Face transformers.
 
-    The folder's config.yaml is a config to fine-tune it; see scripts/README.md.
+    The folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
 
     \b
     hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en

@@ -98,11 +98,14 @@ class PieceVocabulary:
         """The ids (`out_type` int) or pieces (str) of a line, or of each of several."""
         if isinstance(text, str):
             return list(self.encode([text], out_type)[0])
-        split = [self._language(line) for line in text]
+        split = [self.split_language(line) for line in text]
         rest = [line for _, line in split]
         if out_type is str:
             rows = self._model.encode(rest, out_type=str, num_threads=num_threads)
-            return [language + row for (language, _), row in zip(split, rows, strict=True)]
+            return [
+                [language, *row] if language else row
+                for (language, _), row in zip(split, rows, strict=True)
+            ]
         encoded: list[list[int]] = []
         for (language, line), row in zip(
             split, self._model.encode(rest, num_threads=num_threads), strict=True
@@ -112,16 +115,16 @@ class PieceVocabulary:
                 ids = [self.piece_to_id(piece) for piece in pieces]
             else:
                 ids = [self._listed[each] for each in row]
-            encoded.append([self._ids[piece] for piece in language] + ids)
+            encoded.append([self._ids[language], *ids] if language else ids)
         return encoded
 
-    def _language(self, line: str) -> tuple[list[str], str]:
+    def split_language(self, line: str) -> tuple[str, str]:
         """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""
         if line.startswith(">>"):
             code, end, rest = line.partition("<<")
             if code + end in self._ids:
-                return [code + end], rest
-        return [], line
+                return code + end, rest
+        return "", line
 
     def decode(
         self, rows: Sequence[Sequence[int]] | Sequence[Sequence[str]], num_threads: int = 1

@@ -149,6 +149,15 @@ class Tokenizer:
         pieces: list[str] = self._tgt.id_to_piece(ids)
         return pieces
 
+    def split_language(self, line: str) -> tuple[str, str]:
+        """Split a source line into the token that names its target language, and text.
+
+        Such a token is `>>deu<<` of an imported model; without one it is "".
+        """
+        if isinstance(self._src, PieceVocabulary):
+            return self._src.split_language(normalize_line(line))
+        return "", line
+
     def tgt_piece_id(self, piece: str) -> int:
         """The id of a target piece given as text; the id of unk if there is no such piece."""
         return int(self._tgt.piece_to_id(piece))

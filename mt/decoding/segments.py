@@ -18,8 +18,12 @@ SEPARATORS = (
 def split_source(text: str, tokenizer: Tokenizer, max_tokens: int) -> list[list[int]]:
     """Return the ids of the segments of a text, each of at most `max_tokens` tokens.
 
-    It is cut at sentence ends, else at clauses, else between words, else anywhere.
+    It is cut at sentence ends, else at clauses, else between words, else anywhere. A token for the
+    target language at the beginning of the text is repeated in each segment.
     """
+    language, text = tokenizer.split_language(text)
+    first = tokenizer.encode_src([language])[0] if language else []
+    max_tokens = max(1, max_tokens - len(first))
     segments = [text]
     for separator in SEPARATORS:
         segments = [
@@ -27,7 +31,9 @@ def split_source(text: str, tokenizer: Tokenizer, max_tokens: int) -> list[list[
         ]
     rows = [ids for ids in tokenizer.encode_src(segments) if ids]
     return [
-        ids[start : start + max_tokens] for ids in rows for start in range(0, len(ids), max_tokens)
+        first + ids[start : start + max_tokens]
+        for ids in rows
+        for start in range(0, len(ids), max_tokens)
     ]
 
 

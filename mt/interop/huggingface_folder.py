@@ -71,7 +71,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     if faults:
         remedy = "give a folder that transformers saved"
         if list(folder.glob("*.npz")):
-            remedy = "models of Marian itself (.npz) are imported with: mt import marian"
+            remedy = (
+                "a model of Marian itself (.npz) is first converted, with transformers 4: python "
+                "-m transformers.models.marian.convert_marian_to_pytorch --src DIR --dest OUTPUT"
+            )
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     kind = found.get("model_type")
     if kind != "marian":
