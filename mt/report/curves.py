@@ -190,7 +190,7 @@ def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) 
         _mark_rollbacks(axes, runs, lines, x)
     axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
     if figure.from_zero:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.dataLim.y1 * 1.06 or 1.0)
     axes.set_xlabel(x.unit)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=x.column == 0))
     axes.yaxis.set_major_locator(MaxNLocator(5))

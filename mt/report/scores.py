@@ -227,5 +227,5 @@ def _texts(sentences: Sequence[Sentence]) -> tuple[list[str], list[list[str]]]:
 
 def tokenizer_of(signature: str) -> str:
     """The BLEU tokenizer that a signature names, without a version that follows it."""
-    match = re.search(r"\btok:([\w-]+?)(?:-\d[\w.]*)?(?:\||$)", signature)
+    match = re.search(r"\btok:([\w-]+?)(?:-\d[^|]*)?(?:\||$)", signature)
     return match[1] if match else DEFAULT

@@ -1,0 +1,202 @@
+"""What the page of `mt report` is made of: status, command, chosen sentences, sets that differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import train_line, write_run
+
+from mt.report.corpora import located
+from mt.report.facts import Run, labels_of, read_run
+from mt.report.provenance import commands_of, duration, notable_lines, status_of
+from mt.report.scores import compare, score_run, tokenizer_of
+from mt.report.sentences import choose_sentences, excerpt, marked, progress
+
+NOW = datetime(2026, 11, 22, 12, 0, 0)
+
+
+def run_of(folder: Path, **content: Any) -> Run:
+    return read_run(write_run(folder, **content), folder.name)
+
+
+@pytest.mark.parametrize(
+    ("lines", "word", "detail"),
+    [
+        (["11:00:00 all 40 updates are done; model: x"], "finished", "20 of 40 updates"),
+        (["11:00:00 no better validation in the last 3, at"], "finished early", "20 of 40"),
+        (["11:00:00 stopped by SIGINT after update 20; run"], "interrupted", "by SIGINT after 20"),
+        (["11:00:00 training gave up at update 20: x"], "diverged", "20 of 40 updates"),
+        (
+            ["11:59:30 step 20 | epoch 0"],
+            "running",
+            "10 s left, last log line 30 seconds ago",
+        ),
+        (["09:00:00 step 20 | epoch 0"], "not finished", "last log line 3 hours ago"),
+        # Resumed after it was stopped.
+        (["10:00:00 stopped by SIGINT", "11:59:00 run directory r on CPU"], "running", "20 of 40"),
+        ([], "unknown", "20 of 40 updates"),
+    ],
+)
+def test_the_status_is_read_from_the_end_of_the_log(
+    lines: list[str], word: str, detail: str, tmp_path: Path
+) -> None:
+    config = {"train": {"max_steps": 40}}
+    run = run_of(tmp_path / "run", train=[train_line(20)], config=config)
+    run.log = [f"2026-11-22 {line}" for line in lines]
+    status = status_of(run, NOW)
+    assert status.word.startswith(word)
+    assert detail in status.detail
+    assert status.running == (word == "running")
+
+
+@pytest.mark.parametrize(
+    ("manifest", "typed"),
+    [
+        (
+            {"command": ["/v/bin/mt", "train", "--config", "a b.yaml"]},
+            "mt train --config 'a b.yaml'",
+        ),
+        ({"command": ["/x/mt/__main__.py", "train"], "cwd": "/d"}, "cd /d\npython -m mt train"),
+        (
+            {"command": ["/x/mt/__main__.py", "train"], "processes": 4},
+            "torchrun --nproc-per-node=4 -m mt train",
+        ),
+        ({"command": "mt train"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_command_can_be_typed_again(
+    manifest: Mapping[str, Any], typed: str, tmp_path: Path
+) -> None:
+    run = run_of(tmp_path / "run", manifest=manifest)
+    assert commands_of(run)[0] == typed
+    assert commands_of(run)[1].startswith("mt train --config ")
+
+
+def test_a_long_command_has_a_line_for_each_option(tmp_path: Path) -> None:
+    settings = [word for i in range(8) for word in ("--set", f"model.d_ff={i}")]
+    run = run_of(tmp_path / "run", manifest={"command": ["mt", "train", *settings]})
+    first, *others = commands_of(run)[0].split(" \\\n")
+    assert first == "mt train"
+    assert others == [f"    --set model.d_ff={i}" for i in range(8)]
+
+
+def outputs_of(*triples: tuple[str, str, str]) -> list[dict[str, Any]]:
+    return [
+        {"source": src, "reference": ref, "output": out, "score": -0.5, "flags": []}
+        for src, ref, out in triples
+    ]
+
+
+def test_sets_of_one_name_and_another_text_are_not_compared(tmp_path: Path) -> None:
+    text = [(f"das ist {i}", f"that is {i} now", f"that is {i} now") for i in range(6)]
+    other = [(src, f"{ref} .", out) for src, ref, out in text]
+    runs = [
+        run_of(tmp_path / "a", outputs=outputs_of(*text)),
+        run_of(tmp_path / "b", outputs=outputs_of(*other)),
+        run_of(tmp_path / "c", outputs=outputs_of(*text)),
+    ]
+    (found,) = compare(runs, [score_run(run) for run in runs])
+    assert [row.label for row in found.rows] == ["a", "c"]
+    assert found.rows[1].same
+
+
+def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
+    outputs = outputs_of(
+        ("eins zwei drei vier fünf", "one two three four five", "one two three four five"),
+        ("ja", "yes", "yes"),
+        ("eins zwei drei vier sechs", "one two three four six", "zzz"),
+        ("eins zwei drei vier null", "one two three four zero", "one two three four zeros"),
+        ("  ", "", ""),
+    )
+    outputs[3]["flags"] = ["looping"]
+    chosen = choose_sentences(run_of(tmp_path / "run", outputs=outputs), 1)
+    found = {
+        group.title: [one.original.output for one in group.sentences] for group in chosen.groups
+    }
+    assert found == {
+        "Worst": ["zzz"],
+        "Flagged as suspicious": ["one two three four zeros"],
+        "Best": ["one two three four five"],
+    }
+    assert chosen.flagged == 1
+
+
+def test_words_that_differ_are_marked_and_long_texts_cut() -> None:
+    assert marked("the old house", "the new house").parts == [
+        ("the", False), ("old", True), ("house", False),
+    ]  # fmt: skip
+    assert excerpt("short").cut == ""
+    cut = excerpt(" ".join(["w"] * 3000))
+    assert cut.parts == [(" ".join(["w"] * 80), False)]
+    assert cut.cut == "cut: 3,000 words, 5,999 characters in all"
+
+
+def test_the_sentence_that_changed_most_is_shown_once_per_version(tmp_path: Path) -> None:
+    samples = {
+        step: [("still", "s", "same"), ("moving", "m", f"version {min(step, 30)}")]
+        for step in (10, 20, 30, 40)
+    }
+    found = progress(run_of(tmp_path / "run", samples=samples))
+    assert found is not None
+    assert found.source.parts == [("moving", False)]
+    assert [step for step, _ in found.steps] == [10, 20, 30]
+
+
+def test_relative_data_is_found_where_the_run_was_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "then").mkdir()
+    (tmp_path / "now").mkdir()
+    config = {"data": {"train": [{"src": "a.de", "tgt": "a.en"}]}}
+    run = run_of(tmp_path / "run", config=config, manifest={"cwd": str(tmp_path / "then")})
+    assert run.config is not None
+    monkeypatch.chdir(tmp_path / "now")
+    assert located(run.config, run.manifest).root == str(tmp_path / "then")
+    for name in ("a.de", "a.en"):
+        (tmp_path / "now" / name).write_text("x\n")
+    assert located(run.config, run.manifest).root is None
+
+
+def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
+    end = (
+        '{"kind": "valid"}\n[1]\n\xff\n{"kind": "train", "step": "x"}\n{"kind": "new", "step": 1}\n'
+    )
+    run = run_of(tmp_path / "run", train=[train_line(10), train_line(20)], end=end)
+    assert run.metrics.unreadable == 4
+    assert any("4 lines of metrics.jsonl cannot be read" in remark for remark in run.remarks)
+    assert run.metrics.last_step == 20
+
+
+def test_outputs_are_read_from_the_run_only(tmp_path: Path) -> None:
+    """A metrics.jsonl of a stranger names a file elsewhere."""
+    secret = tmp_path / "secret.jsonl"
+    secret.write_text(json.dumps(outputs_of(("s", "r", "o"))[0]), encoding="utf-8")
+    test = {"kind": "test", "step": 1, "name": "t", "bleu": 1.0, "outputs": "../secret.jsonl"}
+    run = run_of(tmp_path / "run", end=json.dumps(test) + "\n")
+    assert run.tests[0].sentences == []
+
+
+def test_small_things() -> None:
+    assert tokenizer_of("nrefs:1|tok:13a|smooth:exp") == "13a"
+    assert tokenizer_of("nrefs:1|tok:ja-mecab-0.996-IPA|smooth:exp") == "ja-mecab"
+    assert tokenizer_of("") == "13a"
+    assert labels_of([Path("a/x"), Path("b/x"), Path("b/y")]) == ["a/x", "b/x", "y"]
+    assert [duration(s) for s in (48, 3000, 6720, 10_000, 300_000)] == [
+        "48 s", "50 min", "112 min", "2 h 47 min", "3.5 days",
+    ]  # fmt: skip
+
+
+def test_notable_lines_of_the_log(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    run.log = [
+        "2026-11-22 10:00:00 step 5",
+        "2026-11-22 10:00:01 warning: odd",
+        "x resuming after 3",
+    ]
+    assert notable_lines(run) == run.log[1:]
