@@ -139,18 +139,21 @@ class CTranslate2Engine:
         if not sources:
             return []
         beam_size = self.decode.beam_size
+        settings = {
+            "beam_size": beam_size,
+            "num_hypotheses": beam_size,
+            "length_penalty": self.decode.length_penalty or NO_PENALTY,
+            "max_input_length": 0,
+            "max_decoding_length": max_length,
+            "min_decoding_length": 0,
+            "return_end_token": True,
+            "return_scores": self.with_scores or beam_size > 1,
+            "use_vmap": self.shortlist,
+        }
         return self.translator.translate_batch(
             [self._src_pieces(ids) for ids in sources],
             [self._tgt_pieces(ids) for ids in prefixes] if any(prefixes) else None,
-            beam_size=beam_size,
-            num_hypotheses=beam_size,
-            length_penalty=self.decode.length_penalty or NO_PENALTY,
-            max_input_length=0,
-            max_decoding_length=max_length,
-            return_end_token=True,
-            return_scores=self.with_scores or beam_size > 1,
-            use_vmap=self.shortlist,
-            **{"min_decoding_length": 0, **options},
+            **settings | options,
         )
 
     def _collect(self, job: Job, futures: Sequence[Any]) -> list[list[Hypothesis]]:
@@ -170,8 +173,13 @@ class CTranslate2Engine:
                 raise
             raise memory_error(len(sources), self.decode.beam_size, "CPU") from error
         again = [place for place, row in enumerate(rows) if row is None]
-        for place in again:
-            rows[place] = self._search_again(sources[place], prefixes[place], limits[place])
+        for limit in sorted({limits[place] for place in again}):
+            places = [place for place in again if limits[place] == limit]
+            found_again = self._search_again(
+                [sources[place] for place in places], [prefixes[place] for place in places], limit
+            )
+            for place, row in zip(places, found_again, strict=True):
+                rows[place] = row
         forced = [place for place, prefix in enumerate(prefixes) if prefix and place not in again]
         scored = self._score(
             [(sources[place], one.tokens) for place in forced for one in rows[place] or ()]
@@ -193,24 +201,42 @@ class CTranslate2Engine:
             return None
         return [self._hypothesis(one.tokens, one.log_prob) for one in found[:shown]]
 
-    def _search_again(self, source: Ids, prefix: Ids, limit: int) -> list[Hypothesis]:
-        """Search for one source on its own limit, without the tokens that no output contains.
+    def _search_again(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids], limit: int
+    ) -> list[list[Hypothesis]]:
+        """Search for sources of the same limit, without the tokens that no output contains.
 
-        If the beam does not end by itself, its hypotheses are made to end at the limit. All are
+        Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
         scored once more, as a whole and with every token allowed.
         """
-        options = {
+        options: dict[str, Any] = {
             "disable_unk": True,
             "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
             "min_decoding_length": 1,
         }
-        for max_length in (limit + 1, limit):
-            results = self._translate([source], [prefix], max_length, **options)
-            found = self._read(results[0])
-            if all(one.finished for one in found[: self.n_best]):
-                break
-        rows = dict.fromkeys(one.tokens[:limit] for one in found)
-        return self._best(list(self._score([(source, row) for row in rows])))
+        found = [
+            self._read(each) for each in self._translate(sources, prefixes, limit + 1, **options)
+        ]
+        open_ = [
+            place
+            for place, each in enumerate(found)
+            if not all(one.finished for one in each[: self.n_best])
+        ]
+        if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
+            options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
+        at_limit = self._translate(
+            [sources[place] for place in open_],
+            [prefixes[place] for place in open_],
+            limit,
+            **options,
+        )
+        for place, each in zip(open_, at_limit, strict=True):
+            found[place] = self._read(each)
+        rows = [list(dict.fromkeys(one.tokens[:limit] for one in each)) for each in found]
+        scored = self._score(
+            [(source, row) for source, each in zip(sources, rows, strict=True) for row in each]
+        )
+        return [self._best([next(scored) for _ in each]) for each in rows]
 
     def _score(self, pairs: Sequence[tuple[Ids, tuple[int, ...]]]) -> Iterator[Hypothesis]:
         """Score these outputs of these sources, every token allowed."""
