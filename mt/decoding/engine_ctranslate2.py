@@ -10,7 +10,8 @@ Its search is `beam_search` but for these points:
   change a score makes it stop.
 - What it is told to suppress gets no probability, and the other tokens share it. So nothing is
   suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them.
-- It leaves a prefix out of the score. Such hypotheses are scored again as a whole.
+- It leaves a prefix out of the score, and right after it, only the most probable hypothesis may
+  end. So what begins with a prefix is scored again as a whole, and the prefix alone beside it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from mt.decoding.engine_contract import (
 )
 
 # Padded source tokens x beam of a batch, by precision.
-BATCH_TOKENS = {"fp32": 4096, "bf16": 4096, "int8": 4096}
+BATCH_TOKENS = {"fp32": 2048, "bf16": 2048, "int8": 1536}
 # Batches that wait in the queue for each thread, so that none is idle.
 QUEUED = 2
 # Stands for a length penalty of 0; length^this is 1 to the last bit of a float.
@@ -181,11 +182,10 @@ class CTranslate2Engine:
             for place, row in zip(places, found_again, strict=True):
                 rows[place] = row
         forced = [place for place, prefix in enumerate(prefixes) if prefix and place not in again]
-        scored = self._score(
-            [(sources[place], one.tokens) for place in forced for one in rows[place] or ()]
-        )
         for place in forced:
-            rows[place] = self._best([next(scored) for _ in rows[place] or ()])
+            candidates = {one.tokens for one in rows[place] or ()} | {tuple(prefixes[place])}
+            pairs = [(sources[place], tokens) for tokens in sorted(candidates)]
+            rows[place] = self._best(list(self._score(pairs)))
         return [(row or [])[: self.n_best] for row in rows]
 
     def _accepted(self, found: list[Found], limit: int, shown: int) -> list[Hypothesis] | None:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mt.decoding.scoring import ForcedDecoder
     from mt.decoding.workers import Pool
 
+# SentencePiece encodes fewer lines as fast with one thread.
+LINES_PER_THREAD = 1_000
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
 # More processes for each core are a mistake: each has its own batches in memory.
@@ -82,6 +84,7 @@ class Line:
     text: str
     segments: list[Segment]  # none for a blank line
     outputs: list[Output] = field(default_factory=list)  # best first
+    translation: Translation | None = None
 
 
 class Translator:
@@ -181,25 +184,36 @@ class Translator:
         start = time.perf_counter()
         lines = self._encode(texts, prefixes)
         before = self._next_line - 1
-        self._search(
-            [segment for line in lines for segment in line.segments],
-            lambda share: self.on_progress(before + int(share * len(lines))),
-        )
-        for line in lines:
-            line.outputs = self._outputs(line)
+        owners = [line for line in lines for _ in line.segments]
+        left = [len(line.segments) for line in lines]
+        # Lines are finished while the engine works on others.
+        for done, share in self._search([one for line in lines for one in line.segments]):
+            for place in done:
+                line = owners[place]
+                left[line.number - before - 1] -= 1
+                if not left[line.number - before - 1]:
+                    self._finish(line)
+            self.on_progress(before + int(share * len(lines)))
         if self.forced_decoder is not None:
             self._align(self.forced_decoder, lines)
-        translations = [self._translation(line) for line in lines]
+        translations = [line.translation or self._translation(line) for line in lines]
         self._count(lines, translations)
         self.tally.halved = self.engine.n_halved
         self.tally.seconds += time.perf_counter() - start
         return translations
 
+    def _finish(self, line: Line) -> None:
+        """Join the outputs of a line whose segments are translated."""
+        line.outputs = self._outputs(line)
+        if self.forced_decoder is None:
+            line.translation = self._translation(line)
+
     def _encode(self, texts: list[str], prefixes: list[str]) -> list[Line]:
         """Encode the lines; split those that are too long. A prefix goes to the first segment."""
         first = self._next_line
         begins = encode_prefixes(prefixes, first, self.engine.max_target, self.tokenizer)
-        sources = self.tokenizer.encode_src(texts)
+        threads = self.engine.threads if len(texts) >= LINES_PER_THREAD else 1
+        sources = self.tokenizer.encode_src(texts, threads)
         lines = []
         for number, (text, source, prefix) in enumerate(
             zip(texts, sources, begins, strict=True), first
@@ -213,11 +227,11 @@ class Translator:
             lines.append(Line(number, text, segments))
         return lines
 
-    def _search(self, segments: list[Segment], report: Callable[[float], None]) -> None:
+    def _search(self, segments: list[Segment]) -> Iterator[tuple[list[int], float]]:
         """Find the hypotheses of each segment and their texts.
 
-        The longest segments come first, in batches of similar length. `report` is called after each
-        batch with the share of the source tokens that is done.
+        The longest segments come first, in batches of similar length. Yields the segments of each
+        finished batch, as indices, and the share of the source tokens that is done.
         """
         if not segments:
             return
@@ -226,11 +240,10 @@ class Translator:
         sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
         workers = self.engine.threads if self.pool is None else len(self.pool.workers)
         batches = [
-            [segments[i] for i in rows]
-            for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
+            rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
         ]
         jobs = [
-            ([segment.source for segment in batch], [segment.prefix for segment in batch])
+            ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
             for batch in batches
         ]
         answers = (
@@ -240,16 +253,16 @@ class Translator:
         )
         done = 0
         for number, answer in answers:
-            done += sum(len(segment.source) for segment in batches[number])
-            report(done / int(lengths.sum()))
-            for segment, hypotheses in zip(batches[number], answer, strict=True):
+            # A whole batch: a call of the tokenizer costs more than decoding ten rows.
+            rows = [list(hypothesis.tokens) for row in answer for hypothesis in row]
+            texts = iter(self.tokenizer.decode_tgt(rows))
+            for place, hypotheses in zip(batches[number], answer, strict=True):
+                segment = segments[place]
                 segment.hypotheses = hypotheses
+                segment.texts = list(itertools.islice(texts, len(hypotheses)))
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
-        # All at once: a call of the tokenizer costs more than decoding ten rows.
-        rows = [list(hyp.tokens) for segment in segments for hyp in segment.hypotheses]
-        texts = iter(self.tokenizer.decode_tgt(rows))
-        for segment in segments:
-            segment.texts = list(itertools.islice(texts, len(segment.hypotheses)))
+                done += len(segment.source)
+            yield batches[number], done / int(lengths.sum())
 
     def _outputs(self, line: Line) -> list[Output]:
         """Join the n-th best hypotheses of the segments to the n-th best output of the line."""
