@@ -80,24 +80,14 @@ def test_both_engines_find_the_same(
             found.append(list(translator.translate(lines)))
     other = other_lines(found)
     # Where a beam is made to end at the limit, CTranslate2 has replaced what ended one step before.
-    truncated = [n for n, pair in enumerate(zip(*found, strict=True)) if "truncated" in str(pair)]
-    assert set(other) <= set(truncated)
+    # The flags are of the best output; in a beam that repeats itself others reach the limit.
+    cut = [
+        number
+        for number, pair in enumerate(zip(*found, strict=True))
+        if {"truncated", "looping"} & {*pair[0].flags, *pair[1].flags}
+    ]
+    assert set(other) <= set(cut)
     assert len(other) <= 0.04 * len(lines)
-
-
-def test_prefixes(both: Load, tiny_corpus: Path) -> None:
-    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
-    targets = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
-    prefixes = [" ".join(line.split()[: number % 3]) for number, line in enumerate(targets)]
-    found = []
-    for engine in ("torch", "ctranslate2"):
-        with both(engine, 2, beam_size=4) as translator:
-            found.append(list(translator.translate(sources, prefixes)))
-    assert all(
-        one.texts[0].startswith(prefix) for one, prefix in zip(found[1], prefixes, strict=True)
-    )
-    assert [one.texts[0] for one in found[0]] == [one.texts[0] for one in found[1]]
-    assert len(other_lines(found)) <= 1
 
 
 class Scripted:
@@ -107,7 +97,7 @@ class Scripted:
         self.results = list(results)
         self.calls: list[dict[str, Any]] = []
 
-    def translate_batch(self, sources: Any, prefixes: Any, **options: Any) -> list[Any]:
+    def translate_batch(self, sources: Any, **options: Any) -> list[Any]:
         self.calls.append(options)
         return self.results.pop(0)[: len(sources)] if sources else []
 
@@ -185,6 +175,7 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(choose_engine, "has_gpu", lambda: True)
     assert reasons_for_torch(request()) == ["there is a GPU"]
     assert reasons_for_torch(request(device="cpu")) == []
+    assert "--prefix" in reasons_for_torch(request(device="cpu", prefixes=True))[0]
     monkeypatch.setattr(choose_engine, "find_spec", lambda _: None)
     assert reasons_for_torch(request(device="cpu")) == [
         "faster with CTranslate2: pip install ctranslate2"

@@ -43,6 +43,7 @@ class EngineRequest:
     ensemble: str | None = None
     workers: int | None = None  # processes or threads on a CPU; None: one per core
     with_scores: bool = True  # False: the scores of hypotheses are not needed
+    prefixes: bool = False  # outputs must begin with given texts
     shortlist: bool = False  # decode with the vocabulary map of the converted model
     convert: Convert | None = None  # None: only a model that has been converted before
 
@@ -104,6 +105,7 @@ def reasons_for_torch(request: EngineRequest) -> list[str]:
     asked = {
         "several models": len(request.models) > 1,
         "--sample": options.sampling is not None,
+        "--prefix": request.prefixes,
         "--exact": options.exact,
         "--alignments": options.alignment is not None,
         "--min-length": options.min_length > 0,

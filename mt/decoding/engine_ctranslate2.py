@@ -10,8 +10,9 @@ Its search is `beam_search` but for these points:
   change a score makes it stop.
 - What it is told to suppress gets no probability, and the other tokens share it. So nothing is
   suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them.
-- It leaves a prefix out of the score, and right after it, only the most probable hypothesis may
-  end. So what begins with a prefix is scored again as a whole, and the prefix alone beside it.
+
+Its prefixes mean something else: their tokens have no score, and only the most probable hypothesis
+may end right after one. So it takes none.
 """
 
 from __future__ import annotations
@@ -130,12 +131,11 @@ class CTranslate2Engine:
 
     def _submit(self, job: Job) -> Any:
         """Start the search of a batch; return a future for each source."""
+        assert not any(job[1]), "prefixes are for torch"
         most = max((self.limit(*pair) for pair in zip(*job, strict=True)), default=0)
-        return self._translate(*job, most + 1, asynchronous=True)
+        return self._translate(job[0], most + 1, asynchronous=True)
 
-    def _translate(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids], max_length: int, **options: Any
-    ) -> Any:
+    def _translate(self, sources: Sequence[Ids], max_length: int, **options: Any) -> Any:
         """Call CTranslate2; `max_length` counts the eos."""
         if not sources:
             return []
@@ -153,7 +153,6 @@ class CTranslate2Engine:
         }
         return self.translator.translate_batch(
             [self._src_pieces(ids) for ids in sources],
-            [self._tgt_pieces(ids) for ids in prefixes] if any(prefixes) else None,
             **settings | options,
         )
 
@@ -164,10 +163,9 @@ class CTranslate2Engine:
         most = max(limits, default=0)
         rows: list[list[Hypothesis] | None] = []
         try:
-            for future, prefix, limit in zip(futures, prefixes, limits, strict=True):
+            for future, limit in zip(futures, limits, strict=True):
                 found = self._read(future.result())
-                # With a prefix the order will be another one, so the whole beam is needed.
-                whole = limit == most and not prefix
+                whole = limit == most
                 rows.append(self._accepted(found, limit, self.n_best if whole else len(found)))
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and "alloc" not in str(error):
@@ -176,16 +174,9 @@ class CTranslate2Engine:
         again = [place for place, row in enumerate(rows) if row is None]
         for limit in sorted({limits[place] for place in again}):
             places = [place for place in again if limits[place] == limit]
-            found_again = self._search_again(
-                [sources[place] for place in places], [prefixes[place] for place in places], limit
-            )
+            found_again = self._search_again([sources[place] for place in places], limit)
             for place, row in zip(places, found_again, strict=True):
                 rows[place] = row
-        forced = [place for place, prefix in enumerate(prefixes) if prefix and place not in again]
-        for place in forced:
-            candidates = {one.tokens for one in rows[place] or ()} | {tuple(prefixes[place])}
-            pairs = [(sources[place], tokens) for tokens in sorted(candidates)]
-            rows[place] = self._best(list(self._score(pairs)))
         return [(row or [])[: self.n_best] for row in rows]
 
     def _accepted(self, found: list[Found], limit: int, shown: int) -> list[Hypothesis] | None:
@@ -201,9 +192,7 @@ class CTranslate2Engine:
             return None
         return [self._hypothesis(one.tokens, one.log_prob) for one in found[:shown]]
 
-    def _search_again(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids], limit: int
-    ) -> list[list[Hypothesis]]:
+    def _search_again(self, sources: Sequence[Ids], limit: int) -> list[list[Hypothesis]]:
         """Search for sources of the same limit, without the tokens that no output contains.
 
         Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
@@ -214,9 +203,7 @@ class CTranslate2Engine:
             "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
             "min_decoding_length": 1,
         }
-        found = [
-            self._read(each) for each in self._translate(sources, prefixes, limit + 1, **options)
-        ]
+        found = [self._read(each) for each in self._translate(sources, limit + 1, **options)]
         open_ = [
             place
             for place, each in enumerate(found)
@@ -224,12 +211,7 @@ class CTranslate2Engine:
         ]
         if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
             options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
-        at_limit = self._translate(
-            [sources[place] for place in open_],
-            [prefixes[place] for place in open_],
-            limit,
-            **options,
-        )
+        at_limit = self._translate([sources[place] for place in open_], limit, **options)
         for place, each in zip(open_, at_limit, strict=True):
             found[place] = self._read(each)
         rows = [list(dict.fromkeys(one.tokens[:limit] for one in each)) for each in found]

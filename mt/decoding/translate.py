@@ -398,6 +398,7 @@ def load_translator(
     ensemble: str | None = None,
     workers: int | None = None,
     engine: str = "torch",
+    prefixes: bool = False,
     shortlist: bool = False,
     with_scores: bool = True,
     convert: Convert | None = None,
@@ -407,9 +408,10 @@ def load_translator(
 
     Values of `decode` that are not None replace the first model's own settings. `workers`:
     processes or threads on a CPU, None for one per core. `engine`: auto, torch or ctranslate2; for
-    the last, `convert` converts a model that has not been converted before, `shortlist` uses the
-    vocabulary map, and `with_scores` False leaves scores out where that is faster. `say` receives
-    notes about what was chosen and what differs from what was asked for.
+    the last, `convert` converts a model that has not been converted before, `prefixes` says that
+    there will be some, `shortlist` uses the vocabulary map, and `with_scores` False leaves scores
+    out where that is faster. `say` receives notes about what was chosen and what differs from what
+    was asked for.
 
     Raises MtError for what the user must correct.
     """
@@ -435,6 +437,7 @@ def load_translator(
         ensemble=ensemble,
         workers=workers,
         with_scores=with_scores,
+        prefixes=prefixes,
         shortlist=shortlist,
         convert=convert,
     )

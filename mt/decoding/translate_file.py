@@ -116,6 +116,7 @@ class TranslateOptions:
             ensemble=self.ensemble,
             workers=self.workers,
             engine=self.engine,
+            prefixes=self.prefix is not None,
             shortlist=self.shortlist,
             with_scores=self.scores or self.n_best > 1,
             convert=self.convert,
