@@ -402,7 +402,9 @@ def lr(
     settings: Settings = None,
     output: PictureOutput = None,
 ) -> None:
-    """Show the learning rate over a training, as a table and a picture.
+    """Show the learning rate over a training.
+
+    As a table of chosen updates; with -o as a picture too. Several configs are compared.
 
     \b
     mt inspect lr --config base.yaml

@@ -13,7 +13,7 @@ from mt.cli.options import OptionalConfigName, Output, Settings, TokenizerModel
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Learn a vocabulary; split text into its tokens and join them.",
+    help="Learn a vocabulary; encode and decode text.",
     rich_markup_mode=None,
 )
 
@@ -57,7 +57,7 @@ def train(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="text files, plain or .gz; - is stdin; data.train of --config if not given",
             rich_help_panel=INPUT,
         ),
@@ -132,10 +132,10 @@ def train(
     config: OptionalConfigName = None,
     settings: Settings = None,
 ) -> None:
-    """Learn a SentencePiece vocabulary, as mt train does, from text files or a config's data.
+    """Learn a SentencePiece vocabulary, as mt train does.
 
-    Of two vocabularies (tokenizer.joint: false), NAME.model becomes NAME.src.model and
-    NAME.tgt.model.
+    The text is that of the files, or the training text of --config. Of two vocabularies
+    (tokenizer.joint: false), NAME.model becomes NAME.src.model and NAME.tgt.model.
 
     \b
     mt tokenizer train train.de train.en --vocab-size 8000 -o mine.model
@@ -182,9 +182,10 @@ def encode(
     ] = False,
     output: Output = "-",
 ) -> None:
-    """Split each line into the pieces of a vocabulary, separated by spaces; line for line.
+    """Split lines into pieces or ids, separated by spaces.
 
-    A piece that begins a word starts with U+2581 (▁); <0xC3> is a byte.
+    As many lines come out as go in. A piece that begins a word starts with U+2581 (▁); <0xC3> is a
+    byte.
 
     \b
     mt tokenizer encode --model runs/base input.de -o pieces.de
@@ -206,7 +207,7 @@ def decode(
     ] = False,
     output: Output = "-",
 ) -> None:
-    """Join the pieces of each line to text; line for line. The reverse of mt tokenizer encode.
+    """Join pieces or ids to text, line for line.
 
     \b
     mt tokenizer decode --model runs/base pieces.de -o text.de

@@ -243,16 +243,18 @@ def train_tokenizer(
     pairs: Iterable[tuple[str, str]],
     seed: int,
     log: Callable[[str], None],
+    unit: str = "pairs",
 ) -> Tokenizer:
     """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
 
     Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
     than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
-    is no text, or where `cfg.vocab_size` is smaller than the alphabet.
+    is no text, or where `cfg.vocab_size` is smaller than the alphabet. `unit`: what messages call a
+    pair.
     """
     src, tgt, seen = _sample(pairs, cfg.sample_lines, seed)
     if seen > len(src):
-        log(f"tokenizer: trained on {len(src):,} of {seen:,} pairs, drawn at random")
+        log(f"tokenizer: trained on {len(src):,} of {seen:,} {unit}, drawn at random")
     if cfg.joint:
         return Tokenizer(_train(cfg, src + tgt, "", log))
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))

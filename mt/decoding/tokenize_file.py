@@ -64,7 +64,8 @@ def train_file(
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
     pairs = zip(_lines_of(files), repeat("")) if files else training_pairs(config.data)
-    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say)
+    unit = "lines" if files else "pairs"
+    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit)
     for path, model in zip(outputs, tokenizer.models, strict=True):
         try:
             write_whole(path, model)
