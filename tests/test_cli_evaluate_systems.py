@@ -142,7 +142,7 @@ def test_without_tests_the_json_has_its_keys_and_one_system_its_lines(mt: Mt, te
     assert list(tree) == ["a", "b"]
     keys = ["name", "value", "signature", "detail", "note"]
     assert [list(score) for score in tree["a"]] == [keys] * 3
-    tested = json.loads(mt(*[word for word in plain if word != "--no-paired-bs"]).out)
+    tested = json.loads(mt(*plain[:-2], "--paired-bs-n", 20, "--json").out)
     for system, more in (("a", []), ("b", ["paired_bs", "verdict"])):
         assert [list(score) for score in tested[system]] == [keys + more] * 3
     one = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu").lines
@@ -200,9 +200,8 @@ def test_each_system_s_own_words_have_a_colour() -> None:
     (difference,) = found
     assert difference.spans == (((2, 3), (6, 7)), ((2, 3), (6, 7)))
     data = EvaluationSet("", [["a b c d", "same"]])
-    judged = evaluate_systems(
-        data, {"p": ["a b c d", "same"], "q": ["a x c e", "same"]}, Settings()
-    )
+    outputs = {"p": ["a b c d", "same"], "q": ["a x c e", "same"]}
+    judged = evaluate_systems(data, outputs, Settings(["chrf"], n_samples={}))
     evaluation = replace(judged, differences={"q": found})
     coloured = format_evaluation(evaluation, Style(colour=True))
     assert "p          a \033[31mb\033[0m c \033[31md\033[0m" in coloured
@@ -336,6 +335,15 @@ def test_models_and_files_on_several_test_sets(
 def test_messages(options: str, message: str, mt: Mt, texts: Path) -> None:
     (texts / "short").write_text("x\ny\n", encoding="utf-8")
     assert refused(mt("evaluate", *options.split())).startswith(message)
+
+
+def test_message_about_memory(mt: Mt, texts: Path) -> None:
+    with mock.patch("mt.evaluation.systems.paired_test", side_effect=MemoryError):
+        ended = mt("evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref")
+    assert refused(ended) == (
+        "resampling 120 lines does not fit into memory; lower --confidence-n, --paired-bs-n or "
+        "--paired-ar-n, or evaluate fewer lines"
+    )
 
 
 def test_large_texts_are_not_tested_unasked(

@@ -364,4 +364,4 @@ def _print(evaluations: Sequence[Evaluation], digits: int, as_json: bool, as_tsv
 def use_colour() -> bool:
     """Whether stdout is a terminal that shows colours, and NO_COLOR (no-color.org) is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return sys.stdout.isatty() and not plain
+    return bool(sys.stdout) and sys.stdout.isatty() and not plain
