@@ -6,17 +6,22 @@ import io
 import itertools
 import json
 import math
+import re
 import sys
+import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import config_of, metrics_of
+from conftest import NO_TEST, QUICK, config_of, log_of, metrics_of
 
 from mt.errors import ConfigError, TrainingDivergedError
+from mt.training import runlog
 from mt.training.launch import train
 from mt.training.runlog import RunLog, format_duration
+from mt.training.trainer import Trainer
 from mt.training.update import Updater
 
 
@@ -67,10 +72,6 @@ def test_an_error_is_written_to_the_log_too(
 
 
 def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     shown = {}
     for kind in (io.StringIO, Terminal):
         stderr = kind()
@@ -83,6 +84,57 @@ def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: pytest.MonkeyPa
     assert "nll=3.210" in shown[Terminal]
     assert "a line beside the bar" in shown[Terminal]
     assert "100" not in shown[io.StringIO].replace("a line", "").split(" beside")[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_shows_loss_bleu_and_the_time_left_of_the_log(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One update takes a second by this estimate: 4 are left after 4, 0 after 8."""
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(runlog, "SECONDS_BETWEEN_FIGURES", -1.0)
+    monkeypatch.setattr(
+        Trainer, "_seconds_left", lambda self: self.config.train.max_steps - self.state.step
+    )
+    train(config_of(tiny_mapping, QUICK, NO_TEST), tmp_path, "cpu")
+    shown = stderr.getvalue()
+    bleu = [f"{line['bleu']:.2f}" for line in metrics_of(tmp_path, "valid")]
+    assert re.search(r"3/8 \[.*, left=0:00:05, nll=\d\.\d{3}", shown)
+    assert f"left=0:00:04, nll={metrics_of(tmp_path, 'train')[0]['nll']:.3f}, tok/s=" in shown
+    assert re.search(rf"5/8 \[.*left=0:00:03.*BLEU={bleu[0]}, best=BLEU {bleu[0]}", shown)
+    assert " | 0:00:04 left\n" in log_of(tmp_path)
+
+
+def test_reading_is_shown_by_a_bar_or_by_lines(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a terminal a line a minute; a message stands above the bar."""
+    monkeypatch.setattr(runlog, "SECONDS_BETWEEN_LINES", 0.0)
+    with RunLog(run_dir, 10) as log:
+        assert list(log.watch(range(2500), "reading data.train")) == list(range(2500))
+        assert list(log.watch("abc", "encoding", total=3)) == ["a", "b", "c"]
+    lines = [line[20:] for line in lines_of(run_dir / "train.log")]
+    assert [line.split(" pairs, ")[0] for line in lines] == [
+        "reading data.train: 0", "reading data.train: 1,000", "reading data.train: 2,000",
+        "encoding: 0 of 3",
+    ]  # fmt: skip
+    stderr = Terminal()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(runlog, "tqdm", partial(runlog.tqdm, mininterval=0))
+    with RunLog(run_dir, 10) as log:
+        for number in log.watch(range(3), "encoding data.train", 3):
+            time.sleep(1.1 if number == 0 else 0)
+            log.say(f"line {number}")
+        log.progress(1)
+    shown = stderr.getvalue()
+    assert "encoding data.train:  67%" in shown
+    assert shown.count("line 1\n") == 1
+    assert "1/10" in shown
 
 
 def test_a_closed_terminal_or_a_full_disk_does_not_end_training(

@@ -10,11 +10,11 @@ import hashlib
 import json
 import shutil
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,8 @@ FORMAT = 1
 # Lines encoded at a time: enough to occupy SentencePiece's threads, few enough for the memory.
 LINES_PER_CHUNK = 20_000
 
+# Yields the pairs that it is given, and may count them; also gets their number, if it is known.
+Watch: TypeAlias = Callable[[Iterator[tuple[str, str]], "int | None"], Iterable[tuple[str, str]]]
 Ids = npt.NDArray[np.integer[Any]]
 
 
@@ -140,8 +142,12 @@ def open_or_build(
     data: DataConfig,
     tokenizer: Tokenizer,
     log: Callable[[str], None],
+    watch: Watch | None = None,
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
+
+    `watch` gets the pairs of each corpus that are encoded, and how many there are, None where that
+    is not known. It yields the same pairs, and may count them.
 
     Only one of several processes may call this, because it writes. Raises DataError where a text
     cannot be read or no pair is left.
@@ -159,6 +165,7 @@ def open_or_build(
                 data,
                 tokenizer,
                 {"fingerprint": fingerprint, "facts": facts},
+                watch or (lambda pairs, total: pairs),
             )
             store = _open(folder, fingerprint)
             assert store is not None
@@ -253,6 +260,7 @@ def _build(
     data: DataConfig,
     tokenizer: Tokenizer,
     meta: dict[str, Any],
+    watch: Watch,
 ) -> None:
     """Write the store to a folder beside `folder`, then put it there."""
     corpora = [Counts() for _ in sources]
@@ -268,7 +276,8 @@ def _build(
             (partial / "src.tokens").open("wb") as src_file,
             (partial / "tgt.tokens").open("wb") as tgt_file,
         ):
-            for counts, src, tgt in _encoded(sources, where, data, tokenizer, corpora):
+            encoded = _encoded(sources, where, data, tokenizer, corpora, meta["facts"], watch)
+            for counts, src, tgt in encoded:
                 if keeps_length(len(src), len(tgt), data, counts):
                     src_file.write(np.asarray(src, dtype).tobytes())
                     tgt_file.write(np.asarray(tgt, dtype).tobytes())
@@ -295,12 +304,22 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _number_of_pairs(source: Source, root: Path, facts: Mapping[str, Any]) -> int | None:
+    """Pairs of a source of text files; None of one of rows, whose lines need not be pairs."""
+    if source.path is not None:
+        return None
+    lines = [facts[str(path)]["lines"] or 0 for path in local_files(source, root)]
+    return sum(lines) // 2 or None
+
+
 def _encoded(
     sources: list[Source],
     where: str,
     data: DataConfig,
     tokenizer: Tokenizer,
     corpora: list[Counts],
+    facts: Mapping[str, Any],
+    watch: Watch,
 ) -> Iterator[tuple[Counts, list[int], list[int]]]:
     """(counts of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
     root = data_root(data)
@@ -311,7 +330,8 @@ def _encoded(
             source = sources[number]
             duplicates.reserve(read_pairs(source, root, _name(where, number)), source.weight)
     for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
-        pairs = read_pairs(source, root, _name(where, number))
+        total = _number_of_pairs(source, root, facts)
+        pairs = watch(read_pairs(source, root, _name(where, number)), total)
         cleaned = clean_text(pairs, counts, duplicates, source.weight)
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             src = tokenizer.encode_src([pair[0] for pair in chunk])

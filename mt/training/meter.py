@@ -53,6 +53,11 @@ class Meter:
         sums = torch.where(torch.isfinite(norm), sums, 0.0)
         self._sums = self._sums.to(sums.device) + sums
 
+    def own_nll(self) -> float:
+        """The nll so far in the interval, of this rank's sentences; waits for the device only."""
+        _, nll, _, n_tgt, _ = self._sums.tolist()
+        return self._world.size * nll / n_tgt if n_tgt else math.nan
+
     def figures(self) -> dict[str, Any]:
         """Means over the interval, by their names in `metrics.jsonl`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,12 +101,18 @@ def prepare_tokenizer(
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
-            pairs = training_pairs(config.data)
+            pairs = _announced(training_pairs(config.data), log)
             tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
         tokenizer.save(run_dir)
         return tokenizer
 
     return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
+
+
+def _announced(pairs: Iterator[tuple[str, str]], log: RunLog) -> Iterator[tuple[str, str]]:
+    """Pairs for the tokenizer, with progress; SentencePiece itself reports none."""
+    yield from log.watch(pairs, "reading data.train")
+    log.say("tokenizer: all pairs are read, SentencePiece learns the tokens")
 
 
 def prepare_store(
@@ -119,8 +126,15 @@ def prepare_store(
     folder = run_dir / "store" / "train"
     if not known_facts(folder):
         log.say("data.train: encoding into the token store")
+
+    def encoding(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
+        return log.watch(pairs, "encoding data.train", total)
+
+    def build() -> Store:
+        return open_or_build(folder, data.train, "data.train", data, tokenizer, log.say, encoding)
+
     store = world.main_first(
-        lambda: open_or_build(folder, data.train, "data.train", data, tokenizer, log.say),
+        build,
         lambda: open_built(folder),
     )
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)

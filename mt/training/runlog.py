@@ -6,10 +6,11 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -21,6 +22,15 @@ LOG = "train.log"
 TENSORBOARD = "tensorboard"
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
+
+
+# Seconds between two computations of the bar's figures, which wait for the device.
+SECONDS_BETWEEN_FIGURES = 1.0
+# Without a terminal: seconds between lines about reading, and items between looks at the clock.
+SECONDS_BETWEEN_LINES = 60.0
+ITEMS_BETWEEN_LOOKS = 1000
+
+T = TypeVar("T")
 
 
 class RunLog:
@@ -40,6 +50,8 @@ class RunLog:
         self._writer_class = summary_writer() if tensorboard and is_main else None
         self._writer: Any = None
         self._bar: tqdm[Any] | None = None
+        self._figures: dict[str, str] = {}
+        self._figures_at = -math.inf
         self._handlers: list[logging.Handler] = []
         self._logger = logging.getLogger("mt.train")
         self._logger.setLevel(logging.INFO)
@@ -77,9 +89,20 @@ class RunLog:
         if self._is_main:
             self._logger.info(text)
 
+    @property
+    def _on_terminal(self) -> bool:
+        return self._is_main and sys.stderr.isatty()
+
+    def wants_figures(self) -> bool:
+        """Whether the bar is shown, and its figures are old enough to be computed again."""
+        return self._on_terminal and time.monotonic() - self._figures_at > SECONDS_BETWEEN_FIGURES
+
     def progress(self, step: int, figures: Mapping[str, str] | None = None) -> None:
-        """Move the bar to `step`, and show `figures` beside it; without a terminal do nothing."""
-        if not self._is_main or not sys.stderr.isatty():
+        """Move the bar to `step`, and show `figures` beside it; without a terminal do nothing.
+
+        A figure stays until another one of its name is given.
+        """
+        if not self._on_terminal:
             return
         if self._bar is None:
             self._bar = tqdm(
@@ -90,8 +113,43 @@ class RunLog:
                 postfix=dict(figures or {}),
             )
         if figures is not None:
-            self._bar.set_postfix(figures, refresh=False)
+            self._figures |= figures
+            self._figures_at = time.monotonic()
+            self._bar.set_postfix(self._figures, refresh=False)
         self._bar.update(step - self._bar.n)
+
+    def watch(self, items: Iterable[T], what: str, total: int | None = None) -> Iterator[T]:
+        """Yield `items`, and show how many were read: a bar, or without a terminal lines.
+
+        `total`: how many there are, if that is known. Not while the bar of `progress` is shown.
+        """
+        if not self._is_main:
+            yield from items
+        elif self._on_terminal:
+            self._bar = tqdm(
+                total=total, desc=what, unit=" pairs", dynamic_ncols=True, leave=False, delay=1
+            )
+            try:
+                for item in items:
+                    yield item
+                    self._bar.update()
+            finally:
+                self._bar.close()
+                self._bar = None
+        else:
+            yield from self._with_lines(items, what, total)
+
+    def _with_lines(self, items: Iterable[T], what: str, total: int | None) -> Iterator[T]:
+        started = said_at = time.monotonic()
+        for number, item in enumerate(items):
+            if number % ITEMS_BETWEEN_LOOKS == 0:
+                now = time.monotonic()
+                if now - said_at >= SECONDS_BETWEEN_LINES:
+                    said_at = now
+                    of_all = f" of {total:,}" if total else ""
+                    speed = number / (now - started)
+                    self.say(f"{what}: {number:,}{of_all} pairs, {speed:,.0f} pairs/s")
+            yield item
 
     def write_line(self, line: str) -> None:
         """Print a line to stderr, above the bar if there is one."""

@@ -187,14 +187,13 @@ class Trainer:
         updates = iter(prefetcher)
         stopped = 0
         self.loop_start = time.perf_counter()
-        left = (config.max_steps - self.state.step) * self.seconds_per_update
-        self.log.progress(self.state.step, {"left": format_duration(left)})
+        self._show_progress()
         while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
             update = next(updates)
             meter.add(update, *self.updater.train_step(update, self.state.step))
             self.state.advance(update)
             self.n_updates += 1
-            self.log.progress(self.state.step)
+            self._show_progress(meter if self.log.wants_figures() else None)
             is_logged = self.state.step % config.log_every == 0
             if is_logged:
                 self._report(meter, update)
@@ -255,14 +254,27 @@ class Trainer:
         )
         meter.reset()
 
+    def _show_progress(self, meter: Meter | None = None) -> None:
+        """Move the bar; with `meter`, or before the first update, show what is new as well."""
+        if meter is None and self.n_updates:
+            self.log.progress(self.state.step)
+            return
+        figures = {"left": format_duration(self._seconds_left())}
+        if meter is not None:
+            figures["nll"] = f"{meter.own_nll():.3f}"
+        if self.validation is not None and self.state.best_score is not None:
+            figures["best"] = self.validation.criterion.describe(self.state.best_score)
+        self.log.progress(self.state.step, figures)
+
     def _seconds_left(self) -> float:
         """Time that the remaining updates take at the pace of those since this start.
 
-        Validations count, preparation does not.
+        Validations count, preparation does not. The log and the bar show this estimate.
         """
-        seconds = time.perf_counter() - self.loop_start
         left = self.config.train.max_steps - self.state.step
-        return left * seconds / max(1, self.n_updates)
+        if not self.n_updates:
+            return left * self.seconds_per_update
+        return left * (time.perf_counter() - self.loop_start) / self.n_updates
 
     def _tick(self) -> None:
         """Add the time since the last call, preparation and validation included."""
@@ -315,6 +327,11 @@ class Trainer:
             + f" | {seconds:.1f} s"
             + ("" if new_best is None else f" | {new_best}")
         )
+        figures = {
+            "left": format_duration(self._seconds_left()),
+            "BLEU": f"{result.bleu.value:.2f}",
+        }
+        self.log.progress(step, figures)
         if self.world.is_main:
             self.validation.write_samples(step_name(step), result.outputs)
             if step == self.state.best_step:
