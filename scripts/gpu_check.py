@@ -1,0 +1,160 @@
+"""Check and measure mt on a GPU with one command, in at most nine minutes.
+
+    PYTHONPATH=. python scripts/gpu_check.py --output gpu-check.jsonl
+
+It downloads nothing, reads no corpus, and needs torch, NumPy, PyYAML, pydantic, safetensors and
+this repository. Each section runs in a process of its own within its own time, and appends what it
+finds to the output at once, so that a crash or a time limit loses nothing else. The output is one
+JSON object a line: section, name, status, value, unit, note.
+
+`--device cpu --tiny` runs the same code in a minute, to test it; those figures mean nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpu_sections.report import Item, Report, read_items
+
+# Import names of the packages that are needed, and the names that pip installs them by.
+PACKAGES = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "yaml": "pyyaml",
+    "pydantic": "pydantic",
+    "safetensors": "safetensors",
+    "mt": "this repository: run with PYTHONPATH=.",
+}
+# The sections and their shares of the time.
+SECTIONS = {
+    "environment": 0.06,
+    "correctness": 0.25,
+    "kernels": 0.12,
+    "training": 0.40,
+    "decoding": 0.17,
+}
+# Seconds beyond its time after which a section is ended: imports, and an item that was begun.
+GRACE = 20
+AIMS = (
+    # what, its section, the end of its items' names, aim, whether more is better, unit
+    ("training", "training", ": training", 750_000, True, "target tokens/s"),
+    ("first update", "training", ": first update after", 60, False, "s"),
+    ("recompilations", "training", ": recompilations", 0, False, ""),
+    ("waiting for data", "training", ": waiting for data", 1, False, "%"),
+    ("decoding, beam 4", "decoding", "beam 4: decoding", 300_000, True, "tokens/s"),
+)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:1 or cpu")
+    parser.add_argument("--output", type=Path, default=Path("gpu-check.jsonl"), help="a new file")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time for all sections")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=list(SECTIONS))
+    parser.add_argument("--tiny", action="store_true", help="so little work that a CPU can do it")
+    parser.add_argument("--section", choices=SECTIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def missing_packages() -> list[str]:
+    """Return what must be installed first."""
+    return [install for name, install in PACKAGES.items() if importlib.util.find_spec(name) is None]
+
+
+def run_section(args: argparse.Namespace) -> None:
+    """Run one section in this process."""
+    from gpu_sections.setting import Setting
+
+    report = Report(args.output, args.section, args.seconds)
+    section = importlib.import_module(f"gpu_sections.{args.section}")
+    section.run(report, Setting(args.device, args.tiny))
+
+
+def start_section(args: argparse.Namespace, name: str, seconds: float) -> None:
+    """Run one section in a process of its own; record it if it crashes or takes too long."""
+    command = [sys.executable, __file__, "--section", name, "--seconds", f"{seconds:.0f}"]
+    command += ["--device", args.device, "--output", str(args.output)]
+    command += ["--tiny"] if args.tiny else []
+    print(f"\n== {name} (at most {seconds:.0f} s)", flush=True)
+    report = Report(args.output, name, seconds)
+    start = time.monotonic()
+    try:
+        code = subprocess.run(command, timeout=seconds + GRACE, check=False).returncode
+    except subprocess.TimeoutExpired:
+        report.add("section", "failed", note=f"ended after {seconds + GRACE:.0f} s")
+        return
+    status = "failed" if code else "ok"
+    note = f"exit code {code}" if code else ""
+    report.add("section", status, time.monotonic() - start, "s", note)
+
+
+def closing_table(items: list[Item]) -> str:
+    """What was aimed at, what was reached, and what takes the most time."""
+    lines = [f"{'':<20} {'aim':>12} {'reached':>12}"]
+    for what, section, ending, aim, more, unit in AIMS:
+        values = [
+            float(item.value)
+            for item in items
+            if item.section == section and item.name.endswith(ending) and item.value is not None
+        ]
+        best = (max(values) if more else min(values)) if values else None
+        reached = (
+            "not measured" if best is None else f"{best:,.4g}" if best < 100 else f"{best:,.0f}"
+        )
+        met = "" if best is None else "met" if (best >= aim if more else best <= aim) else "missed"
+        lines.append(f"{what:<20} {aim:>12,} {reached:>12}  {unit:<16} {met}")
+    kernels = [item for item in items if item.name.endswith(": kernel")]
+    if kernels:
+        largest = max(kernels, key=lambda item: float(item.value))
+        lines.append(f"largest kernel: {largest.name.removesuffix(': kernel')}: {largest.note}")
+    failed = [
+        f"{item.section}: {item.name}: {item.note}" for item in items if item.status == "failed"
+    ]
+    lines += ["", f"{len(failed)} failed", *failed] if failed else ["", "nothing failed"]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the sections, then print the closing table. Exit code 1 if anything failed, else 0."""
+    args = parse_arguments()
+    missing = missing_packages()
+    if missing:
+        print(f"gpu_check: install first: {', '.join(missing)}", file=sys.stderr)
+        return 2
+    if args.section:
+        run_section(args)
+        return 0
+    if args.output.exists():
+        print(f"gpu_check: --output {args.output}: exists; name another file", file=sys.stderr)
+        return 2
+    if args.device.startswith("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            print(
+                f"gpu_check: torch {torch.__version__} sees no GPU; --device cpu --tiny tries "
+                "this script out",
+                file=sys.stderr,
+            )
+            return 2
+    total = sum(SECTIONS[name] for name in args.sections)
+    seconds = max(60.0, args.minutes * 60 - GRACE * len(args.sections))
+    for name in args.sections:
+        start_section(args, name, seconds * SECTIONS[name] / total)
+    items = read_items(args.output)
+    print(f"\n{closing_table(items)}\n\nall items: {args.output}")
+    return 1 if any(item.status == "failed" for item in items) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,248 @@
+"""Whether results are right: against float64, compiled against eager, and after odd events."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import os
+import socket
+from functools import partial
+from itertools import islice
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gpu_sections.report import Report
+from gpu_sections.setting import Setting
+from mt.data.batches import Plan
+from mt.data.loader import Prefetcher, Update
+from mt.errors import ConfigError
+from mt.model.attention import attention_bias, attention_weights
+from mt.model.cpu_ops import attend
+from mt.runtime.devices import DTYPES, can_compile
+from mt.training.batch_size import fitting_batch
+from mt.training.compilation import n_compiled_graphs
+from mt.training.loss import smoothed_cross_entropy
+from mt.training.update import Updater
+
+# Largest relative error (norm of the difference over norm) of results and gradients.
+TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 3e-3}
+VOCABULARY = 1000
+
+
+def run(report: Report, setting: Setting) -> None:
+    """Do every check that the device allows."""
+    names = ("fp32", "bf16", "fp16") if setting.is_cuda else ("fp32", "bf16")
+    for name in names:
+        report.check(f"attention in {name}", partial(attention, setting, name))
+        report.check(f"loss in {name}", partial(loss, setting, name))
+    report.check("an infinite gradient changes nothing", lambda: infinite_gradient(setting))
+    report.check("an update waits for nothing", lambda: no_synchronisation(setting))
+    report.check("compiled equals eager, one graph", lambda: compiled(setting))
+    report.check("DistributedDataParallel of one rank", lambda: distributed(setting))
+    report.check("a checkpoint goes to the CPU and back", lambda: checkpoint(setting))
+    report.check("batch.tokens_per_batch: auto", lambda: automatic_batch(setting))
+    report.check("too little memory is one message", lambda: out_of_memory(setting))
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference over the norm."""
+    expected = expected.detach().double().cpu()
+    return float((found.detach().double().cpu() - expected).norm() / expected.norm())
+
+
+def worst(errors: list[float], limit: float) -> str:
+    """Return the largest error as a note; raise AssertionError if it is above the limit."""
+    largest = max(errors)
+    if not largest <= limit:  # NaN fails too
+        raise AssertionError(f"relative error {largest:.1e}, at most {limit:.0e} is right")
+    return f"relative error {largest:.1e}"
+
+
+def attention(setting: Setting, precision: str) -> str:
+    """Attention forward and backward, with padding, against float64."""
+    torch.manual_seed(1)
+    shape = (3, 4, 33, 32)  # (B, H, T, K)
+    inputs = [torch.randn(shape).to(DTYPES[precision]).to(setting.device) for _ in range(3)]
+    mask = torch.arange(33) < torch.tensor([33, 20, 1])[:, None]  # (B, S)
+    mask = mask.to(setting.device)
+
+    def grads(tensors: list[Tensor], fast: bool) -> list[Tensor]:
+        q, k, v = (tensor.clone().requires_grad_() for tensor in tensors)
+        bias = attention_bias(mask, q.dtype)[:, None, None, :]  # (B, 1, 1, S)
+        out = attend(q, k, v, bias) if fast else attention_weights(q, k, bias) @ v
+        out.square().sum().backward()
+        return [out, *(tensor.grad for tensor in (q, k, v) if tensor.grad is not None)]
+
+    expected = grads([tensor.double() for tensor in inputs], fast=False)
+    found = grads(inputs, fast=True)
+    return worst(
+        [relative(*pair) for pair in zip(found, expected, strict=True)], TOLERANCE[precision]
+    )
+
+
+def loss(setting: Setting, precision: str) -> str:
+    """Label-smoothed cross-entropy and its gradients against float64."""
+    torch.manual_seed(1)
+    hidden = torch.randn(300, 64).to(DTYPES[precision]).to(setting.device)
+    weight = (torch.randn(VOCABULARY, 64) / 8).to(setting.device)
+    target = torch.randint(VOCABULARY, (300,)).to(setting.device)
+    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
+    found = smoothed_cross_entropy(h, w, None, target, 0.1)
+    found.smoothed.backward()
+    wide_h = hidden.double().requires_grad_()
+    wide_w = weight.double().requires_grad_()
+    expected = F.cross_entropy(wide_h @ wide_w.T, target, label_smoothing=0.1, reduction="sum")
+    expected.backward()
+    pairs = [(found.smoothed, expected), (h.grad, wide_h.grad), (w.grad, wide_w.grad)]
+    errors = [relative(one, other) for one, other in pairs if one is not None and other is not None]
+    return worst(errors, TOLERANCE[precision])
+
+
+def first_updates(setting: Setting, updater: Updater, count: int) -> list[Update]:
+    """The first updates of training on made-up pairs."""
+    with Prefetcher(Plan(setting.store(), [1.0], updater.config.batch, 1), 0, 0) as feed:
+        return list(islice(feed, count))
+
+
+def infinite_gradient(setting: Setting) -> str:
+    """An update with an infinite gradient leaves weights and moments as they are."""
+    updater = setting.updater(setting.config(512, compiled=False))
+    first, second = first_updates(setting, updater, 2)
+    updater.train_step(first, 0)
+    before = [copy.deepcopy(updater.model.state_dict()), updater.optimizer.state_dict()["state"]]
+    moments = [
+        tensor.clone()
+        for state in before[1].values()
+        for name, tensor in state.items()
+        if name != "step"
+    ]
+    hook = updater.model.output.weight.register_hook(lambda grad: grad * math.inf)
+    updater.train_step(second, 1)
+    hook.remove()
+    after = [
+        tensor
+        for state in updater.optimizer.state_dict()["state"].values()
+        for name, tensor in state.items()
+        if name != "step"
+    ]
+    assert int(updater.skipped) == 1, "the update was not skipped"
+    for name, weight in updater.model.state_dict().items():
+        assert torch.equal(weight, before[0][name]), f"{name} has changed"
+    assert all(map(torch.equal, after, moments)), "moments have changed"
+    return f"{len(moments)} moments and all weights are equal"
+
+
+def no_synchronisation(setting: Setting) -> str:
+    """An update queues its work on the GPU without waiting for any of it."""
+    if not setting.is_cuda:
+        return "not on a CPU, which never queues"
+    updater = setting.updater(setting.config(2048, compiled=False), "bf16")
+    updates = first_updates(setting, updater, 3)
+    for step in range(2):
+        updater.train_step(updates[step], step)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        updater.train_step(updates[2], 2)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return "torch.cuda.set_sync_debug_mode('error') raised nothing"
+
+
+def compiled(setting: Setting) -> str:
+    """The compiled model gives the eager one's output on batches of many shapes, from one graph."""
+    updater = setting.updater(setting.config(1024, compiled=True, model={"dropout": 0.0}), "fp32")
+    if not can_compile(updater.device):
+        return "this device has no compiler, training would run eagerly"
+    updater.choose_forward(setting.store())
+    assert updater.forward is not updater.replica, "it was not compiled"
+    n_graphs = n_compiled_graphs()
+    errors = []
+    for update in first_updates(setting, updater, 12):
+        batch = update.batches[0].to(setting.torch_device)
+        found = updater.forward(batch.src, batch.tgt_in, batch.src_mask)
+        expected = updater.model(batch.src, batch.tgt_in, batch.src_mask)
+        errors.append(relative(found, expected))
+    more = n_compiled_graphs() - n_graphs
+    assert not more, f"{more} more graphs were compiled for other shapes"
+    return worst(errors, 2e-3)  # the compiler may use TF32
+
+
+def distributed(setting: Setting) -> str:
+    """One rank over NCCL (gloo on a CPU): gradients as without, accumulated with no_sync."""
+    backend = "nccl" if setting.is_cuda else "gloo"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group(backend, rank=0, world_size=1)
+    try:
+        alone = setting.updater(setting.config(512, compiled=False), "fp32")
+        together = setting.updater(setting.config(512, compiled=False), "fp32")
+        ids = [setting.torch_device.index or 0] if setting.is_cuda else None
+        replica = DistributedDataParallel(together.model, device_ids=ids)
+        together.replica = replica
+        together.forward = replica
+        batches = [update.batches[0] for update in first_updates(setting, alone, 3)]
+        update = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+        with replica.no_sync():
+            together.dry_run_step(batches[0])
+        norms = [updater.train_step(update, 0)[2] for updater in (alone, together)]
+        return f"{backend}, {worst([relative(norms[1], norms[0])], 1e-4)}"
+    finally:
+        dist.destroy_process_group()
+
+
+def checkpoint(setting: Setting) -> str:
+    """Weights and optimiser state, saved on the device, train on equally once loaded on a CPU."""
+    config = setting.config(512, compiled=False)
+    updater = setting.updater(config, "fp32")
+    updates = first_updates(setting, updater, 3)
+    for step in range(2):
+        updater.train_step(updates[step], step)
+    file = io.BytesIO()
+    torch.save({"model": updater.model.state_dict(), **updater.state_dict()}, file)
+    file.seek(0)
+    loaded = torch.load(file, map_location="cpu", weights_only=True)
+    other = setting.updater(config, "fp32")
+    other.model.load_state_dict(loaded["model"])
+    other.optimizer.load_state_dict(loaded["optimizer"])
+    for one in (updater, other):
+        one.train_step(updates[2], 2)
+    vectors = [nn.utils.parameters_to_vector(one.model.parameters()) for one in (updater, other)]
+    return worst([relative(vectors[1], vectors[0])], 1e-5)
+
+
+def automatic_batch(setting: Setting) -> str:
+    """The batch that `auto` chooses fits, and is no smaller than two sentences."""
+    tokens = 512 if setting.tiny else 2_000_000
+    config = setting.config(tokens, compiled=False, batch={"tokens_per_batch": "auto"})
+    updater = setting.updater(config)
+    chosen = fitting_batch(config, updater, setting.store())
+    assert chosen > 200, f"only {chosen} tokens"
+    return f"{chosen:,} tokens of the longer side, padding included"
+
+
+def out_of_memory(setting: Setting) -> str:
+    """A batch beyond the memory is a message with a remedy, and training could go on."""
+    if not setting.is_cuda:
+        return "not on a CPU, whose memory this would fill"
+    index = setting.torch_device.index or 0
+    updater = setting.updater(setting.config(4_000_000, compiled=False))
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties(index).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, 6e9 / total), index)
+    try:
+        updater.dry_run_step(first_updates(setting, updater, 1)[0].batches[0])
+    except ConfigError as error:
+        if "batch.tokens_per_batch" not in str(error):
+            raise
+        return str(error)[:100]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, index)
+        torch.cuda.empty_cache()
+    raise AssertionError("4,000,000 tokens fitted into 6 GB")

@@ -1,0 +1,143 @@
+"""What the sections work on: a model, made-up pairs with the lengths of WMT, and a stopwatch."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
+from mt.data.store import Store
+from mt.data.tokenizer import EOS, Tokenizer
+from mt.runtime.devices import Device, choose_device
+from mt.runtime.distributed import World
+from mt.training.update import Updater
+
+# Source lengths in tokens are lognormal; a target length differs by 22 %, as in WMT.
+MEAN_LOG_LENGTH = 3.2
+STD_LOG_LENGTH = 0.55
+STD_LOG_RATIO = 0.22
+LONGEST = 120
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where to measure, and how much."""
+
+    device: str  # cuda, cuda:1 or cpu
+    tiny: bool  # so little work that a CPU does it in seconds; the figures mean nothing then
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device as torch knows it."""
+        return torch.device(self.device)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is a GPU."""
+        return self.torch_device.type == "cuda"
+
+    @property
+    def precision(self) -> str:
+        """The precision that is measured: what `auto` chooses."""
+        return choose_device(self.device, "fp32" if self.tiny else "auto").precision
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens of the joint vocabulary."""
+        return 320 if self.tiny else 32_000
+
+    @property
+    def n_pairs(self) -> int:
+        """Pairs of the made-up corpus."""
+        return 200 if self.tiny else 200_000
+
+    @property
+    def batch_tokens(self) -> tuple[int, ...]:
+        """Sizes of batches to train with."""
+        return (512, 1024) if self.tiny else (8_192, 25_000, 50_000)
+
+    def config(self, tokens: int, compiled: bool, **changes: dict[str, Any]) -> Config:
+        """The base model, with updates of one batch."""
+        model = {"d_model": 32, "n_heads": 4, "d_ff": 64} if self.tiny else {}
+        if self.tiny:
+            model |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+        mapping: dict[str, Any] = {
+            "data": {"train": [{"src": "made-up", "tgt": "made-up"}]},
+            "tokenizer": {"vocab_size": self.vocab_size},
+            "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
+            "model": model,
+            "train": {"compile": "auto" if compiled else False},
+        }
+        for section, values in changes.items():
+            mapping[section] = {**mapping.get(section, {}), **values}
+        return config_from_mapping(mapping, "gpu_check")
+
+    def updater(
+        self, config: Config, precision: str | None = None, world: World | None = None
+    ) -> Updater:
+        """Everything that an update changes, with a stand-in for the tokenizer."""
+        tokenizer = cast("Tokenizer", Vocabulary(self.vocab_size, self.vocab_size))
+        device = self.choose(precision)
+        return Updater(config, tokenizer, device, world or World(), lambda _: None)
+
+    def choose(self, precision: str | None = None) -> Device:
+        """Choose and prepare the device."""
+        return choose_device(self.device, precision or self.precision)
+
+    def store(self) -> Store:
+        """Made-up pairs of random tokens."""
+        random = np.random.default_rng(1)
+        lengths = random.lognormal(MEAN_LOG_LENGTH, STD_LOG_LENGTH, self.n_pairs)
+        others = lengths * random.lognormal(0.0, STD_LOG_RATIO, self.n_pairs)
+        sides = [side.round().clip(1, LONGEST).astype(np.int64) for side in (lengths, others)]
+        ids = [
+            random.integers(EOS + 1, self.vocab_size, int(side.sum()), dtype=np.int32)
+            for side in sides
+        ]
+        starts = [side.cumsum() - side for side in sides]
+        return Store(
+            src=cast("Any", ids[0]),
+            tgt=cast("Any", ids[1]),
+            src_lengths=sides[0],
+            tgt_lengths=sides[1],
+            src_starts=starts[0],
+            tgt_starts=starts[1],
+            kept=(self.n_pairs,),
+            counts="",
+            fingerprint="",
+        )
+
+    def synchronize(self) -> None:
+        """Wait for the device."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch_device)
+
+    def seconds(self, call: Callable[[], object], repeats: int = 10) -> float:
+        """The median time of a call, after two that do not count."""
+        if self.tiny:
+            repeats = 1
+        times = []
+        for number in range(repeats + 2):
+            self.synchronize()
+            start = time.perf_counter()
+            call()
+            self.synchronize()
+            if number >= 2:
+                times.append(time.perf_counter() - start)
+        return statistics.median(times)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a model needs to know of a tokenizer."""
+
+    src_vocab_size: int
+    tgt_vocab_size: int
+    joint: bool = True
