@@ -302,11 +302,11 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             log = RunLog(folder, config.train.max_steps)
             trainer = Trainer(prepare(config, folder, device, log), folder, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
-            feed = Prefetcher(trainer.plan, 0, 0)
+            feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             found.append(Contender(name, precision, Ours(trainer), feed, trainer))
         if args.marian:
             marian = Marian(config, trainer.tokenizer.tgt_vocab_size, device)
-            feed = Prefetcher(trainer.plan, 0, 0)
+            feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             found.append(Contender("Marian", precision, marian, feed, trainer))
     return found
 

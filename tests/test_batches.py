@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
-from mt.data.batches import Plan, bucket, collate
+from mt.data.batches import Plan, bucket, collate, gather_batch
 from mt.data.lengths import Indices, batch_ends, equal_ends
 from mt.data.loader import Prefetcher, Update
 from mt.data.store import Store, open_or_build
@@ -240,6 +241,24 @@ def test_a_padded_batch_by_hand() -> None:
         batch.tgt_out.dtype,
         batch.tgt_positions.dtype,
     } == {torch.int64}
+
+
+def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> None:
+    """Also from a memory map of the store's types, and with the last sentence of the store."""
+    store = random_store(300)
+    store.src.astype("<u2").tofile(tmp_path / "src")
+    mapped = replace(
+        store,
+        src=np.memmap(tmp_path / "src", dtype="<u2", mode="r"),
+        tgt=store.tgt.astype(np.uint32),
+    )
+    draw = np.random.default_rng(1)
+    for rows in (1, 2, 7, 300):
+        indices = np.append(draw.choice(299, rows - 1, replace=False), 299)
+        expected = collate([store.pair(i) for i in indices])
+        found = gather_batch(mapped, indices)
+        for name, value in vars(expected).items():
+            torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=0)
 
 
 def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:

@@ -25,7 +25,7 @@ from mt.data.tokenizer import BOS, EOS, PAD
 
 if TYPE_CHECKING:
     from mt.config.schema import BatchConfig
-    from mt.data.store import Store
+    from mt.data.store import Ids, Store
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> Batch:
-        """Copy the batch to `device`."""
+        """Copy the batch to `device`, without waiting for the copy."""
         if device.type == "cpu":
             return self
 
         def copied(tensor: Tensor) -> Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True)
+            pinned = tensor if tensor.is_pinned() else tensor.pin_memory()
+            return pinned.to(device, non_blocking=True)
 
         return replace(
             self,
@@ -108,6 +109,57 @@ def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch
         n_src=int(src_mask.sum()),
         n_tgt=len(positions),
     )
+
+
+def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
+    """The batch that `collate` makes of these pairs of the store.
+
+    Without a loop over sentences; NumPy releases the GIL meanwhile, so a thread can do it while
+    training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
+    training goes on; torch hands out that memory again only after such a copy has ended.
+    """
+    src_lengths = store.src_lengths[indices]  # (B,)
+    tgt_lengths = store.tgt_lengths[indices]
+    rows = np.arange(len(indices))
+    src, src_view = _empty((len(rows), int(src_lengths.max()) + 1), pin)  # (B, S)
+    _gather(store.src, store.src_starts[indices], src_lengths, src_view[:, :-1])
+    src_view[:, -1] = PAD
+    src_view[rows, src_lengths] = EOS
+    tgt_in, tgt_view = _empty((len(rows), int(tgt_lengths.max()) + 1), pin)  # (B, T)
+    tgt_view[:, 0] = BOS
+    _gather(store.tgt, store.tgt_starts[indices], tgt_lengths, tgt_view[:, 1:])
+    n_tgt = int(tgt_lengths.sum()) + len(rows)
+    positions, positions_view = _empty((n_tgt,), pin)
+    inside = np.arange(tgt_view.shape[1]) <= tgt_lengths[:, None]  # (B, T)
+    positions_view[:] = np.flatnonzero(inside)
+    tgt_out, out_view = _empty((n_tgt,), pin)
+    # Each target is the token that follows its input, and eos at the end of a row.
+    out_view[:-1] = tgt_view.ravel()[positions_view[:-1] + 1]
+    out_view[(tgt_lengths + 1).cumsum() - 1] = EOS
+    src_mask = torch.empty(src.shape, dtype=torch.bool, pin_memory=pin)
+    return Batch(
+        src=src,
+        src_mask=torch.ne(src, PAD, out=src_mask),
+        tgt_in=tgt_in,
+        tgt_out=tgt_out,
+        tgt_positions=positions,
+        n_src=int(src_lengths.sum()) + len(rows),
+        n_tgt=n_tgt,
+    )
+
+
+def _empty(shape: tuple[int, ...], pin: bool) -> tuple[Tensor, Indices]:
+    """A tensor to be filled, and the same memory as an array."""
+    tensor = torch.empty(shape, dtype=torch.int64, pin_memory=pin)
+    return tensor, tensor.numpy()
+
+
+def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices) -> None:
+    """Write the sentences that begin at `starts` into the rows of `out` (B, L), then padding."""
+    columns = np.arange(out.shape[1])
+    inside = columns < lengths[:, None]  # (B, L)
+    places = np.where(inside, starts[:, None] + columns, 0)
+    np.multiply(np.asarray(ids).take(places), inside, out=out)  # PAD is 0
 
 
 def bucket(
@@ -230,15 +282,18 @@ class Plan:
         return best
 
     def shard(
-        self, update: list[Indices], rank: int = 0, world_size: int = 1
+        self, update: list[Indices], rank: int = 0, world_size: int = 1, pin: bool = False
     ) -> tuple[list[Batch], int]:
-        """The micro-batches of an update for `rank`, and the target tokens of the whole update."""
+        """The micro-batches of an update for `rank`, and the target tokens of the whole update.
+
+        With `pin` they are in pinned memory, from which they are copied to a GPU.
+        """
         store = self.store
         shard = shard_batches(store.src_lengths, store.tgt_lengths, update, world_size)[rank]
-        batches = [collate([store.pair(i) for i in batch]) for batch in shard if len(batch)]
+        batches = [gather_batch(store, batch, pin) for batch in shard if len(batch)]
         if len(batches) < len(shard):
             # A rank without sentences runs a batch without targets: the other ranks wait for it.
-            placeholder = collate([store.pair(update[0][0])]).without_targets()
+            placeholder = gather_batch(store, update[0][:1], pin).without_targets()
             batches += [placeholder] * (len(shard) - len(batches))
         return batches, int((store.tgt_lengths[np.concatenate(update)] + 1).sum())
 

@@ -9,8 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from mt.data.batches import Batch, Plan
+import torch
 
+from mt.data.batches import Batch, Plan
+from mt.data.lengths import Indices
+
+CPU = torch.device("cpu")
 # Updates that are loaded ahead of training.
 PREFETCH = 4
 
@@ -39,12 +43,22 @@ class Prefetcher:
     """
 
     def __init__(
-        self, plan: Plan, epoch: int, number: int, rank: int = 0, world_size: int = 1
+        self,
+        plan: Plan,
+        epoch: int,
+        number: int,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device = CPU,
     ) -> None:
-        """Start at update `number` of `epoch`, with the share of `rank` of `world_size` ranks."""
+        """Start at update `number` of `epoch`, with the share of `rank` of `world_size` ranks.
+
+        `device` is where the batches will be copied to.
+        """
         self.plan = plan
         self.rank = rank
         self.world_size = world_size
+        self.device = device
         self.waited = 0.0
         self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
         self._stop = threading.Event()
@@ -85,15 +99,19 @@ class Prefetcher:
     def _load(self, epoch: int, number: int) -> None:
         """Put updates, or what went wrong, into the queue until `_stop` is set."""
         try:
-            # While the updates of one epoch are loaded, the subwords of the next one are sampled.
-            with ThreadPoolExecutor(1) as sampler:
-                next_plan = sampler.submit(self.plan.for_epoch, epoch, self._stop)
+            pin = self.device.type == "cuda"
+            if pin:
+                torch.cuda.set_device(self.device)  # of this thread
+            # While the updates of one epoch are loaded, the next one is planned.
+            with ThreadPoolExecutor(1) as planner:
+                next_epoch = planner.submit(self._planned, epoch)
                 while not self._stop.is_set():
-                    plan = next_plan.result()
-                    next_plan = sampler.submit(self.plan.for_epoch, epoch + 1, self._stop)
-                    updates = plan.updates(epoch)
+                    plan, updates = next_epoch.result()
+                    next_epoch = planner.submit(self._planned, epoch + 1)
                     for position in range(number, len(updates)):
-                        batches, n_tgt = plan.shard(updates[position], self.rank, self.world_size)
+                        batches, n_tgt = plan.shard(
+                            updates[position], self.rank, self.world_size, pin
+                        )
                         self._put(Update(epoch, position, len(updates), batches, n_tgt))
                         if self._stop.is_set():
                             return
@@ -101,6 +119,11 @@ class Prefetcher:
                     number = 0
         except BaseException as error:
             self._put(error)
+
+    def _planned(self, epoch: int) -> tuple[Plan, list[list[Indices]]]:
+        """The plan of an epoch, with its subwords sampled, and its updates."""
+        plan = self.plan.for_epoch(epoch, self._stop)
+        return plan, plan.updates(epoch)
 
     def _put(self, item: Update | BaseException) -> None:
         """Put an item into the queue, waiting for space unless `_stop` is set."""

@@ -161,7 +161,9 @@ class Trainer:
         """Train until all updates are done, patience runs out, or a signal arrives."""
         state = self.state
         rank, size = self.world.rank, self.world.size
-        prefetcher = Prefetcher(self.plan, state.epoch, state.update, rank, size)
+        prefetcher = Prefetcher(
+            self.plan, state.epoch, state.update, rank, size, self.device.device
+        )
         with self.signals, prefetcher:
             if self.validation and self._is_due() and step_name(state.step) not in state.scores:
                 self._validate_and_save()  # a signal had interrupted it
