@@ -289,6 +289,10 @@ def test_models_and_files_on_several_test_sets(
         ("--hyp a --ref ref --differences 2", "--differences: compares systems; give another"),
         ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: not in --tsv; give"),
         ("--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: only with"),
+        (
+            "--hyp differences=a --hyp b --ref ref --differences 2 --json",
+            "--differences: has the key `differences` in --json, and so has a system; call the",
+        ),
         ("--hyp a --ref ref --seed 3", "--seed: only with --confidence or a paired test; nothing"),
         ("--hyp a --ref ref --train-src ref", "--train-src: only with --slices rare"),
         ("--hyp a --ref ref --tokenizer-of .", "--tokenizer-of: only with --slices unknown"),

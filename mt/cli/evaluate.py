@@ -312,7 +312,7 @@ def evaluate(
         "--device": None if device == "auto" else device,
     }
     check_inputs(systems, src, ref or [], test_set or [], domain, decoding)
-    check_outputs(len(systems), differences, as_json, as_tsv)
+    check_outputs(systems, differences, as_json, as_tsv)
     check_slices(sliced, train_src or [], tokenizer_of)
     texts = read_texts(systems, test_set or [], src, ref or [], domain)
     tests = paired_tests(

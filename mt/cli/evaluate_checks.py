@@ -59,14 +59,19 @@ def check_inputs(
         raise DataError(f"evaluate: {', '.join(given)} only with --model; --hyp is scored as it is")
 
 
-def check_outputs(n_systems: int, differences: int, as_json: bool, as_tsv: bool) -> None:
+def check_outputs(systems: Sequence[System], differences: int, as_json: bool, as_tsv: bool) -> None:
     """Refuse forms of output that do not go together."""
     if as_json and as_tsv:
         raise DataError("evaluate: --json and --tsv are two formats; give one or the other")
-    if differences and n_systems == 1:
+    if differences and len(systems) == 1:
         raise DataError("--differences: compares systems; give another --hyp or --model")
     if differences and as_tsv:
         raise DataError("--differences: not in --tsv; give --json, or neither")
+    if differences and as_json and any(system.name == "differences" for system in systems):
+        raise DataError(
+            "--differences: has the key `differences` in --json, and so has a system; call the "
+            "system otherwise: NAME=differences"
+        )
 
 
 def check_slices(names: Sequence[str], train_src: Sequence[str], tokenizer_of: Path | None) -> None:
