@@ -14,10 +14,14 @@ import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
 
+from mt.decoding import gpu_workers
+from mt.decoding.choose_engine import EngineRequest
+from mt.decoding.gpu_workers import SearchOnDevice, searches_on_gpus
 from mt.decoding.options import Sampling, SearchOptions
-from mt.decoding.translate import batch_cuts, load_translator
+from mt.decoding.translate import Translator, batch_cuts, load_translator
 from mt.decoding.workers import Pool
-from mt.errors import DataError, MtError
+from mt.errors import ConfigError, DataError, MtError
+from mt.model.checkpoint import LoadedModel
 
 
 def square(number: int, seconds: float = 0.0) -> tuple[int, int, int]:
@@ -27,7 +31,7 @@ def square(number: int, seconds: float = 0.0) -> tuple[int, int, int]:
 
 def test_a_free_worker_gets_the_next_job() -> None:
     """The first job takes longer than all others together: the other worker does those."""
-    with Pool(square, 2) as pool:
+    with Pool([square] * 2) as pool:
         answers = dict(pool.imap_unordered([(0, 2.0), *((number,) for number in range(1, 20))]))
         assert [answers[number][0] for number in range(20)] == [number**2 for number in range(20)]
         assert {answers[number][1] for number in range(1, 20)} == {answers[1][1]}
@@ -52,9 +56,9 @@ def fail(how: str) -> None:
 
 
 def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
-    with Pool(fail, 2) as pool, pytest.raises(DataError, match="line 3 is wrong"):
+    with Pool([fail] * 2) as pool, pytest.raises(DataError, match="line 3 is wrong"):
         list(pool.imap_unordered([("refuse",)]))
-    with Pool(fail, 2) as pool, pytest.raises(ZeroDivisionError, match="a defect") as error:
+    with Pool([fail] * 2) as pool, pytest.raises(ZeroDivisionError, match="a defect") as error:
         list(pool.imap_unordered([("break",)]))
     assert "in fail" in str(error.value.__cause__)
 
@@ -66,7 +70,7 @@ def ignore_sigterm() -> None:
 @pytest.mark.timeout(60)
 def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
     """As in one that was forked a moment ago and still has its parent's handlers."""
-    with Pool(ignore_sigterm, 2) as pool:
+    with Pool([ignore_sigterm] * 2) as pool:
         list(pool.imap_unordered([()] * 2))
         children = [worker.process for worker in pool.workers]
     assert [child.exitcode for child in children] == [-signal.SIGKILL] * 2
@@ -80,7 +84,7 @@ def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
     ],
 )
 def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
-    with Pool(fail, 2) as pool:
+    with Pool([fail] * 2) as pool:
         number = pool.workers[0].process.pid
         with pytest.raises(MtError) as error:
             list(pool.imap_unordered([(how,)]))
@@ -92,7 +96,7 @@ def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
 
 def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
     """A result left over must not be taken for one of the next call."""
-    with Pool(square, 2) as pool:
+    with Pool([square] * 2) as pool:
         answers = pool.imap_unordered([(number,) for number in range(9)])
         next(answers)
         answers.close()  # type: ignore[attr-defined]
@@ -110,7 +114,7 @@ def unpicklable() -> None:
 
 
 def test_an_error_that_cannot_be_pickled_is_reported_as_text() -> None:
-    with Pool(unpicklable, 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
+    with Pool([unpicklable] * 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
         list(pool.imap_unordered([()]))
 
 
@@ -150,8 +154,8 @@ def test_the_output_does_not_depend_on_the_workers(
 def test_a_killed_worker_ends_the_command_and_leaves_no_output(
     tiny_run: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(self: Pool, work: Any, size: int) -> None:
-        real(self, work, size)
+    def killed(self: Pool, functions: Any) -> None:
+        real(self, functions)
         victim = self.workers[1].process
         os.kill(victim.pid or 0, signal.SIGKILL)
         victim.join()
@@ -195,18 +199,49 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
         assert not running
 
 
-def test_workers_are_for_a_cpu(mt: Mt, tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mt.decoding import load_torch
-    from mt.runtime.devices import Device
+def on_cpus(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, count: int, **given: Any
+) -> tuple[SearchOnDevice, ...]:
+    """Functions for workers, with CPUs in the place of so many GPUs."""
+    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["cpu"] * count)
+    return searches_on_gpus(EngineRequest(models=models, precision="fp32", **given))
 
-    monkeypatch.setattr(
-        load_torch, "choose_device", lambda *_: Device(torch.device("cuda"), "fp32")
-    )
-    with pytest.raises(MtError) as error:
-        load_translator([tiny_run], {}, workers=2)
-    assert (
-        str(error.value) == "--workers: processes share the cores of a CPU, a GPU takes 1, found 2"
-    )
+
+def test_a_process_for_each_gpu(
+    loaded: LoadedModel, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loads the model itself; what they find is what one process finds."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
+    with load_translator([tiny_run], {}, precision="fp32", device="cpu", workers=1) as alone:
+        expected = [one.texts for one in alone.translate(lines)]
+    searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
+    with Translator(
+        alone.engine, loaded.tokenizer, max_source=32, batch_tokens=64, searches=searches
+    ) as together:
+        assert together.pool is not None
+        assert len(together.pool.workers) == 2
+        assert [one.texts for one in together.translate(lines)] == expected
+        together.pool.workers[1].process.kill()
+        with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
+            list(together.translate(lines))
+
+
+def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(**given: Any) -> int:
+        return len(on_cpus([tiny_run], monkeypatch, 4, **given))
+
+    assert count() == 0  # no process of its own for one GPU
+    assert count(large=True) == 4
+    assert count(workers=1, large=True) == 0
+    assert count(workers=3) == 3
+    assert count(device="cuda:2", large=True) == 0
+    for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
+        with pytest.raises(ConfigError) as error:
+            count(workers=5, **given)
+        assert str(error.value) == (
+            f"--workers: on GPUs it is a process for each, found 5 for {found}; lower it, or leave "
+            "it out: a large file is then shared by all GPUs"
+        )
 
 
 def test_the_last_batches_are_small() -> None:

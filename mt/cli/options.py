@@ -233,8 +233,8 @@ Workers = Annotated[
         "--workers",
         min=1,
         metavar="N",
-        help="processes that translate on a CPU",
-        show_default="one per core",
+        help="processes that translate: on a CPU, or each on a GPU",
+        show_default="one per core; a GPU, or all for a large file",
         rich_help_panel=EXECUTION,
     ),
 ]

@@ -41,7 +41,9 @@ class EngineRequest:
     n_best: int = 1
     options: SearchOptions = field(default_factory=SearchOptions)
     ensemble: str | None = None
-    workers: int | None = None  # processes or threads on a CPU; None: one per core
+    # Processes or threads on a CPU, None: one per core; GPUs, None: one, or all for a large text.
+    workers: int | None = None
+    large: bool = False  # a text that is worth starting a process for each GPU
     with_scores: bool = True  # False: the scores of hypotheses are not needed
     prefixes: bool = False  # outputs must begin with given texts
     shortlist: bool = False  # decode with the vocabulary map of the converted model
@@ -61,6 +63,8 @@ class LoadedEngine:
     weights: str  # hashes of the weights
     precision: str
     workers: int  # processes to decode with
+    # Functions of the worker processes, where each has a device of its own.
+    searches: tuple[Callable[..., Any], ...] = ()
     note: str = ""  # what was chosen, and why
 
 

@@ -10,6 +10,7 @@ import torch
 from mt.decoding.choose_engine import EngineRequest, LoadedEngine, decode_config
 from mt.decoding.engine import TorchEngine
 from mt.decoding.ensemble import Ensemble
+from mt.decoding.gpu_workers import searches_on_gpus
 from mt.decoding.inference import Inference
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
@@ -20,10 +21,7 @@ from mt.runtime.memory import keep_freed_memory
 def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
     """Load the models. Raises MtError for what the user must correct."""
     chosen = choose_device(request.device, request.precision, say)
-    if chosen.is_cuda and (request.workers or 1) > 1:
-        raise ConfigError(
-            f"--workers: processes share the cores of a CPU, a GPU takes 1, found {request.workers}"
-        )
+    searches = searches_on_gpus(request) if chosen.is_cuda else ()
     if not chosen.is_cuda:
         keep_freed_memory()
     loaded = _load_models(request.models)
@@ -39,13 +37,14 @@ def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngi
     return LoadedEngine(
         engine,
         "torch",
-        str(chosen),
+        f"{len(searches)} GPUs in {chosen.precision}" if searches else str(chosen),
         first.tokenizer,
         first.config,
         max_source=min(each.config.data.max_tokens for each in loaded),
         weights=" ".join(str(each.meta["sha256"]["model.safetensors"]) for each in loaded),
         precision=chosen.precision,
         workers=1 if chosen.is_cuda else request.workers or torch.get_num_threads(),
+        searches=searches,
     )
 
 

@@ -104,6 +104,7 @@ class Translator:
         mbr_utility: str | None = None,
         max_ratio: float = 3.0,
         workers: int = 1,
+        searches: Sequence[Callable[..., Any]] = (),
         settings: Mapping[str, str] | None = None,
         note: str = "",
     ) -> None:
@@ -112,8 +113,10 @@ class Translator:
         `max_source`: tokens of the longest source to translate whole, eos not counted. `alignment`:
         the heads whose mean gives word alignments, as for `parse_heads`. `mbr_utility`: the
         utility that chooses one of the n-best outputs, of `mbr.UTILITIES`. `max_ratio`: of lengths,
-        beyond which an output is flagged. `settings`: everything that an output depends on, by the
-        name of its option. `note`: what the closing summary says of the engine.
+        beyond which an output is flagged. `searches`: in the place of `workers` and of the
+        engine's search, the functions of worker processes that each load a model. `settings`:
+        everything that an output depends on, by the name of its option. `note`: what the closing
+        summary says of the engine.
 
         Raises ConfigError for settings that do not go together.
         """
@@ -136,7 +139,7 @@ class Translator:
         self.tally = Tally(engine=note)
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
-        self.pool = _pool(engine, workers) if workers > 1 else None
+        self.pool = _pool(engine, workers, searches)
 
     def __enter__(self) -> Translator:
         return self
@@ -367,10 +370,13 @@ def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     return [*whole, *small][:-1]
 
 
-def _pool(engine: Engine, workers: int) -> Pool:
+def _pool(engine: Engine, workers: int, searches: Sequence[Callable[..., Any]]) -> Pool | None:
+    if workers == 1 and not searches:
+        return None
     from mt.decoding.workers import Pool
 
-    return Pool(engine.search, workers)
+    # A process that has used a GPU cannot be forked.
+    return Pool(searches, forks=False) if searches else Pool([engine.search] * workers)
 
 
 def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
@@ -397,6 +403,7 @@ def load_translator(
     options: SearchOptions | None = None,
     ensemble: str | None = None,
     workers: int | None = None,
+    large: bool = False,
     engine: str = "torch",
     prefixes: bool = False,
     shortlist: bool = False,
@@ -407,7 +414,8 @@ def load_translator(
     """Load the models at these paths, ready to translate; several make an ensemble.
 
     Values of `decode` that are not None replace the first model's own settings. `workers`:
-    processes or threads on a CPU, None for one per core. `engine`: auto, torch or ctranslate2; for
+    processes or threads on a CPU, None for one per core; or GPUs, None for one, or for all of
+    them if the text is `large`. `engine`: auto, torch or ctranslate2; for
     the last, `convert` converts a model that has not been converted before, `prefixes` says that
     there will be some, `shortlist` uses the vocabulary map, and `with_scores` False leaves scores
     out where that is faster. `say` receives notes about what was chosen and what differs from what
@@ -436,6 +444,7 @@ def load_translator(
         options=options,
         ensemble=ensemble,
         workers=workers,
+        large=large,
         with_scores=with_scores,
         prefixes=prefixes,
         shortlist=shortlist,
@@ -457,6 +466,7 @@ def load_translator(
         mbr_utility=options.mbr,
         max_ratio=loaded.config.data.max_length_ratio,
         workers=loaded.workers,
+        searches=loaded.searches,
         note=loaded.note,
         settings={
             "--beam-size": str(beam_size),

@@ -28,6 +28,8 @@ from mt.files import sha256_of
 
 # Seconds after which lines from stdin are translated if no more arrive.
 STDIN_WAIT = 0.2
+# Bytes of a file that all GPUs share by default: loading the model on each takes seconds.
+LARGE_INPUT = 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,11 @@ class TranslateOptions:
         to_stdout = self.output == "-" and sys.stdout is not None
         return sys.stderr.isatty() and not (to_stdout and sys.stdout.isatty())
 
+    def _is_large(self) -> bool:
+        """Whether the input is worth starting a process for each GPU."""
+        source = Path(self.source)
+        return source.is_file() and source.stat().st_size >= LARGE_INPUT
+
     def load_translator(self, search: SearchOptions, say: Callable[[str], None]) -> Translator:
         """Load the models, ready to translate."""
         return load_translator(
@@ -115,6 +122,7 @@ class TranslateOptions:
             options=search,
             ensemble=self.ensemble,
             workers=self.workers,
+            large=self._is_large(),
             engine=self.engine,
             prefixes=self.prefix is not None,
             shortlist=self.shortlist,

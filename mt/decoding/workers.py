@@ -45,26 +45,28 @@ class _RemoteError(Exception):
 
 
 class Pool:
-    """Processes that all call the same function, on one job after the other.
+    """Processes that each call a function on one job after the other.
 
     A context manager: leaving it ends them. Ctrl-C and the end of this process end them too.
     """
 
-    def __init__(self, function: Function, size: int) -> None:
-        """Start the processes. Raises MtError if the system refuses one."""
-        forks = sys.platform == "linux"
+    def __init__(
+        self, functions: Sequence[Function], forks: bool = sys.platform == "linux"
+    ) -> None:
+        """Start a process for each function. Raises MtError if the system refuses one."""
         context: Any = multiprocessing.get_context("fork" if forks else "spawn")
         self.workers: list[_Worker] = []
         try:
-            self._start(context, function, size, forks)
+            self._start(context, functions, forks)
         except OSError as error:
             self.close()
             raise MtError(
-                f"--workers: {size} processes cannot be started ({error.strerror}); ask for fewer"
+                f"--workers: {len(functions)} processes cannot be started ({error.strerror}); "
+                "ask for fewer"
             ) from error
 
-    def _start(self, context: Any, function: Function, size: int, forks: bool) -> None:
-        for number in range(1, size + 1):
+    def _start(self, context: Any, functions: Sequence[Function], forks: bool) -> None:
+        for number, function in enumerate(functions, start=1):
             ours, theirs = context.Pipe()
             # A forked process inherits our ends of all pipes, and would keep them open after us.
             inherited = [*(worker.connection for worker in self.workers), ours] if forks else []

@@ -1,0 +1,58 @@
+"""Several GPUs: a process for each, with a copy of the model, that searches batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from mt.decoding.choose_engine import EngineRequest
+from mt.decoding.engine_contract import Hypothesis, Ids
+from mt.errors import ConfigError
+
+
+@dataclass
+class SearchOnDevice:
+    """A function for a worker process: its first call loads the model onto the device."""
+
+    request: EngineRequest
+    engine: Any = field(default=None, compare=False)
+
+    def __call__(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Search a batch; see `Engine.search`."""
+        if self.engine is None:
+            from mt.decoding.load_torch import load_torch
+
+            self.engine = load_torch(self.request, lambda _: None).engine
+        found: list[list[Hypothesis]] = self.engine.search(sources, prefixes)
+        return found
+
+
+def searches_on_gpus(request: EngineRequest) -> tuple[SearchOnDevice, ...]:
+    """Return the functions of the worker processes, one for each GPU; none if one GPU is enough.
+
+    That is `request.workers` GPUs, or all that are visible for a large text. Raises ConfigError if
+    there are not so many.
+    """
+    visible = visible_gpus()
+    one = request.device.startswith("cuda:")
+    wanted = request.workers or (len(visible) if request.large and not one else 1)
+    if wanted > (1 if one else len(visible)):
+        found = f"--device {request.device}" if one else f"{len(visible)} of them"
+        raise ConfigError(
+            f"--workers: on GPUs it is a process for each, found {wanted:,} for {found}; "
+            "lower it, or leave it out: a large file is then shared by all GPUs"
+        )
+    if wanted == 1:
+        return ()
+    alone = replace(request, workers=1, large=False, convert=None)
+    return tuple(SearchOnDevice(replace(alone, device=device)) for device in visible[:wanted])
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that torch sees."""
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]
