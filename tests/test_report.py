@@ -163,6 +163,7 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "cut: 3,001 words, 15,001 characters in all" in page.text
     assert "The last line of metrics.jsonl is incomplete" in page.text
     assert "7 updates were skipped" in page.text
+    assert "1 rollback, at the dotted line: from update 30 back to 10." in page.text
     assert "Leaks were not counted: there is no validation or test set" in page.text
     assert "Attention is not shown" in page.text
     assert len(html) < 400_000
@@ -265,7 +266,7 @@ def test_what_is_no_run_is_refused(name: str, message: str, tmp_path: Path, mt: 
     write_run(tmp_path / "run")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "meta.json").write_text("{}")
-    found = refused(mt("report", tmp_path / name, "-o", tmp_path / "page.html"))
+    found = refused(mt("report", tmp_path / name))
     assert "must be the run directory of a training" in found
     assert message in found
-    assert not (tmp_path / "page.html").exists()
+    assert not list(tmp_path.rglob("*.html"))

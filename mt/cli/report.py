@@ -14,7 +14,7 @@ from mt.cli.help import INPUT, OUTPUT
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="run directories", rich_help_panel=INPUT),
+        typer.Argument(metavar="RUN", help="run directories", rich_help_panel=INPUT),
     ],
     output: Annotated[
         str | None,
@@ -57,9 +57,12 @@ def report(
     mt report runs/base
     mt report runs/base runs/large -o compared.html
     """
+    from mt.report.facts import require_run
     from mt.report.output import check_output, write_page
     from mt.report.page import make_page
 
+    for folder in runs:
+        require_run(folder)
     chosen = output or str(runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
     check_output(chosen)
     page = make_page(runs, n_sentences=sentences, translate=translate, say=say)

@@ -115,7 +115,7 @@ class Run:
 
 def read_run(folder: Path, label: str) -> Run:
     """Read the run directory `folder`. Raises CheckpointError if it is none."""
-    _require_run(folder)
+    require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
     metrics = _read_metrics(folder / METRICS, remarks)
@@ -151,7 +151,8 @@ def number(line: Mapping[str, Any], key: str) -> float:
     return float(value) if is_number else math.nan  # type: ignore[arg-type]
 
 
-def _require_run(folder: Path) -> None:
+def require_run(folder: Path) -> None:
+    """Raise CheckpointError if a folder is no run directory."""
     found = [name for name in (CONFIG, MANIFEST, METRICS, LOG) if (folder / name).is_file()]
     if found:
         return

@@ -34,6 +34,8 @@ from mt.report.translations import translate_again
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
+# Pairs from which on reading the training data takes so long that it is said.
+LARGE = 500_000
 # Control characters of a text, which HTML forbids, become the signs for them: ␀, ␛.
 CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
@@ -107,6 +109,9 @@ def _chapter(run: Run, n_sentences: int, say: Callable[[str], None]) -> Chapter:
     note = add_attention(run, sentences, say)
     scores = score_run(run)
     typed, again = commands_of(run)
+    pairs: Any = run.manifest.get("pairs")
+    if isinstance(pairs, int) and pairs > LARGE:
+        say(f"{run.label}: reading the training data, to compare it and count leaks")
     return Chapter(
         run=run,
         status=status_of(run, page_time()),
