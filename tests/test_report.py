@@ -163,6 +163,7 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "cut: 3,001 words, 15,001 characters in all" in page.text
     assert "The last line of metrics.jsonl is incomplete" in page.text
     assert "7 updates were skipped" in page.text
+    assert "nan" not in page.text.split()
     assert "1 rollback, at the dotted line: from update 30 back to 10." in page.text
     assert "Leaks were not counted: there is no validation or test set" in page.text
     assert "Attention is not shown" in page.text

@@ -138,8 +138,10 @@ def _tiles(run: Run, scores: Sequence[ScoredSet]) -> list[tuple[str, str, str]]:
         remark = f"update {one.step:,}"
         if one.bleu.interval is not None:
             remark = f"± {one.bleu.interval.half_width:.2f} · {remark}"
-        name = "BLEU, best validation" if one.name == VALIDATION else f"BLEU, {Path(one.name).name}"
-        tiles.append((name, f"{one.bleu.value:.2f}", remark))
+        file = Path(one.name).name.removesuffix(".gz")
+        name = "best validation" if one.name == VALIDATION else file
+        if math.isfinite(one.bleu.value):
+            tiles.append((f"BLEU, {name}", f"{one.bleu.value:.2f}", remark))
     if (speed := _speed(run)) is not None:
         tiles.append(("speed", f"{speed:,}", "target tokens/s, median"))
     if run.metrics.seconds:

@@ -119,7 +119,8 @@ def choose_sentences(run: Run, count: int) -> Sentences:
             if pairs
         ],
         f"By chrF2 of the single sentence{limit}; best only from {LEAST_WORDS} words on. Words "
-        "that differ from the reference are underlined.",
+        "that differ from the reference are underlined. The model score is log-probability / "
+        f"length^{run.config.decode.length_penalty if run.config else 1.0:g}.",
         len(flagged),
         test.name,
     )
