@@ -25,8 +25,9 @@ import json
 import platform
 import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -136,6 +137,8 @@ class Row:
     fastest: int
     tflops: float
     share_of_peak: float | None
+    share_of_linear: float  # of the rate that F.linear alone reaches at these shapes
+    feed: int  # target tokens per second of the thread that makes the batches, alone
     padding: float  # share of padding in all tokens
     updates: int
     vocab_size: int
@@ -263,6 +266,57 @@ def matrix_flops(config: Config, vocab_size: int, n_src: int, n_tgt: int) -> flo
     return 6.0 * (n_src * per_src + n_tgt * per_tgt)
 
 
+def products(config: Config, vocab_size: int) -> list[tuple[int, int, int]]:
+    """(inputs, outputs, how many) of the products with weight matrices in a forward pass."""
+    model = config.model
+    d_model, d_ff = model.d_model, model.d_ff
+    n_encoder, n_decoder = model.n_encoder_layers, model.n_decoder_layers
+    n_layers = n_encoder + n_decoder
+    return [
+        (d_model, 3 * d_model, n_layers),  # queries, keys and values of self-attention
+        (d_model, 2 * d_model, n_decoder),  # keys and values of cross-attention
+        (d_model, d_model, n_layers + 2 * n_decoder),  # outputs, and queries of cross-attention
+        (d_model, d_ff, n_layers),
+        (d_ff, d_model, n_layers),
+        (d_model, vocab_size, 1),
+    ]
+
+
+def linear_tflops(config: Config, vocab_size: int, rows: int, device: Device) -> float:
+    """The rate of `F.linear` alone at the shapes of the model, on batches of `rows` tokens."""
+    seconds = 0.0
+    flops = 0.0
+    for n_in, n_out, count in products(config, vocab_size):
+        x = torch.randn(rows, n_in, dtype=device.dtype, device=device.device)
+        weight = torch.randn(n_out, n_in, dtype=device.dtype, device=device.device)
+        seconds += count * median_seconds(partial(torch.nn.functional.linear, x, weight), device)
+        flops += count * 2.0 * rows * n_in * n_out
+    return flops / seconds / 1e12
+
+
+def median_seconds(call: Callable[[], object], device: Device, repeats: int = 5) -> float:
+    """The median time of a call, after two to warm up."""
+    seconds = []
+    for _ in range(repeats + 2):
+        if device.is_cuda:
+            torch.cuda.synchronize(device.device)
+        start = perf_counter()
+        call()
+        if device.is_cuda:
+            torch.cuda.synchronize(device.device)
+        seconds.append(perf_counter() - start)
+    return statistics.median(seconds[2:])
+
+
+def feed_speed(trainer: Trainer, n_updates: int = 50) -> int:
+    """Target tokens per second that the trainer's batches are made at, by one thread."""
+    plan = trainer.plan
+    updates = plan.updates(0)[:n_updates]
+    start = perf_counter()
+    n_tgt = sum(plan.shard(update, pin=trainer.device.is_cuda)[1] for update in updates)
+    return round(n_tgt / (perf_counter() - start))
+
+
 def bench_config(
     args: argparse.Namespace, shape: str, precision: str, optimizer: str, folder: Path
 ) -> Config:
@@ -279,7 +333,8 @@ def bench_config(
             "train": [{"src": f"train.{src}.gz", "tgt": f"train.{tgt}.gz"}],
         },
         "tokenizer": {"vocab_size": vocab_size},
-        "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
+        # With room for padding, so that an update is one batch.
+        "batch": {"tokens_per_update": tokens, "tokens_per_batch": 2 * tokens},
         "model": SHAPES[shape],
         "optim": {
             "optimizer": optimizer,
@@ -335,6 +390,8 @@ def summarize(contender: Contender, shape: str, args: argparse.Namespace) -> Row
         for one in rounds
     )
     real = sum(one.n_src + one.n_tgt for one in rounds)
+    tokens = trainer.config.batch.tokens_per_update
+    linear = linear_tflops(trainer.config, vocab_size, tokens, trainer.device)
     return Row(
         model=contender.name,
         shape=shape,
@@ -344,6 +401,8 @@ def summarize(contender: Contender, shape: str, args: argparse.Namespace) -> Row
         fastest=round(max(speeds)),
         tflops=round(tflops, 3),
         share_of_peak=round(tflops / args.peak_tflops, 4) if args.peak_tflops else None,
+        share_of_linear=round(tflops / linear, 4),
+        feed=feed_speed(trainer),
         padding=round(1 - real / sum(one.n_padded for one in rounds), 4),
         updates=args.updates,
         vocab_size=vocab_size,
@@ -373,7 +432,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--device", default="auto")
     add("--compile", default="auto", choices=["auto", "true", "false"])
     add("--vocab-size", type=int, help="of the joint vocabulary; 8,000, on a GPU 32,000")
-    add("--tokens", type=int, help="padded tokens per batch; an update is one batch")
+    add("--tokens", type=int, help="target tokens per update, which is one batch")
     add("--warm-up", type=int, default=8, help="updates before the clock starts")
     add("--updates", type=int, default=60, help="updates measured")
     add("--window", type=int, default=10, help="updates per round")
@@ -390,7 +449,15 @@ def main() -> None:
     args = parse_arguments()
     processor = platform.processor() or platform.machine()
     print(f"{processor}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    titles = ("target tok/s", "slowest", "fastest", "TFLOP/s", "of peak", "padding", "memory MB")
+    titles: tuple[str, ...] = (
+        "target tok/s",
+        "slowest",
+        "fastest",
+        "TFLOP/s",
+        "of F.linear",
+        "of peak",
+    )
+    titles += ("padding", "memory MB", "feed tok/s")
     print_row(("model", "shape", "precision"), titles)
     rows = []
     for shape in args.shape:
@@ -402,7 +469,8 @@ def main() -> None:
                 rows.append(row)
                 speeds = [f"{n:,}" for n in (row.tokens_per_second, row.slowest, row.fastest)]
                 share = "" if row.share_of_peak is None else f"{row.share_of_peak:.1%}"
-                rest = [f"{row.tflops}", share, f"{row.padding:.1%}", f"{row.memory_mb:,}"]
+                rest = [f"{row.tflops}", f"{row.share_of_linear:.1%}", share]
+                rest += [f"{row.padding:.1%}", f"{row.memory_mb:,}", f"{row.feed:,}"]
                 print_row((row.model, row.shape, row.precision), [*speeds, *rest])
     if args.json:
         result = {"torch": torch.__version__, "rows": [asdict(row) for row in rows]}

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from conftest import ROOT
 
+from mt.config.load import config_from_mapping
+
 sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
 bench_train: Any = importlib.import_module("bench_train")
 
@@ -25,6 +27,18 @@ def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:
     ratio = tgt[usual] / src[usual]
     assert ratio.std() == pytest.approx(0.22, abs=0.02)
     assert np.median(ratio) == pytest.approx(1, abs=0.02)
+
+
+def test_the_products_of_a_forward_pass_are_a_third_of_an_update() -> None:
+    for shape in bench_train.SHAPES.values():
+        config = config_from_mapping({"model": shape}, "bench")
+        flops = 0
+        for n_in, n_out, count in bench_train.products(config, 8000):
+            flops += 2 * n_in * n_out * count
+        # Every weight is used by each source or each target token.
+        src = bench_train.matrix_flops(config, 8000, 1, 0)
+        tgt = bench_train.matrix_flops(config, 8000, 0, 1)
+        assert 3 * flops == src + tgt
 
 
 def test_made_up_pairs_are_aligned_and_the_same_each_time(
