@@ -17,7 +17,7 @@ def doctor(
         typer.Option("--json", help="print JSON, for a bug report", rich_help_panel=OUTPUT),
     ] = False,
 ) -> None:
-    """Report versions, devices, fast precisions, memory, disk and missing packages.
+    """Report versions, devices, precisions, memory and disk.
 
     It takes some seconds, most of them for small timed matrix products, and downloads nothing. The
     exit code is 2 if training could not start.

@@ -135,10 +135,10 @@ def huggingface(
         ),
     ] = None,
 ) -> None:
-    """Convert a model for Hugging Face transformers, without code of its own.
+    """Convert a model for Hugging Face transformers.
 
-    Writes it only if both give the same probabilities, and compares translations of data.valid. The
-    folder's README.md is a model card.
+    The model needs no code of its own. Writes it only if both give the same probabilities, and
+    compares translations of data.valid. The folder's README.md is a model card.
 
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0

@@ -34,9 +34,10 @@ def huggingface(
         ),
     ],
 ) -> None:
-    """Import a Marian model (OPUS-MT) in the format of Hugging Face transformers.
+    """Import a Marian model (OPUS-MT) of transformers.
 
-    The folder's config.yaml is a config to fine-tune it; see mt/interop/README.md.
+    The folder is as Hugging Face transformers writes it. The new folder's config.yaml is a config
+    to fine-tune the model; see mt/interop/README.md.
 
     \b
     hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en

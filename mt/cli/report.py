@@ -47,7 +47,7 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Make one self-contained HTML page about a run, also one in progress.
+    """Make one HTML page about a run, also one in progress.
 
     It shows curves, scores with confidence intervals, sentences with their attention, data and
     leaks, settings, machine, and the command that reproduces the run. Of several runs, curves lie
