@@ -191,7 +191,7 @@ def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) ->
         "--engine ctranslate2: CTranslate2 has no --sample, --alignments as mt means it. Leave "
         "this out, or take --engine torch, which can do everything"
     )
-    assert "--shortlist: " in refused(mt(*arguments, "torch", "--shortlist"))
+    assert "--shortlist: " in refused(mt(*arguments, "torch", "--shortlist", "vmap.txt"))
     ended = mt(*arguments, "auto", "--no-repeat-ngram", 3)
     assert ended.code == 0
     assert ended.err.splitlines()[-1].endswith(

@@ -39,6 +39,15 @@ def ctranslate2(
         ),
     ],
     quantization: Quantization = "fp32",
+    shortlist: Annotated[
+        bool,
+        typer.Option(
+            "--shortlist",
+            help="also write vmap.txt: likely target pieces of each source piece, learned from the "
+            "run's training data, for mt translate --shortlist",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
 ) -> None:
     """Convert a model for CTranslate2. Writes it only if both give the same probabilities.
 
@@ -49,9 +58,15 @@ def ctranslate2(
     mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
     from mt.interop.ctranslate2 import export_compared
+    from mt.interop.shortlist import FILE, store_of, write_shortlist
     from mt.model.checkpoint import load_model
 
-    export_compared(load_model(model), output, quantization, say)
+    loaded = load_model(model)
+    store = store_of(loaded.folder) if shortlist else None
+    export_compared(loaded, output, quantization, say)
+    if store is not None:
+        pieces = write_shortlist(store, loaded.tokenizer, output / FILE)
+        say(f"{output / FILE}: candidates of {pieces:,} source pieces")
 
 
 @app.command("argos", cls=PanelCommand)

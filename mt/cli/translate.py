@@ -185,14 +185,15 @@ def translate(
     batch_tokens: BatchTokens = None,
     engine: EngineName = "auto",
     shortlist: Annotated[
-        bool,
+        Path | None,
         typer.Option(
             "--shortlist",
-            help="faster: choose among likely target tokens only; needs --engine ctranslate2 and a "
-            "model exported with a shortlist",
+            metavar="FILE",
+            help="faster: only the likely target pieces in this vmap.txt, which mt export "
+            "ctranslate2 --shortlist writes; for --engine ctranslate2",
             rich_help_panel=EXECUTION,
         ),
-    ] = False,
+    ] = None,
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:

@@ -25,6 +25,8 @@ ENGINES = ("auto", "torch", "ctranslate2")
 # CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
 # that is what `auto` gives.
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
+# The name of a vocabulary map in a model folder of CTranslate2.
+VOCABULARY_MAP = "vmap.txt"
 # A GPU's driver makes one of these; torch can tell more, but takes seconds to import.
 GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
@@ -46,7 +48,7 @@ class EngineRequest:
     large: bool = False  # a text that is worth starting a process for each GPU
     with_scores: bool = True  # False: the scores of hypotheses are not needed
     prefixes: bool = False  # outputs must begin with given texts
-    shortlist: bool = False  # decode with the vocabulary map of the converted model
+    shortlist: Path | None = None  # a vocabulary map: the only target pieces to choose from
     convert: Convert | None = None  # None: only a model that has been converted before
 
 
@@ -98,7 +100,7 @@ def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEng
 def _load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
     from mt.decoding.load_torch import load_torch
 
-    if request.shortlist:
+    if request.shortlist is not None:
         raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")
     return load_torch(request, say)
 
@@ -162,8 +164,19 @@ def load_ctranslate2(
     precision = "fp32" if request.precision == "auto" else request.precision
     decode = decode_config(config, request.decode)
     folder = converted_model(described, request.convert, say)
+    files = None
+    if request.shortlist is not None:
+        files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        try:
+            files[VOCABULARY_MAP] = request.shortlist.read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"--shortlist {request.shortlist}: cannot be read ({error.strerror}); "
+                "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
+            ) from error
     translator = ctranslate2.Translator(
         str(folder),
+        files=files,
         device="cpu",
         compute_type=COMPUTE_TYPES[precision],
         inter_threads=threads,
@@ -178,7 +191,7 @@ def load_ctranslate2(
         threads,
         request.n_best,
         request.with_scores,
-        request.shortlist,
+        request.shortlist is not None,
     )
     where = f"CPU in {precision}, {threads} thread{'s' * (threads != 1)}"
     return LoadedEngine(

@@ -28,6 +28,7 @@ from mt.decoding.quality_flags import flags, is_blank
 from mt.decoding.segments import split_source
 from mt.decoding.tally import LineNumbers, Tally
 from mt.errors import ConfigError, DataError
+from mt.files import sha256_of
 
 if TYPE_CHECKING:
     from mt.decoding.scoring import ForcedDecoder
@@ -406,7 +407,7 @@ def load_translator(
     large: bool = False,
     engine: str = "torch",
     prefixes: bool = False,
-    shortlist: bool = False,
+    shortlist: Path | None = None,
     with_scores: bool = True,
     convert: Convert | None = None,
     say: Callable[[str], None] = lambda _: None,
@@ -417,7 +418,7 @@ def load_translator(
     processes or threads on a CPU, None for one per core; or GPUs, None for one, or for all of
     them if the text is `large`. `engine`: auto, torch or ctranslate2; for
     the last, `convert` converts a model that has not been converted before, `prefixes` says that
-    there will be some, `shortlist` uses the vocabulary map, and `with_scores` False leaves scores
+    there will be some, `shortlist` is a vocabulary map, and `with_scores` False leaves scores
     out where that is faster. `say` receives notes about what was chosen and what differs from what
     was asked for.
 
@@ -477,6 +478,6 @@ def load_translator(
             "--ensemble": ensemble or "probability",
             "--precision": loaded.precision,
             "--engine": loaded.name,
-            **({"--shortlist": "yes"} if shortlist else {}),
+            **({} if shortlist is None else {"--shortlist": sha256_of(shortlist)}),
         },
     )

@@ -67,7 +67,7 @@ class TranslateOptions:
     workers: int | None = None
     batch_tokens: int | None = None
     engine: str = "auto"
-    shortlist: bool = False
+    shortlist: Path | None = None  # a vocabulary map
     convert: Convert | None = None  # what converts a model for CTranslate2
     precision: str = "auto"
     device: str = "auto"

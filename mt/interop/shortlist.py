@@ -1,0 +1,98 @@
+"""A lexical shortlist: for each source piece the target pieces that may translate it.
+
+CTranslate2 calls it a vocabulary map. With it, the output layer computes only the candidates of the
+pieces in a batch, and those that are always candidates: less work, but an output may lack a word,
+and depends on what else is in its batch. The candidates come from IBM Model 1 (Brown et al., 1993,
+section 4.2), trained on token ids with expectation maximisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mt.data.store import Store, open_built
+from mt.data.tokenizer import EOS, Tokenizer
+from mt.errors import DataError
+from mt.files import write_whole
+
+# The file's name in a model folder of CTranslate2.
+FILE = "vmap.txt"
+CANDIDATES = 30  # of each source piece
+ALWAYS = 150  # most frequent target pieces, candidates of every source
+ITERATIONS = 5
+# Links of a source position and a target position that are in memory, about 30 bytes each.
+MOST_LINKS = 20_000_000
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+
+def store_of(folder: Path) -> Path:
+    """Return the token store that the model of a checkpoint was trained on; DataError without."""
+    store = folder.parent.parent / "store" / "train"
+    if not store.exists():
+        raise DataError(
+            f"--shortlist: is learned from the token store of the run, but there is no {store}; "
+            "give the run directory to --model, or leave out --shortlist"
+        )
+    return store
+
+
+def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
+    """Write the shortlist of a token store to `path`; return the number of source pieces."""
+    lines = [f"{line}\n" for line in shortlist(open_built(store), tokenizer)]
+    write_whole(path, "".join(lines))
+    return len(lines) - 1
+
+
+def shortlist(store: Store, tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always."""
+    src_texts = tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))
+    tgt_texts = tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size)))
+    counts = np.bincount(store.tgt, minlength=len(tgt_texts))
+    frequent = np.argsort(-counts, kind="stable")[:ALWAYS]
+    yield "\t" + " ".join(tgt_texts[i] for i in frequent.tolist() if i > EOS and counts[i])
+    source, target, probability = translation_table(store, len(tgt_texts))
+    order = np.lexsort((target, -probability, source))
+    source, target = source[order], target[order]
+    starts = np.searchsorted(source, np.arange(len(src_texts) + 1))
+    known = set(tgt_texts)
+    for piece in range(EOS + 1, len(src_texts)):
+        found = target[starts[piece] : starts[piece + 1]][:CANDIDATES].tolist()
+        texts = [tgt_texts[i] for i in found]
+        if src_texts[piece] in known and src_texts[piece] not in texts:
+            texts.append(src_texts[piece])  # names and numbers are copied
+        if texts:
+            yield f"{src_texts[piece]}\t{' '.join(texts)}"
+
+
+def translation_table(store: Store, tgt_size: int) -> tuple[Indices, Indices, Floats]:
+    """Train IBM Model 1: return source ids, target ids and p(target | source), side by side.
+
+    The source's eos stands for the empty word. Of a large corpus, every n-th pair is used.
+    """
+    links = (store.src_lengths + 1) * store.tgt_lengths
+    step = 1 + int(links.sum()) // MOST_LINKS
+    keys: list[Indices] = []
+    places: list[Indices] = []
+    n_places = 0
+    for number in range(0, len(store), step):
+        src, tgt = (ids.astype(np.int64) for ids in store.pair(number))
+        src = np.append(src, EOS)
+        keys.append((src[:, None] * tgt_size + tgt).ravel())  # (S, T)
+        places.append(np.tile(np.arange(n_places, n_places + len(tgt)), len(src)))
+        n_places += len(tgt)
+    unique, link = np.unique(np.concatenate(keys), return_inverse=True)
+    place = np.concatenate(places)
+    source, target = unique // tgt_size, unique % tgt_size
+    probability = np.full(len(unique), 1.0 / tgt_size)
+    for _ in range(ITERATIONS):
+        weight = probability[link]
+        weight /= np.bincount(place, weight, n_places)[place]  # of the link, given the target word
+        expected = np.bincount(link, weight, len(unique))
+        probability = expected / np.bincount(source, expected)[source]
+    return source, target, probability
