@@ -1,10 +1,11 @@
-"""Measure translation speed in lines per second, and CTranslate2's if it is installed.
+"""Measure translation speed in lines per second, of both engines of mt and of CTranslate2 alone.
 
     python scripts/bench_translate.py --model runs/multi30k --input corpora/multi30k/train.de.gz
 
-Both translate with the same model, which is first exported for CTranslate2. The time from text to
-text counts, with splitting into pieces and joining them again, but without start-up. The engines
-take turns, so a change in the machine's speed affects all of them; figures are medians.
+CTranslate2 alone is a script as its users write it: SentencePiece, `translate_batch` on all lines
+at its best batch size, SentencePiece. All translate with the same model, each in its own process.
+The time from text to text counts; with --start-up that of whole processes. The engines take
+turns, so a change in the machine's speed affects all of them; figures are medians.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ import multiprocessing
 import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import date
+from importlib.metadata import version
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import torch
-
+from mt.cli.convert import convert_model
 from mt.data.text_files import read_lines
 from mt.data.tokenizer import Tokenizer
-from mt.decoding.translate import load_translator
+from mt.decoding.choose_engine import available_cores
 from mt.evaluation.metrics import score_corpus
-from mt.interop.ctranslate2 import export
-from mt.model.checkpoint import load_model
+from mt.model.folder import read_folder
 
-# CTranslate2's fastest batch sizes, found on two cores of an AMD EPYC with one thread per core.
-CTRANSLATE2_BATCH_SIZES = {"float32": 128, "int8": 32}
+# Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
+BATCH_SIZES = (16, 32, 64, 128)
+TUNING_LINES = 600
 Translate = Callable[[list[str]], list[str]]
 
 
@@ -88,36 +91,14 @@ def every_nth(lines: list[str], count: int) -> list[str]:
 
 
 @contextmanager
-def mt_engine(args: argparse.Namespace, precision: str, beam: int) -> Iterator[Translate]:
-    """Translate as `mt translate` does."""
-    with load_translator(
-        [args.model],
-        {"beam_size": beam},
-        precision=precision,
-        device=args.device,
-        workers=args.workers,
-        batch_tokens=args.batch_tokens,
-    ) as translator:
-        yield lambda lines: [one.texts[0] for one in translator.translate(lines)]
+def in_process(serve: Callable[..., None], *arguments: Any) -> Iterator[Translate]:
+    """Run `serve(connection, *arguments)` in a process of its own that translates what it is sent.
 
-
-@contextmanager
-def ctranslate2_engine(
-    args: argparse.Namespace, folder: Path, precision: str, beam: int
-) -> Iterator[Translate]:
-    """Translate with CTranslate2 on the same number of cores, one thread each.
-
-    It has its own process with OMP_NUM_THREADS=1: in a process where torch runs two threads it is
-    half as fast.
+    With OMP_NUM_THREADS=1: CTranslate2 has its own threads, and mt one process per core.
     """
     context = multiprocessing.get_context("spawn")
     connection, its_end = context.Pipe()
-    threads = args.workers or torch.get_num_threads()
-    process = context.Process(
-        target=serve_ctranslate2,
-        args=(its_end, args.model, folder, precision, beam, threads),
-        daemon=True,
-    )
+    process = context.Process(target=serve, args=(its_end, *arguments))
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     process.start()
@@ -135,56 +116,117 @@ def ctranslate2_engine(
     try:
         yield translate
     finally:
+        connection.close()  # which ends it
+        process.join(10)
         process.terminate()
-        process.join()
+
+
+def mixed(lines: list[str], count: int) -> list[str]:
+    """Make `count` lines of very different lengths: each joins 1 to 6 lines of the text."""
+    draw = random.Random(1)
+    return [" ".join(draw.choices(lines, k=draw.randint(1, 6))) for _ in range(count)]
+
+
+def mt_engine(
+    args: argparse.Namespace, engine: str, precision: str, beam: int, shortlist: Path | None = None
+) -> Any:
+    """Translate as `mt translate` does."""
+    options = {
+        "engine": engine,
+        "precision": precision,
+        "device": args.device,
+        "workers": args.workers or available_cores(),
+        "batch_tokens": args.batch_tokens,
+        "shortlist": shortlist,
+        "with_scores": False,
+    }
+    return in_process(serve_mt, args.model, beam, options)
+
+
+def received(connection: Connection) -> Iterator[list[str]]:
+    """Yield what arrives until the other end closes."""
+    while True:
+        try:
+            yield connection.recv()
+        except EOFError:
+            return
+
+
+def serve_mt(connection: Connection, model: Path, beam: int, options: dict[str, Any]) -> None:
+    """Receive lines and send their translations."""
+    from mt.decoding.translate import load_translator
+
+    with load_translator(
+        [model], {"beam_size": beam}, convert=convert_model, **options
+    ) as translator:
+        for lines in received(connection):
+            connection.send([one.texts[0] for one in translator.translate(lines)])
 
 
 def serve_ctranslate2(
     connection: Connection, model: Path, folder: Path, precision: str, beam: int, threads: int
 ) -> None:
-    """Receive lines and send their translations, until the other end closes."""
+    """Receive lines and send their translations. The first lines choose the batch size."""
     import ctranslate2
 
-    loaded = load_model(model)
-    tokenizer = loaded.tokenizer
+    described = read_folder(model)
+    tokenizer = described.tokenizer
     translator: Any = ctranslate2.Translator(
         str(folder), device="cpu", compute_type=precision, inter_threads=threads, intra_threads=1
     )
-    while True:
-        try:
-            lines: list[str] = connection.recv()
-        except EOFError:
-            return
+
+    def translate(lines: list[str], size: int) -> list[str]:
         results = translator.translate_batch(
             [tokenizer.src_pieces_of(ids) for ids in tokenizer.encode_src(lines)],
             beam_size=beam,
-            length_penalty=loaded.config.decode.length_penalty,
-            max_batch_size=CTRANSLATE2_BATCH_SIZES.get(precision, 64),
-            max_decoding_length=256,
-            disable_unk=True,
+            length_penalty=described.config.decode.length_penalty,
+            max_batch_size=size,
         )
         hypotheses = ([tokenizer.tgt_piece_id(p) for p in r.hypotheses[0]] for r in results)
-        connection.send(tokenizer.decode_tgt(list(hypotheses)))
+        return tokenizer.decode_tgt(list(hypotheses))
+
+    def seconds(lines: list[str], size: int) -> float:
+        start = perf_counter()
+        translate(lines, size)
+        return perf_counter() - start
+
+    size = 0
+    for lines in received(connection):
+        if not size:
+            seconds(lines[:32], 32)
+            size = min(BATCH_SIZES, key=lambda each: seconds(lines, each))
+            print(f"CTranslate2 in {precision}, beam {beam}: fastest with {size} examples a batch")
+        connection.send(translate(lines, size))
 
 
 def export_model(model: Path, stack: ExitStack) -> Path:
     """Export the model to a temporary CTranslate2 folder."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
-    print(export(load_model(model), folder))
+    convert_model(model, folder)
     return folder
 
 
-def start_engines(args: argparse.Namespace, stack: ExitStack) -> list[Engine]:
+def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> list[Engine]:
     """Start every engine asked for."""
-    folder = export_model(args.model, stack) if args.ctranslate2 else Path()
     engines = []
     for beam in args.beam_size:
-        for precision in args.precision:
-            ours = stack.enter_context(mt_engine(args, precision, beam))
-            engines.append(Engine("mt", precision, beam, ours))
+        for name in args.engine:
+            for precision in args.precision:
+                if name == "ctranslate2" and precision == "bf16":
+                    continue  # it has none on most CPUs
+                ours = stack.enter_context(mt_engine(args, name, precision, beam))
+                engines.append(Engine(f"mt {name}", precision, beam, ours))
+                if args.shortlist and name == "ctranslate2":
+                    short = stack.enter_context(
+                        mt_engine(args, name, precision, beam, args.shortlist)
+                    )
+                    engines.append(Engine("mt shortlist", precision, beam, short))
         for precision in args.ctranslate2:
-            theirs = stack.enter_context(ctranslate2_engine(args, folder, precision, beam))
-            engines.append(Engine("ctranslate2", precision, beam, theirs))
+            threads = args.workers or available_cores()
+            theirs = stack.enter_context(
+                in_process(serve_ctranslate2, args.model, folder, precision, beam, threads)
+            )
+            engines.append(Engine("CTranslate2", precision, beam, theirs))
     return engines
 
 
@@ -193,17 +235,18 @@ def bench_speed(args: argparse.Namespace, lines: list[str]) -> list[dict[str, An
     references = None
     if args.reference:
         references = every_nth(list(read_lines(args.reference)), args.lines)
-    tokenizer = load_model(args.model).tokenizer
+    tokenizer = read_folder(args.model).tokenizer
     rows: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        engines = start_engines(args, stack)
-        for engine in engines:
-            engine.translate(lines[:64])  # the first use of a kernel is slow
+        folder = export_model(args.model, stack) if args.ctranslate2 else Path()
+        engines = start_engines(args, folder, stack)
+        for engine in engines:  # the first use of a kernel is slow
+            engine.translate(lines[:TUNING_LINES])
         for _ in range(args.repeats):
             for engine in engines:
                 engine.measure(lines)
-        print(f"{date.today()}, {len(lines):,} lines, torch {torch.__version__}")
-        print(f"{'engine':<12} {'precision':<9} beam  lines/s tokens/s  slowest  fastest   BLEU")
+        print(f"{date.today()}, {len(lines):,} lines")
+        print(f"{'engine':<14} {'precision':<9} beam  lines/s tokens/s  slowest  fastest   BLEU")
         for engine in engines:
             speed = summarize(engine, tokenizer, references)
             print_speed(speed)
@@ -239,7 +282,7 @@ def print_speed(speed: Speed) -> None:
     values = (speed.lines_per_second, speed.tokens_per_second, speed.slowest, speed.fastest)
     figures = " ".join(f"{value:>8,.0f}" for value in values)
     bleu = "" if speed.bleu is None else f"{speed.bleu:6.2f}"
-    print(f"{speed.engine:<12} {speed.precision:<9} {speed.beam:>4} {figures} {bleu}")
+    print(f"{speed.engine:<14} {speed.precision:<9} {speed.beam:>4} {figures} {bleu}")
 
 
 def bench_latency(engine: Engine, lines: list[str]) -> Latency:
@@ -252,8 +295,61 @@ def bench_latency(engine: Engine, lines: list[str]) -> Latency:
     median = statistics.median(milliseconds)
     last = sorted(milliseconds)[round(0.99 * (len(milliseconds) - 1))]
     figures = f"median {median:.1f} ms, 99th percentile {last:.1f} ms"
-    print(f"{engine.name:<12} {engine.precision:<9} one line at a time: {figures}")
+    print(f"{engine.name:<14} {engine.precision:<9} one line at a time: {figures}")
     return Latency(engine.name, engine.precision, median, last)
+
+
+# CTranslate2 alone, as a whole process: model folder, tokenizer, precision, beam, threads, text.
+SCRIPT = """
+import sys, ctranslate2, sentencepiece
+folder, model, precision, beam, threads, source = sys.argv[1:]
+pieces = sentencepiece.SentencePieceProcessor(model)
+translator = ctranslate2.Translator(
+    folder, compute_type=precision, inter_threads=int(threads), intra_threads=1
+)
+lines = open(source, encoding="utf-8").read().split("\\n")[:-1]
+results = translator.translate_batch(
+    pieces.encode(lines, out_type=str), beam_size=int(beam), max_batch_size=64
+)
+print("\\n".join(pieces.decode([result.hypotheses[0] for result in results])))
+"""
+
+
+def bench_start_up(args: argparse.Namespace, lines: list[str]) -> list[dict[str, Any]]:
+    """Time whole processes, greedy: with all lines, and with one."""
+    rows = []
+    threads = str(args.workers or available_cores())
+    with ExitStack() as stack:
+        folder = export_model(args.model, stack)
+        for count in (len(lines), 1):
+            source = folder.with_name(f"{count}.txt")
+            source.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
+            for precision, theirs in (("fp32", "float32"), ("int8", "int8")):
+                ours = ["-m", "mt", "translate", "-m", str(args.model), str(source)]
+                ours += ["--beam-size", "1", "--precision", precision, "--workers", threads]
+                tokenizer = str(next(folder.glob("tokenizer*.model")))
+                alone = ["-c", SCRIPT, str(folder), tokenizer, theirs, "1", threads, str(source)]
+                commands = {
+                    "mt torch": [*ours, "--engine", "torch"],
+                    "mt ctranslate2": [*ours, "--engine", "ctranslate2"],
+                    "CTranslate2": alone,
+                }
+                seconds: dict[str, list[float]] = {name: [] for name in commands}
+                for _ in range(args.repeats):
+                    for name, command in commands.items():
+                        start = perf_counter()
+                        subprocess.run([sys.executable, *command], capture_output=True, check=True)
+                        seconds[name].append(perf_counter() - start)
+                for name, times in seconds.items():
+                    median = statistics.median(times)
+                    print(
+                        f"{name:<14} {precision:<9} {count:>6,} lines, start-up included: ", end=""
+                    )
+                    print(f"{median:.2f} s")
+                    rows.append(
+                        {"engine": name, "precision": precision, "lines": count, "seconds": median}
+                    )
+    return rows
 
 
 def count_flips(args: argparse.Namespace, lines: list[str]) -> None:
@@ -266,12 +362,12 @@ def count_flips(args: argparse.Namespace, lines: list[str]) -> None:
     shuffled = [lines[i] for i in order]
     for beam in args.beam_size:
         args.batch_tokens = None
-        with mt_engine(args, "fp32", beam) as translate:
+        with mt_engine(args, args.engine[0], "fp32", beam) as translate:
             expected = translate(lines)
         for precision in args.precision:
             for tokens in (50, 400, None):  # about 3 lines, 25 lines, and the default
                 args.batch_tokens = None if tokens is None else tokens * beam
-                with mt_engine(args, precision, beam) as translate:
+                with mt_engine(args, args.engine[0], precision, beam) as translate:
                     found = translate(shuffled)
                 changed = sum(expected[i] != text for i, text in zip(order, found, strict=True))
                 size = "the default size" if tokens is None else f"{tokens} tokens"
@@ -290,8 +386,12 @@ def parse_arguments() -> argparse.Namespace:
     add("--reference", type=Path, help="its translation, for BLEU")
     add("--lines", type=int, default=5000, help="lines to translate, taken from the whole text")
     add("--beam-size", type=int, nargs="+", default=[1, 5])
+    add("--engine", nargs="+", default=["torch", "ctranslate2"], help="engines of mt")
     add("--precision", nargs="+", default=["fp32", "bf16", "int8"])
+    add("--shortlist", type=Path, help="vmap.txt: also translate with it")
+    add("--mixed", action="store_true", help="lines of 1 to 6 lines of the text, joined")
     add("--ctranslate2", nargs="*", default=["float32", "int8"], help="its precisions, or none")
+    add("--start-up", action="store_true", help="time whole processes instead, greedy")
     add("--workers", type=int, help="processes of mt and threads of CTranslate2; one per core")
     add("--batch-tokens", type=int, help="as in mt translate")
     add("--device", default="auto")
@@ -305,13 +405,15 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure and print the table."""
     args = parse_arguments()
-    lines = every_nth(list(read_lines(args.input)), args.lines)
+    text = list(read_lines(args.input))
+    lines = mixed(text, args.lines) if args.mixed else every_nth(text, args.lines)
     if args.flips:
         count_flips(args, lines)
         return
-    rows = bench_speed(args, lines)
+    rows = bench_start_up(args, lines) if args.start_up else bench_speed(args, lines)
     if args.json:
-        result = {"date": str(date.today()), "torch": torch.__version__, "rows": rows}
+        versions = {name: version(name) for name in ("torch", "ctranslate2")}
+        result = {"date": str(date.today()), **versions, "rows": rows}
         args.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
