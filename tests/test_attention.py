@@ -14,7 +14,9 @@ from conftest import Mt, refused
 
 from mt.data.batches import collate
 from mt.decoding.attention import KINDS, attention_maps, merged, read_attention
+from mt.errors import ConfigError
 from mt.evaluation.attention_map import as_text, chosen, save_picture
+from mt.evaluation.pictures import save_figure
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import choose_device
 
@@ -232,3 +234,13 @@ def test_bad_input_gets_one_message(
     ended = mt("inspect", "attention", "--model", "run", *options)
     assert refused(ended) == message
     assert not list(tmp_path.glob("*.*g"))
+
+
+def test_a_png_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    """At 150 dots per inch; an SVG has no such limit."""
+    from matplotlib.figure import Figure
+
+    with pytest.raises(ConfigError, match=r"would be 75,000 pixels wide or high, a \.png has"):
+        save_figure(tmp_path / "map.png", lambda: Figure(figsize=(500, 1)))
+    assert list(tmp_path.iterdir()) == []
+    assert save_figure(tmp_path / "map.svg", lambda: Figure(figsize=(500, 1))) == ""

@@ -161,7 +161,7 @@ def test_scores_of_another_metric_do_not_count(
     for steps, metric in ((1, "bleu"), (2, "nll")):
         changes = {**VALIDATIONS, "max_steps": steps, "metric": metric}
         train(config_of(tiny_mapping, train=changes, data={"test": []}), tmp_path, "cpu")
-    assert "data.valid or train.metric has changed" in log_of(tmp_path)
+    assert "data.valid, train.metric or the tokenizer of BLEU has changed" in log_of(tmp_path)
     assert best_step(tmp_path) == 2
 
 

@@ -253,6 +253,26 @@ def test_json_under_the_other_name_is_read_too(tmp_path: Path) -> None:
     assert pairs_of(tmp_path, "de", "en", path="a.json") == pairs
 
 
+@pytest.mark.parametrize("before", ["", "\n \n"])
+def test_json_lines_under_the_other_name_may_be_one_or_follow_blank_lines(
+    tmp_path: Path, before: str
+) -> None:
+    row = '{"pair": {"de": "ja", "en": "yes"}, "tags": []}\n'
+    write(tmp_path / "a.json", before + row)
+    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")]
+    write(tmp_path / "a.json", before + row * 2)
+    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")] * 2
+
+
+def test_a_csv_cell_that_never_ends_is_explained(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'de,en\nja,"yes\n' + "nein,no\n" * 20_000)
+    message = message_of(tmp_path, "de", "en", path="a.csv")
+    assert message.startswith(
+        f"data.train[0].path: {path}, line 2: a cell of this row has more than 131,072 characters. "
+        "Most often a quotation mark that is not closed"
+    )
+
+
 @pytest.mark.parametrize("indent", [None, 2])
 def test_a_list_inside_a_json_object_is_explained(tmp_path: Path, indent: int | None) -> None:
     rows = {"version": 1, "data": [{"de": "ja", "en": "yes"}]}
@@ -274,7 +294,7 @@ def test_json_of_columns_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["[1, 2", "nothing", '"text"', "[7]", "{}", '{"de": "a", "en": "b"}']
+    "content", ["[1, 2", "nothing", '"text"', "[7]", "{}", '{"de": "a", "fr": "b"}']
 )
 def test_other_json_is_an_error(tmp_path: Path, content: str) -> None:
     write(tmp_path / "a.json", content)

@@ -331,7 +331,7 @@ def evaluate(
     language, choice = scoring_of(models, tgt_lang, tokenize)
     settings = Settings(
         names,
-        choose_tokenizer(language, choice, say),
+        choose_tokenizer(language, choice, say, "--tokenize"),
         n_resamples,
         tests,
         (seed or default_seed()) if tests or n_resamples else None,

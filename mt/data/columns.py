@@ -25,8 +25,8 @@ def select_pairs(rows: Iterable[Row], source: Source, where: str) -> Iterator[tu
     """
     row: Mapping[str, Any] | None = None
     for place, row in rows:
-        src = _lookup(row, source.src)
-        tgt = _lookup(row, source.tgt)
+        src = lookup(row, source.src)
+        tgt = lookup(row, source.tgt)
         if isinstance(src, str) and isinstance(tgt, str):
             yield _text(src, f"{where}.src", place), _text(tgt, f"{where}.tgt", place)
         else:
@@ -38,7 +38,7 @@ def select_pairs(rows: Iterable[Row], source: Source, where: str) -> Iterator[tu
         )
 
 
-def _lookup(row: Mapping[str, Any], column: str) -> Any:
+def lookup(row: Mapping[str, Any], column: str) -> Any:
     """The cell of a column, whose dots may lead into nested columns; None if there is none."""
     if column in row:
         return row[column]
@@ -67,7 +67,7 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
         names += [f"{name}.{key}" for key in value] if isinstance(value, Mapping) else [name]
     faults = []
     for side, column in (("src", source.src), ("tgt", source.tgt)):
-        cell = _lookup(row, column)
+        cell = lookup(row, column)
         if column in names and not isinstance(cell, str):
             found = "null" if cell is None else f"{type(cell).__name__} {str(cell)[:40]!r}"
             faults.append(

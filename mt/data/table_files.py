@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.data.columns import lookup
 from mt.data.text_files import DELIMITERS, read_lines, require_text, suffix_of
 from mt.errors import DataError
 
@@ -29,7 +30,7 @@ def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
     if suffix_of(path) == ".jsonl":
         return _json_lines(path, where)
     if suffix_of(path) == ".json":
-        return _json_rows(path, where)
+        return _json_rows(path, source, where)
     return _delimited_rows(path, source, where)
 
 
@@ -60,9 +61,9 @@ def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _json_rows(path: Path, where: str) -> Iterator[Row]:
+def _json_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
     """The rows of a list in a `.json` file, or of JSON Lines under that name."""
-    if _holds_json_lines(path, where):
+    if _holds_json_lines(path, source, where):
         yield from _json_lines(path, where)
         return
     text = "\n".join(read_lines(path, f"{where}.path"))
@@ -85,14 +86,20 @@ def _json_rows(path: Path, where: str) -> Iterator[Row]:
         yield place, row
 
 
-def _holds_json_lines(path: Path, where: str) -> bool:
-    """Whether the first line of a file is a whole JSON object, and more lines follow."""
-    lines = read_lines(path, f"{where}.path")
+def _holds_json_lines(path: Path, source: Source, where: str) -> bool:
+    """Whether the first line that is not blank is a whole JSON object: one row.
+
+    If it is all there is, it must have the two columns: other objects hold the rows inside.
+    """
+    lines = filter(str.strip, read_lines(path, f"{where}.path"))
     try:
         first = json.loads(next(lines, ""))
     except (ValueError, RecursionError):
         return False
-    return isinstance(first, dict) and any(map(str.strip, lines))
+    if not isinstance(first, dict):
+        return False
+    is_row = all(isinstance(lookup(first, column), str) for column in (source.src, source.tgt))
+    return is_row or next(lines, None) is not None
 
 
 def _not_a_list(value: object, path: Path, where: str) -> str:
@@ -171,6 +178,13 @@ def _quoted_cells(
                 yield start, cells
             start = reader.line_num + 1
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise DataError(
+                f"{where}.path: {path}, line {start:,}: a cell of this row has more than "
+                f"{csv.field_size_limit():,} characters. Most often a quotation mark that is not "
+                "closed makes one cell of many lines: correct it, or set quoting to none where "
+                "quotation marks are part of the text."
+            ) from None
         raise DataError(
             f"{where}.path: {path}, line {start:,}: this row is not CSV ({error}). A quotation "
             'mark inside a quoted cell is written twice (""). Correct the row, or set quoting to '

@@ -28,15 +28,18 @@ SUBSTITUTES = {"ja-mecab": "char", "ko-mecab": DEFAULT}
 
 
 def choose_tokenizer(
-    tgt_lang: str, choice: str = "auto", say: Callable[[str], None] = lambda _: None
+    tgt_lang: str,
+    choice: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+    option: str = "train.bleu_tokenize",
 ) -> str:
     """The BLEU tokenizer for a target language: `choice`, or for `auto` the one that fits it.
 
-    If the fitting one is not installed, `say` reports the substitute. Raises ConfigError if
-    `choice` is unknown or not installed.
+    If the fitting one is not installed, `say` reports the substitute. `option` is what `choice`
+    comes from. Raises ConfigError if `choice` is unknown or not installed.
     """
     if choice != "auto":
-        _check_choice(choice)
+        _check_choice(choice, option)
         return choice
     # de-AT, zh_Hans, jpn_Jpan
     language = re.split("[-_.@]", tgt_lang.lower())[0]
@@ -52,14 +55,12 @@ def choose_tokenizer(
     return substitute
 
 
-def _check_choice(choice: str) -> None:
+def _check_choice(choice: str, option: str) -> None:
     if choice not in TOKENIZERS:
-        raise ConfigError(
-            f"BLEU tokenizer: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}"
-        )
+        raise ConfigError(f"{option}: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}")
     if not _is_installed(choice):
         raise ConfigError(
-            f"BLEU tokenizer: {choice} is not installed; pip install "
+            f"{option}: {choice} is not installed; pip install "
             f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
         )
 

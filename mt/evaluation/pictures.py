@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
+DPI = 150
+# Pixels of a side from which on matplotlib refuses to draw.
+MOST_PIXELS = 2**16
 
 
 def check_format(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
@@ -27,7 +30,7 @@ def check_format(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
     """Write the figure that `draw` makes; return a warning about the font, or "".
 
-    Raises ConfigError where the file cannot be written.
+    Raises ConfigError where the file cannot be written, or would be too large for a .png.
     """
     import matplotlib as mpl
 
@@ -39,7 +42,13 @@ def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
         file = io.BytesIO()
         kind = output.suffix.lower().removeprefix(".")
         metadata = {"Date": None} if kind == "svg" else {}
-        figure.savefig(file, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
+        largest = max(figure.get_size_inches()) * DPI
+        if kind == "png" and largest >= MOST_PIXELS:
+            raise ConfigError(
+                f"-o {output}: would be {largest:,.0f} pixels wide or high, a .png has fewer than "
+                f"{MOST_PIXELS:,}; choose .svg, fewer layers and heads, or a shorter sentence"
+            )
+        figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", metadata=metadata)
     save_page(output, file.getvalue())
     missing = any("missing from" in str(warning.message) for warning in caught)
     if missing and kind == "png":

@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 class NewBest:
     """A validation that became the best one, compared with the best one before."""
 
-    by_nll: bool = False  # the scores are as good as equal
+    by_nll: bool = False  # the scores are as good as equal, and not compared
     metric: str = ""
     compared_with: int | None = None  # step of the best one before, if it is still known
     difference: Difference | None = None
 
     def __str__(self) -> str:
         """`new best: +0.30 BLEU over step 1,000, p = 0.21: may be chance`."""
-        text = "new best by nll" if self.by_nll else "new best"
         if self.difference is None:
-            return text
+            return "new best by nll" if self.by_nll else "new best"
         return (
-            f"{text}: {self.difference.value:+.2f} {self.metric} over step "
+            f"new best: {self.difference.value:+.2f} {self.metric} over step "
             f"{self.compared_with:,}, {self.difference.verdict}"
         )
 
@@ -73,10 +72,10 @@ class BestComparison:
         earlier = None if before is None else self._resampled_at(before, self._resampler)
         own = self._resampler.resampled(outputs)
         self._best = (step, own)
-        if earlier is None:
+        if earlier is None or by_nll:  # the scores are as good as equal, or both are noise
             return NewBest(by_nll)
         difference = compare(own, earlier)
-        return NewBest(by_nll, "chrF2" if metric == "chrf" else "BLEU", before, difference)
+        return NewBest(False, "chrF2" if metric == "chrf" else "BLEU", before, difference)
 
     def _resampled_at(self, step: int, resampler: MetricResampler) -> Resampled | None:
         if self._best is not None and self._best[0] == step:

@@ -149,8 +149,8 @@ class Trainer:
             return
         if state.valid_fingerprint and state.best_step is not None:
             self.log.say(
-                "data.valid or train.metric has changed: the scores so far, and with them the best "
-                "model, do not count"
+                "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far, "
+                "and with them the best model, do not count"
             )
             state.forget_scores()
         state.valid_fingerprint = self.validation.fingerprint
