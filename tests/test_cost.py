@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from mt.config.schema import Config, ModelConfig
+from mt.data.tokenizer import Tokenizer
 from mt.decoding.inference import Decoding, Inference
 from mt.model.summary import summarise
 from mt.model.transformer import Transformer
@@ -178,6 +180,13 @@ def test_the_command_prints_a_table(mt: Mt) -> None:
     assert "memory of training, estimated, batches of 3,000 tokens, fp32\n  weights  " in text
     assert "decoding, for each output token, beam 5" in text
     assert max(map(len, text.split("\n"))) <= 100
+
+
+def test_a_vocabulary_of_ones_own_has_its_own_size(mt: Mt, tiny_run: Path) -> None:
+    own = f"tokenizer.model={tiny_run / 'tokenizer.model'}"
+    ended = mt("inspect", "model", "--config", "base.yaml", "--set", own, "--json")
+    size = Tokenizer.load(tiny_run).src_vocab_size
+    assert json.loads(ended.out)["vocabulary"] == {"source": size, "target": size, "joint": True}
 
 
 def test_an_unknown_precision_gets_one_message(mt: Mt) -> None:

@@ -94,7 +94,7 @@ def model(
     """Print the shape of every parameter, FLOPs and memory.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
-    tokenizer.vocab_size. Memory is an estimate; mt train --dry-run measures it.
+    tokenizer.vocab_size, or those of tokenizer.model. Memory is an estimate; mt train --dry-run measures it.
 
     \b
     mt inspect model --model runs/base
@@ -104,6 +104,7 @@ def model(
     import json
 
     from mt.config.load import load_config
+    from mt.data.own_tokenizer import own_tokenizer
     from mt.errors import ConfigError
     from mt.model.folder import read_folder
     from mt.model.summary import format_summary, summarise, summary_as_json
@@ -123,6 +124,9 @@ def model(
         values = load_config(config, settings or []).config
         src_size = tgt_size = values.tokenizer.vocab_size
         joint = values.tokenizer.joint
+        if values.tokenizer.model is not None:
+            own = own_tokenizer(values.tokenizer)
+            src_size, tgt_size = own.src_vocab_size, own.tgt_vocab_size
     summary = summarise(values.model, src_size, tgt_size, joint)
     of_config = values.batch.tokens_per_batch
     cost = cost_of(
