@@ -94,7 +94,8 @@ def model(
     """Print the shape of every parameter, FLOPs and memory.
 
     Of a trained model, the sizes of the vocabularies are those of its tokenizer; of a config,
-    tokenizer.vocab_size, or those of tokenizer.model. Memory is an estimate; mt train --dry-run measures it.
+    tokenizer.vocab_size, or those of tokenizer.model. Memory is an estimate; mt train --dry-run
+    measures it.
 
     \b
     mt inspect model --model runs/base
