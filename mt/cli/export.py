@@ -158,7 +158,7 @@ def huggingface(
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
     """
-    from mt.interop.huggingface_export import export
+    from mt.interop.huggingface_export import export_compared
     from mt.model.checkpoint import load_model
 
-    say(f"{output}: {export(load_model(model), output, license_name)}")
+    export_compared(load_model(model), output, license_name, say)

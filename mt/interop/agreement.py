@@ -1,12 +1,14 @@
-"""Translate a sample of the validation text with mt and with an exported model, and compare.
+"""Compare an exported model with mt: the same probabilities, then the same translations.
 
-Equal probabilities are proved elsewhere; this shows what they come to: how many translations are
-the same, and both BLEU scores.
+Random pairs are scored by both, which the file of each export does with `scored_pairs`. What equal
+probabilities come to is shown on a sample of the validation text: how many translations are the
+same, and both BLEU scores.
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +16,10 @@ import torch
 
 from mt.config.schema import DecodeConfig
 from mt.data.corpus import data_root, read_pairs
+from mt.data.tokenizer import EOS
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
+from mt.decoding.scoring import ForcedDecoder, Pair
 from mt.decoding.translate import Translator
 from mt.errors import MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
@@ -23,10 +27,37 @@ from mt.evaluation.metrics import bleu
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 
+# So many pairs of at most so many tokens are scored with both models in float32. No log-probability
+# of a token may differ by more than the tolerance, in nats.
+PAIRS = 64
+MAX_TOKENS = 20
+TOLERANCE = 1e-3
 # Sentence pairs of the validation text that are translated.
 LINES = 200
 # Translates lines with this search.
 Translate = Callable[[Sequence[str], DecodeConfig], Sequence[str]]
+
+
+def scored_pairs(loaded: LoadedModel) -> list[tuple[Pair, tuple[float, ...]]]:
+    """Random pairs of token ids, and mt's log-probability of each target token, eos included.
+
+    Random tokens of all lengths up to `MAX_TOKENS` can reach every row of the embeddings, and an
+    untrained model can be compared as well.
+    """
+    tokenizer = loaded.tokenizer
+    draw = random.Random(1)
+    longest = min(MAX_TOKENS, loaded.model.config.max_positions - 1)
+
+    def random_ids(vocab_size: int) -> list[int]:
+        return [draw.randrange(EOS + 1, vocab_size) for _ in range(draw.randint(1, longest))]
+
+    pairs: list[Pair] = [
+        (random_ids(tokenizer.src_vocab_size), random_ids(tokenizer.tgt_vocab_size))
+        for _ in range(PAIRS)
+    ]
+    inference = Inference(loaded.model, Device(torch.device("cpu"), "fp32"))
+    scores = ForcedDecoder(inference).score(pairs)
+    return [(pair, each.log_probs) for pair, each in zip(pairs, scores, strict=True)]
 
 
 @dataclass(frozen=True)

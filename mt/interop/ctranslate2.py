@@ -6,7 +6,6 @@ Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (out
 from __future__ import annotations
 
 import copy
-import random
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from mt.config.schema import Config, DecodeConfig
-from mt.data.tokenizer import EOS, Tokenizer
-from mt.decoding.inference import Inference
-from mt.decoding.scoring import ForcedDecoder
+from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
-from mt.interop.agreement import Translate, agreement
+from mt.interop.agreement import PAIRS, TOLERANCE, Translate, agreement, scored_pairs
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
     DecoderLayer,
@@ -31,13 +28,7 @@ from mt.model.transformer import (
     Residual,
     Transformer,
 )
-from mt.runtime.devices import Device
 
-# The check scores so many pairs of at most so many tokens with both models in float32. No
-# log-probability of a token may differ by more than the tolerance, in nats.
-PAIRS = 64
-MAX_TOKENS = 20
-TOLERANCE = 1e-3
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
 # CTranslate2's name of each precision that weights can be stored in.
@@ -290,30 +281,15 @@ def compare(loaded: LoadedModel, translator: Any, tolerance: float = TOLERANCE) 
 
 
 def _differences(loaded: LoadedModel, translator: Any) -> list[float]:
-    """Score the same random pairs; return the absolute difference of each token's log-probability.
-
-    Random tokens of all lengths up to `MAX_TOKENS` can reach every row of the embeddings, and an
-    untrained model can be compared as well.
-    """
+    """By how much the log-probability of each token of the same random pairs differs."""
     tokenizer = loaded.tokenizer
-    draw = random.Random(1)
-    longest = min(MAX_TOKENS, loaded.model.config.max_positions - 1)
-
-    def random_ids(vocab_size: int) -> list[int]:
-        return [draw.randrange(EOS + 1, vocab_size) for _ in range(draw.randint(1, longest))]
-
-    pairs = [
-        (random_ids(tokenizer.src_vocab_size), random_ids(tokenizer.tgt_vocab_size))
-        for _ in range(PAIRS)
-    ]
-    inference = Inference(loaded.model, Device(torch.device("cpu"), "fp32"))
-    ours = ForcedDecoder(inference).score(pairs)
+    ours = scored_pairs(loaded)
     theirs: Sequence[Any] = translator.score_batch(
-        [tokenizer.src_pieces_of(src) for src, _ in pairs],
-        [tokenizer.tgt_pieces_of(tgt) for _, tgt in pairs],
+        [tokenizer.src_pieces_of(list(src)) for (src, _), _ in ours],
+        [tokenizer.tgt_pieces_of(list(tgt)) for (_, tgt), _ in ours],
     )
     return [
         abs(one - other)
-        for our_scores, their_scores in zip(ours, theirs, strict=True)
-        for one, other in zip(our_scores.log_probs, their_scores.log_probs, strict=True)
+        for (_, log_probs), their_scores in zip(ours, theirs, strict=True)
+        for one, other in zip(log_probs, their_scores.log_probs, strict=True)
     ]

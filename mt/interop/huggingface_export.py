@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from torch import Tensor
 from mt.config.schema import ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import CheckpointError, ConfigError
-from mt.interop.huggingface_parity import Parity, compare
+from mt.interop.agreement import agreement
+from mt.interop.huggingface_parity import Parity, compare, translate_with
 from mt.interop.huggingface_tokenizer import (
     SOURCE_MODEL,
     TARGET_MODEL,
@@ -84,6 +85,17 @@ def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return parity
+
+
+def export_compared(
+    loaded: LoadedModel, output: Path, license_name: str | None, say: Callable[[str], None]
+) -> None:
+    """Export as `export` does, then `say` what was proved and how translations compare."""
+    say(f"{output}: {export(loaded, output, license_name)}")
+    library = _import_library()
+    with _quiet(library):
+        found = agreement(loaded, translate_with(library, loaded, output))
+    say(f"{output}: {found}")
 
 
 def faults(config: ModelConfig) -> list[str]:

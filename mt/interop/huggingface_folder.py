@@ -63,7 +63,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
         raise CheckpointError(
             f"{folder}: must be a folder with config.json, the weights, source.spm, target.spm and "
-            "vocab.json; nothing is there. To fetch one: hf download Helsinki-NLP/opus-mt-de-en "
+            "vocab.json; there is no folder. To fetch one: hf download Helsinki-NLP/opus-mt-de-en "
             "--local-dir opus-mt-de-en"
         )
     faults: list[str] = []
