@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +71,10 @@ def log_prob_differences(loaded: LoadedModel, theirs: Any) -> list[float]:
 def translate_with(library: Any, loaded: LoadedModel, folder: Path) -> Translate:
     """Return what translates lines with the exported folder, limits of outputs being ours."""
     theirs = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    tokenizer = library.AutoTokenizer.from_pretrained(folder)
-    # With the package sacremoses it would change quotation marks and dashes.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it recommends the package sacremoses
+        tokenizer = library.AutoTokenizer.from_pretrained(folder)
+    # With that package it would change quotation marks and dashes.
     tokenizer.punc_normalizer = lambda text: text
     positions = loaded.model.config.max_positions
 
