@@ -171,6 +171,9 @@ def _quiet() -> Iterator[None]:
     names = ("pytorch_lightning", "lightning", "lightning.pytorch", "transformers", "comet")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
+    # Importing comet configures the root logger; sacreBLEU's messages would appear from then on.
+    root = logging.getLogger()
+    handlers, root_level = list(root.handlers), root.level
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
@@ -178,5 +181,7 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        root.handlers[:] = handlers
+        root.setLevel(root_level)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
