@@ -11,7 +11,7 @@ from mt.config import yaml_text
 from mt.config.schema import DataConfig, Source
 from mt.data.corpus import read_pairs
 from mt.data.tokenizer import Tokenizer
-from mt.decoding import resume, streaming
+from mt.decoding import resume, synthetic
 from mt.decoding.synthetic import PairFilter
 
 GREEDY = ("--beam-size", 1, "--precision", "fp32")
@@ -70,8 +70,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
-    monkeypatch.setattr(streaming, "FIRST_WINDOW", 10)
-    monkeypatch.setattr(streaming, "WINDOW", 10)
+    monkeypatch.setattr(synthetic, "window_size", lambda *_: 10)
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
     lines[7] = lines[33] = ""  # one is read by the first start, one by the second
     lines[25] = lines[35] = lines[3]

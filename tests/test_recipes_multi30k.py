@@ -130,5 +130,5 @@ def test_a_student_of_a_teacher(mt: Mt, texts: Path, tmp_path: Path) -> None:
     run = tmp_path / "student"
     student = mt("train", "-c", corpus.with_suffix(".yaml"), "--run-dir", run)
     assert student.code == 0
-    (validation,) = metrics_of(run, "valid")
-    assert validation["nll"] < 6
+    first, *_, last = metrics_of(run, "train")
+    assert last["nll"] < first["nll"] - 1  # it learns what the teacher wrote
