@@ -201,7 +201,7 @@ def test_on_a_gpu_torch_drops_the_weights(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(
         F, "scaled_dot_product_attention", lambda *_, **options: given.append(options)
     )
-    q: Any = SimpleNamespace(is_cuda=True)
+    q: Any = SimpleNamespace(device=torch.device("cuda"))
     attend(q, q, q, None, 0.1)
     attend(q, q, q, None)
     assert given == [{"attn_mask": None, "dropout_p": 0.1}, {"attn_mask": None, "dropout_p": 0.0}]
