@@ -104,8 +104,8 @@ def test_a_dry_run_leaves_a_run_as_it_is(
     assert re.search(rf"^updates to do +{left}", ended.out.decode(), re.MULTILINE)
     assert content(tmp_path) == before
     assert sorted(path.name for path in run.iterdir()) == [
-        ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs", "samples",
-        "store", "tokenizer.model", "train.log",
+        ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
+        "samples", "store", "tokenizer.model", "train.log",
     ]  # fmt: skip
 
 
