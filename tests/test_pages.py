@@ -142,8 +142,28 @@ def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     shutil.copy(tiny_run / "tokenizer.model", tmp_path / "mine.model")
     shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "pieces.de")
     shutil.copytree(ROOT / "tests" / "data" / "marian", tmp_path / "opus-mt-de-en")
+    write_errors(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+def write_errors(folder: Path) -> None:
+    """Wrong translations for `mt score --contrastive`: the words in reverse order."""
+    source, correct = (
+        (folder / "data" / "demo" / f"test.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("de", "en")
+    )
+    wrong = [" ".join(reversed(line.split())) for line in correct]
+    rows = [
+        "source\tcorrect\tcontrastive",
+        *map("\t".join, zip(source, correct, wrong, strict=True)),
+    ]
+    for name, lines in (
+        ("errors.tsv", rows),
+        ("wrong.en", wrong),
+        ("labels.txt", ["word order"] * len(wrong)),
+    ):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 @pytest.mark.parametrize(("page", "line"), MT_LINES, ids=name_of)
