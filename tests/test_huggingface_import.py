@@ -265,6 +265,9 @@ def test_messages_about_files(marian: Path, tmp_path: Path, mt: Mt) -> None:
     assert "config.json: No such file" in message()
     (marian / "model.npz").touch()
     assert "transformers.models.marian.convert_marian_to_pytorch" in message()
+    said = refused(mt("import", "marian", marian, "-o", "out"))
+    assert "convert_marian_to_pytorch" in said
+    assert said.endswith("mt import huggingface OUTPUT -o out")
 
 
 def test_positions_that_are_not_sinusoids_are_refused(marian: Path, tmp_path: Path, mt: Mt) -> None:

@@ -50,3 +50,15 @@ def huggingface(
 
     imported = import_model(folder, output)
     say(f"{output}: {imported}")
+
+
+@app.command("marian", cls=PanelCommand, hidden=True)
+def marian(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder with model.npz")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
+) -> None:
+    """Say how a model that Marian itself wrote is converted first."""
+    from mt.errors import ConfigError
+    from mt.interop.huggingface_folder import MARIAN
+
+    raise ConfigError(f"import marian {folder}: {MARIAN} -o {output or 'FOLDER'}")

@@ -104,7 +104,7 @@ def agreement(
     )
     ours = [translation.texts[0] for translation in translator.translate(sources)]
     theirs = translate(sources, search)
-    tokenize = choose_tokenizer(data.tgt_lang)
+    tokenize = choose_tokenizer(data.tgt_lang, loaded.config.train.bleu_tokenize)
     return Agreement(
         lines=len(pairs),
         same=sum(one == other for one, other in zip(ours, theirs, strict=True)),

@@ -20,6 +20,7 @@ from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.agreement import Translate, agreement
 from mt.interop.ctranslate2 import check_quantization, export, import_library
+from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 
 SUFFIX = ".argosmodel"
@@ -95,7 +96,8 @@ def export_package(
         (package / SENTENCEPIECE).write_bytes(sentencepiece)
         text = json.dumps(metadata, indent=1, ensure_ascii=False)
         (package / "metadata.json").write_text(text, encoding="utf-8")
-        (package / "README.md").write_text(_readme(metadata), encoding="utf-8")
+        card = model_card(loaded, _usage(metadata, output.name))
+        (package / "README.md").write_text(card, encoding="utf-8")
         search = loaded.config.decode.model_copy(update=SEARCH)
         compared = agreement(loaded, as_argos(package), search)
         _zip(package, output)
@@ -155,12 +157,11 @@ def as_argos(package: Path) -> Translate:
     return translate
 
 
-def _readme(metadata: dict[str, str]) -> str:
+def _usage(metadata: dict[str, str], name: str) -> str:
     return (
-        f"# {metadata['from_name']} to {metadata['to_name']}\n\n"
-        f"A package for Argos Translate and LibreTranslate, version {metadata['package_version']}, "
-        "written by mt. Install it with:\n\n"
-        "    python -c 'from argostranslate import package; package.install_from_path(\"FILE\")'\n"
+        f"A package for Argos Translate and LibreTranslate, {metadata['from_name']} to "
+        f"{metadata['to_name']}, version {metadata['package_version']}. Install it with:\n\n"
+        f"    python -c 'from argostranslate import package; package.install_from_path(\"{name}\")'"
     )
 
 

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from mt.config.schema import Config, DecodeConfig
 from mt.data.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
+from mt.files import write_whole
 from mt.interop.agreement import PAIRS, TOLERANCE, Translate, agreement, scored_pairs
+from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
     DecoderLayer,
@@ -33,6 +35,20 @@ from mt.model.transformer import (
 INT8_TOLERANCE = 1e-2
 # CTranslate2's name of each precision that weights can be stored in.
 QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+# How to translate with the folder, for its model card.
+USAGE = """The tokens are those of the SentencePiece models in the folder; the end-of-sentence token
+of the source is added by the model's `config.json`.
+
+```python
+import ctranslate2
+import sentencepiece
+
+translator = ctranslate2.Translator("FOLDER")
+pieces = sentencepiece.SentencePieceProcessor("FOLDER/MODEL").encode("...", out_type=str)
+print(translator.translate_batch([pieces])[0].hypotheses[0])
+```
+
+Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
@@ -96,6 +112,9 @@ def export_compared(
 ) -> None:
     """Export as `export` does, then `say` what was proved and how translations compare."""
     parity = export(loaded, output, quantization)
+    source = sorted(path.name for path in output.glob("*.model"))[0]
+    usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
+    write_whole(output / "README.md", model_card(loaded, usage))
     say(f"{output}: {parity}")
     translate = translate_with(output, loaded.tokenizer, loaded.config, quantization)
     say(f"{output}: {agreement(loaded, translate)}")

@@ -55,6 +55,14 @@ POSITION_TOLERANCE = 1e-4
 LISTED = 8
 
 
+# What to do with a model that Marian itself wrote.
+MARIAN = (
+    "a model of Marian itself (.npz) is first converted, with transformers 4: python "
+    "-m transformers.models.marian.convert_marian_to_pytorch --src DIR --dest OUTPUT; then "
+    "mt import huggingface OUTPUT"
+)
+
+
 # --- the folder -------------------------------------------------------------------------------
 
 
@@ -71,10 +79,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     if faults:
         remedy = "give a folder that transformers saved"
         if list(folder.glob("*.npz")):
-            remedy = (
-                "a model of Marian itself (.npz) is first converted, with transformers 4: python "
-                "-m transformers.models.marian.convert_marian_to_pytorch --src DIR --dest OUTPUT"
-            )
+            remedy = MARIAN
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     kind = found.get("model_type")
     if kind != "marian":
