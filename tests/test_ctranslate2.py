@@ -106,7 +106,8 @@ def test_a_trained_model_translates_alike(
 ) -> None:
     out, source = tmp_path / "out", tiny_corpus / "test.src"
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
-    assert f"mt export ctranslate2 --model {tiny_run.name}" in (out / "README.md").read_text()
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "mt export ctranslate2 --model " in card
     assert ended.code == 0
     assert "have the same log-probability, within " in ended.err
     compared = re.search(r"first 40 lines of data.valid: (\d+) translations are the sa", ended.err)
