@@ -107,7 +107,8 @@ def test_a_trained_model_translates_alike(
     out, source = tmp_path / "out", tiny_corpus / "test.src"
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "mt export ctranslate2 --model " in card
+    assert "# Translation model de → en" in card
+    assert 'SentencePieceProcessor("out/tokenizer.model")' in card
     assert ended.code == 0
     assert "have the same log-probability, within " in ended.err
     compared = re.search(r"first 40 lines of data.valid: (\d+) translations are the sa", ended.err)
