@@ -182,6 +182,8 @@ def test_int8_without_support_falls_back_to_fp32_with_a_warning(
         tiny_corpus / "test.src",
         "--workers",
         1,
+        "--engine",
+        "torch",
         "--precision",
     ]
     exact, rounded = (mt(*arguments, precision) for precision in ("fp32", "int8"))

@@ -175,9 +175,9 @@ def test_nothing_to_score() -> None:
 
 def test_unknown_metrics_are_listed_with_the_known_ones() -> None:
     with pytest.raises(DataError) as error:
-        score_corpus([REF], [[REF]], metrics=["bleu", "comet", "BLUE"])
+        score_corpus([REF], [[REF]], metrics=["bleu", "meteor", "BLUE"])
     assert str(error.value) == (
-        "--metrics: choose among bleu, chrf, ter, found comet, BLUE; correct the list"
+        "--metrics: choose among bleu, chrf, ter, comet, found meteor, BLUE; correct the list"
     )
     with pytest.raises(DataError, match="found none"):
         score_corpus([REF], [[REF]], metrics=[])

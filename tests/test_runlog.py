@@ -98,6 +98,8 @@ def test_the_bar_shows_loss_bleu_and_the_time_left_of_the_log(
     stderr = Terminal()
     monkeypatch.setattr(sys, "stderr", stderr)
     monkeypatch.setattr(runlog, "SECONDS_BETWEEN_FIGURES", -1.0)
+    # Drawn at every update, however fast they are.
+    monkeypatch.setattr(runlog, "tqdm", partial(runlog.tqdm, mininterval=0, miniters=1))
     monkeypatch.setattr(
         Trainer, "_seconds_left", lambda self: self.config.train.max_steps - self.state.step
     )

@@ -57,7 +57,11 @@ def marian(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="folder with model.npz")],
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FOLDER")] = None,
 ) -> None:
-    """Say how a model that Marian itself wrote is converted first."""
+    """Say how a model that Marian itself wrote is converted first.
+
+    \b
+    mt import marian FOLDER -o OUT
+    """
     from mt.errors import ConfigError
     from mt.interop.huggingface_folder import MARIAN
 
