@@ -47,6 +47,16 @@ def train(
             rich_help_panel=EXECUTION,
         ),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            metavar="N",
+            help="processes that train together on this machine, on its cores or on N GPUs",
+            rich_help_panel=EXECUTION,
+        ),
+    ] = 1,
     device: DeviceName = "auto",
 ) -> None:
     """Train a model. Run the same command again to resume a run that was interrupted.
@@ -55,10 +65,19 @@ def train(
     mt train --config base.yaml
     mt train --config multi30k.yaml --set data.root=corpora/multi30k
     mt train --config base.yaml --dry-run
+    mt train --config base.yaml --processes 2
     torchrun --standalone --nproc-per-node=gpu -m mt train --config base.yaml
     """
     loaded = _load(config, settings or [])
     folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
+
+    if processes > 1:
+        from mt.runtime.local_processes import run_processes
+
+        given = ["train", "--config", config, "--run-dir", str(folder), "--device", device]
+        given += [word for setting in settings or [] for word in ("--set", setting)]
+        given += ["--fresh"] * fresh + ["--dry-run"] * dry_run
+        sys.exit(run_processes(given, processes))
 
     from mt.training import launch
 

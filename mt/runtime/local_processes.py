@@ -1,0 +1,101 @@
+"""Several processes of one training on this machine, started without torchrun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from mt.errors import ConfigError
+
+# Signals that end a training after its update; one to this process is passed on to the others.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+# Seconds for the other processes to end by themselves once one has failed.
+SHUTDOWN_SECONDS = 60.0
+
+
+def run_processes(arguments: Sequence[str], count: int) -> int:
+    """Run `mt` with these arguments in `count` processes that train together; return an exit code.
+
+    That is 0 if all ended so, else the code of the process that failed first. They share the cores:
+    without OMP_NUM_THREADS, each has cores / `count` threads. Raises ConfigError if other processes
+    were started around this one already.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"--processes: torchrun or the batch system has started {os.environ['WORLD_SIZE']} "
+            "processes already; leave it out"
+        )
+    environment = {
+        "OMP_NUM_THREADS": str(max(1, _cores() // count)),
+        **os.environ,
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    with _passing_on(processes):
+        for rank in range(count):
+            own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "mt", *arguments], env=own, start_new_session=True
+                )
+            )
+        return _wait(processes)
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    """Wait until all have ended; kill those that do not, some time after another has failed."""
+    failed: int | None = None
+    deadline = float("inf")
+    while running := [process for process in processes if process.poll() is None]:
+        if failed is None:
+            codes = [process.returncode for process in processes if process.returncode]
+            if codes:
+                failed = codes[0]
+                deadline = time.monotonic() + SHUTDOWN_SECONDS
+        if time.monotonic() > deadline:
+            for process in running:
+                process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            running[0].wait(0.1)
+    if failed is None:
+        failed = next((process.returncode for process in processes if process.returncode), 0)
+    return 128 - failed if failed < 0 else failed  # -9 becomes 137, as in a shell
+
+
+@contextmanager
+def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
+    """Inside, signals to this process go to the others, and nothing else happens."""
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in processes:
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])

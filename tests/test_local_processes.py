@@ -1,0 +1,73 @@
+"""`mt train --processes`: several processes without torchrun, their signals and exit codes."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Mt, metrics_of, refused
+from processes import check_close, command_of, distributed_settings, ended, start, trained
+
+from mt.runtime import local_processes
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+def started(*commands: str) -> list[subprocess.Popen[bytes]]:
+    return [subprocess.Popen(["sh", "-c", command]) for command in commands]
+
+
+@pytest.mark.parametrize(
+    ("commands", "code"),
+    [
+        (("exit 0", "exit 0"), 0),
+        (("exit 2", "exit 2"), 2),
+        (("exit 0", "exit 75"), 75),
+        (("kill -KILL $$", "sleep 0.3; exit 75"), 137),
+    ],
+)
+def test_the_exit_code_is_that_of_the_first_to_fail(commands: tuple[str, ...], code: int) -> None:
+    assert local_processes._wait(started(*commands)) == code
+
+
+def test_a_process_that_does_not_end_after_a_failure_is_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_processes, "SHUTDOWN_SECONDS", 0.2)
+    processes = started("exit 3", "exec sleep 100")
+    assert local_processes._wait(processes) == 3
+    assert processes[1].returncode == -signal.SIGKILL
+
+
+def test_processes_within_processes_are_refused(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert refused(mt("train", "--config", "tiny.yaml", "--processes", 2)) == (
+        "--processes: torchrun or the batch system has started 2 processes already; leave it out"
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one_and_stop_at_a_signal(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """Interrupted in the middle and run again, they come to the weights of a single process."""
+    settings = distributed_settings(tiny_mapping)
+    alone = trained(settings, tmp_path / "alone", 1)
+    together = tmp_path / "together"
+    command = [sys.executable, "-m", *command_of(settings, together), "--processes", "2"]
+    process = start(command)
+    while not (together / "metrics.jsonl").exists() or not metrics_of(together):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    stopped = ended(process)
+    assert stopped.code == 143, stopped.err
+    resumed = ended(start(command))
+    assert resumed.code == 0, resumed.err
+    check_close(together, alone)
