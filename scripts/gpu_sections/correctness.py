@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.batches import Plan
-from mt.data.loader import Prefetcher, Update
+from mt.data.loader import Update
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights
 from mt.model.cpu_ops import attend
@@ -105,7 +105,7 @@ def loss(setting: Setting, precision: str) -> str:
 
 def first_updates(setting: Setting, updater: Updater, count: int) -> list[Update]:
     """The first updates of training on made-up pairs."""
-    with Prefetcher(Plan(setting.store(), [1.0], updater.config.batch, 1), 0, 0) as feed:
+    with setting.feed(Plan(setting.store(), [1.0], updater.config.batch, 1)) as feed:
         return list(islice(feed, count))
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.batches import Batch, Plan
-from mt.data.loader import Prefetcher
 from mt.model.attention import attention_bias
 from mt.training.loss import smoothed_cross_entropy
 from mt.training.optim import build_optimizer
@@ -24,7 +23,7 @@ def run(report: Report, setting: Setting) -> None:
     tokens = setting.batch_tokens[-2]
     config = setting.config(tokens, compiled=False)
     plan = Plan(setting.store(), [1.0], config.batch, 1)
-    with Prefetcher(plan, 0, 0) as feed:
+    with setting.feed(plan) as feed:
         batch = next(iter(feed)).batches[0].to(setting.torch_device)
     report.attempt("attention", lambda: attention(report, setting, batch))
     report.attempt("loss", lambda: loss(report, setting, batch))
@@ -111,7 +110,7 @@ def feed_alone(report: Report, setting: Setting, plan: Plan) -> None:
     """Target tokens per second that one loader delivers, copied to the device."""
     seconds = 1.0 if setting.tiny else 5.0
     n_tgt = 0
-    with Prefetcher(plan, 0, 0) as feed:
+    with setting.feed(plan) as feed:
         updates = iter(feed)
         list(islice(updates, 3))
         start = time.perf_counter()

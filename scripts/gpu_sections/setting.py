@@ -13,6 +13,8 @@ import torch
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
+from mt.data.batches import Plan
+from mt.data.loader import Prefetcher
 from mt.data.store import Store
 from mt.data.tokenizer import EOS, Tokenizer
 from mt.runtime.devices import Device, choose_device
@@ -64,14 +66,14 @@ class Setting:
         return (512, 1024) if self.tiny else (8_192, 25_000, 50_000)
 
     def config(self, tokens: int, compiled: bool, **changes: dict[str, Any]) -> Config:
-        """The base model, with updates of one batch."""
+        """The base model, with updates of one batch: it has room for padding."""
         model = {"d_model": 32, "n_heads": 4, "d_ff": 64} if self.tiny else {}
         if self.tiny:
             model |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
         mapping: dict[str, Any] = {
             "data": {"train": [{"src": "made-up", "tgt": "made-up"}]},
             "tokenizer": {"vocab_size": self.vocab_size},
-            "batch": {"tokens_per_update": tokens, "tokens_per_batch": tokens},
+            "batch": {"tokens_per_update": tokens, "tokens_per_batch": 3 * tokens},
             "model": model,
             "train": {"compile": "auto" if compiled else False},
         }
@@ -113,6 +115,10 @@ class Setting:
             counts="",
             fingerprint="",
         )
+
+    def feed(self, plan: Plan) -> Prefetcher:
+        """The updates of a plan from the first epoch on, loaded as training does."""
+        return Prefetcher(plan, 0, 0, device=self.torch_device)
 
     def synchronize(self) -> None:
         """Wait for the device."""

@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.batches import Plan
-from mt.data.loader import Prefetcher, Update
+from mt.data.loader import Update
 from mt.runtime.devices import can_compile
 from mt.runtime.memory import peak_memory_mb, reset_peak_memory
 from mt.training.compilation import n_compiled_graphs
@@ -47,7 +47,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
     updater.choose_forward(store)
     if compiled:
         report.add(f"{name}: compiling", value=time.perf_counter() - begun, unit="s")
-    with Prefetcher(Plan(store, [1.0], config.batch, 1), 0, 0) as feed:
+    with setting.feed(Plan(store, [1.0], config.batch, 1)) as feed:
         updater.train_step(next(iter(feed)), 0)
     setting.synchronize()
     report.add(f"{name}: first update after", value=time.perf_counter() - start, unit="s")
@@ -63,7 +63,7 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
 def measure(report: Report, setting: Setting, name: str, updater: Updater, plan: Plan) -> None:
     """Measure updates of one batch each."""
     reset_peak_memory(setting.torch_device)
-    with Prefetcher(plan, 0, 0) as feed:
+    with setting.feed(plan) as feed:
         updates = iter(feed)
         step = repeat(setting, updater, updates, 1, WARM_UP)
         feed.waited = 0.0
@@ -115,8 +115,11 @@ def profile_updates(
             step += 1
         setting.synchronize()
         elapsed = time.perf_counter() - start
+    # Annotations are ranges around kernels: they would count these twice.
     kernels: list[Any] = [
-        event for event in profiler.events() or [] if event.device_type.name == "CUDA"
+        event
+        for event in profiler.events() or []
+        if event.device_type.name == "CUDA" and not event.is_user_annotation
     ]
     busy = sum(event.time_range.elapsed_us() for event in kernels) / 1e6
     report.add(f"{name}: kernels of an update", value=len(kernels) // PROFILED)
