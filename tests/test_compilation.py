@@ -119,6 +119,23 @@ def test_a_compilation_after_the_first_update_is_logged(
     assert "update 3: the model was compiled again, 4 times in all; if that goes on, tr" in log
 
 
+def test_a_python_without_torch_compile_trains_uncompiled(
+    trainer_of: Callable[..., Trainer],
+    graphs: CompileCounterWithBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch.compile refuses at once there, before any batch."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("torch.compile is not supported on Python 3.99")
+
+    monkeypatch.setattr(torch, "compile", refused)
+    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    assert updater.forward is updater.replica
+    assert updater.loss_gradient is loss.logits_gradient
+    updater.dry_run_step(batch_of(3, 7, 6))
+
+
 class BrokenBackwardError(Exception):
     pass
 

@@ -91,6 +91,14 @@ def test_base_lists_every_key_at_its_default() -> None:
     }
 
 
+@pytest.mark.parametrize("name", shipped_configs())
+def test_an_update_of_a_shipped_config_is_not_two_half_batches(name: str) -> None:
+    """With padding it is larger than its target tokens, so an equal limit would halve it."""
+    batch = load_config(name).config.batch
+    if isinstance(batch.tokens_per_batch, int):
+        assert not 0.5 < batch.tokens_per_batch / batch.tokens_per_update < 2
+
+
 @pytest.mark.parametrize("name", [name for name in shipped_configs() if name != "base.yaml"])
 def test_recipe_lists_only_what_differs_from_the_defaults(name: str) -> None:
     loaded = load_config(name)

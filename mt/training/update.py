@@ -84,8 +84,6 @@ class Updater:
             return
         self.say("compiling the model (train.compile), which takes a minute or two")
         start = time.perf_counter()
-        self.forward = compile_for_all_shapes(self.replica)
-        self.loss_gradient = compile_loss()
         reason = self.world.all_or_raise(lambda: self._compile_error(store))
         reasons = [found for found in self.world.all_gather(reason) if found]
         if not reasons:
@@ -109,6 +107,9 @@ class Updater:
         while True:
             batch = probe_batch(store, self.model.output.out_features, tokens)
             try:
+                if self.forward is self.replica:
+                    self.forward = compile_for_all_shapes(self.replica)
+                    self.loss_gradient = compile_loss()
                 self.dry_run_step(batch)
             except ConfigError:  # too little memory
                 self.optimizer.zero_grad(set_to_none=True)
