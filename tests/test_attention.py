@@ -211,6 +211,10 @@ def test_the_command_draws(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
         ([SENTENCE, "--head", "0"], "--head: the model has 1 to 2, found 0"),
         ([SENTENCE, "--view", "grid"], "--view grid: is a picture; name its file with -o"),
         (
+            [SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
+            "--layer, --head: not with --view grid, which shows all of them; leave them out",
+        ),
+        (
             [SENTENCE, "--view", "heat", "-o", "a.svg"],
             "--view: must be one of map, lines, grid, found 'heat'",
         ),

@@ -134,6 +134,7 @@ def test_help_is_plain_text_of_80_columns(name: str, mt: Mt) -> None:
         assert len(line) <= 80
         assert line.isprintable()
         assert not set(line) & set("│╭╮╰╯─")
+        assert not re.match(r"  \w+ <(str|path|list)", line)  # of an argument, Python's type
 
 
 def test_options_are_listed_in_panels(mt: Mt) -> None:

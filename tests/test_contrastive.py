@@ -15,9 +15,11 @@ from mt.evaluation.contrastive import (
     Judged,
     accuracies,
     format_judged,
+    format_table,
     judge,
     notes_on,
     read_items,
+    table_json,
     translation_pairs,
 )
 
@@ -105,12 +107,21 @@ def test_accuracy_and_its_interval_by_hand() -> None:
     first, second = judge(items, [-1.0, -2.0, -0.5, -1.0, math.nan])
     assert first == Judged(items[0], (-1.0, -2.0, -0.5))
     assert not first.is_correct
-    assert accuracies([first, second]) == {"x": Accuracy(1, 0), "all items": Accuracy(1, 0)}
+    assert accuracies([first, second]) == ({"x": Accuracy(1, 0)}, Accuracy(1, 0))
     assert notes_on([first, second]) == ["1 too long for the model are left out"]
     assert [json.loads(line) for line in format_judged([first, second], as_json=True)] == [
         {"preferred": False, "scores": [-1.0, -2.0, -0.5], "phenomenon": "x"},
         {"preferred": None, "scores": [-1.0, None], "phenomenon": None},
     ]
+
+
+def test_a_phenomenon_may_have_the_name_of_the_last_row() -> None:
+    items = [Item("a", "b", ("c",), "all items"), Item("d", "e", ("f",), "x")]
+    found = accuracies(list(judge(items, [-1.0, -2.0, -2.0, -1.0])))
+    assert found == ({"all items": Accuracy(1, 1), "x": Accuracy(1, 0)}, Accuracy(2, 1))
+    counts = [line.split()[-6:-4] for line in format_table(*found).splitlines()[1:]]
+    assert counts == [["1", "1"], ["1", "0"], ["2", "1"]]
+    assert set(json.loads(table_json(*found))["phenomena"]) == {"all items", "x"}
 
 
 def test_tables_in_json_and_csv(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ def test_the_command_reads_files_and_sentences(mt: Mt, tiny_run: Path, tiny_corp
     [
         ([], "tokens: no text to split; give a sentence, --target, --src or --tgt"),
         (["a", "--src", "b"], "tokens: a source sentence and a source file; give one of the two"),
+        (["--src", "/none"], "--src: there is no file /none."),
+        (["a", "--tgt", "/none"], "--tgt: there is no file /none."),
         (
             ["--src", "-", "--tgt", "-"],
             "--src, --tgt: only one can be - (stdin); name a file for the other",
@@ -181,18 +183,18 @@ class Page(HTMLParser):
 
 def test_a_page_holds_all_weights_and_loads_nothing(tmp_path: Path) -> None:
     weights = np.array([[[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.1234, 0.8766]]]], np.float32)
-    one = (weights, ("</script>", "b"), ("&", "d"))
+    one = (weights, ("</script>", "{title}"), ("&", "d"))
     path = tmp_path / "map.html"
     save_attention_page(
-        path, {"cross": one}, kind="cross", layer=None, head=2, view="lines", title="<b> & c"
+        path, {"cross": one}, kind="cross", layer=None, head=2, view="lines", title="<b> & {data}"
     )
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert page.loaded == []
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
-    assert "<h1>&lt;b&gt; &amp; c</h1>" in text
+    assert "<h1>&lt;b&gt; &amp; {data}</h1>" in text
     data = json.loads(page.json)
-    assert data["kinds"]["cross"]["rows"] == ["</script>", "b"]
+    assert data["kinds"]["cross"]["rows"] == ["</script>", "{title}"]
     np.testing.assert_allclose(
         np.array(data["kinds"]["cross"]["weights"]) / data["scale"], weights, atol=0.0005
     )

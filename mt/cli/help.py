@@ -32,8 +32,11 @@ class PanelCommand(TyperCommand):
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
+                name, help_text = record
+                if parameter.param_type_name == "argument":
+                    name = name.split(" <")[0]  # FILE, not FILE <list[str]>
                 panel = getattr(parameter, "rich_help_panel", None) or OTHER
-                panels.setdefault(panel, []).append(record)
+                panels.setdefault(panel, []).append((name, help_text))
         # --help and the like come last.
         panels[OTHER] = panels.pop(OTHER, [])
         for panel, records in panels.items():

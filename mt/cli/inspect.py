@@ -237,6 +237,11 @@ def attention(
 
     if output is not None:
         check_picture(view, output)
+        is_page = output.suffix.lower() == PAGE_FORMAT
+        if view == "grid" and not is_page and not (layer is None and head is None):
+            raise ConfigError(
+                "--layer, --head: not with --view grid, which shows all of them; leave them out"
+            )
     elif view != "map":
         raise ConfigError(f"--view {view}: is a picture; name its file with -o")
     device = choose_device("cpu", "fp32")
@@ -247,7 +252,7 @@ def attention(
         print_result(as_text(weights, found.rows, found.columns))
         say(f"{kind} attention, {title}")
         return
-    if output.suffix.lower() == PAGE_FORMAT:
+    if is_page:
         chosen(found.weights, layer, head)  # raises for what the model does not have
         kinds = {}
         for name in KINDS:
@@ -374,17 +379,17 @@ def tokens(
     from mt.decoding.tokenize_file import open_tokenizer
     from mt.errors import ConfigError
 
-    given = {"source": (sentence, src), "target": (target, tgt)}
-    if all(text is None and file is None for text, file in given.values()):
+    given = {"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)}
+    if all(text is None and file is None for text, _, file in given.values()):
         raise ConfigError("tokens: no text to split; give a sentence, --target, --src or --tgt")
     texts: dict[str, Iterable[str]] = {}
-    for side, (text, file) in given.items():
+    for side, (text, option, file) in given.items():
         if text is not None and file is not None:
             raise ConfigError(f"tokens: a {side} sentence and a {side} file; give one of the two")
         if text is not None:
             texts[side] = [text]
         elif file is not None:
-            texts[side] = read_input(file)
+            texts[side] = read_input(file, option=option)
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
     for line in list_tokens(open_tokenizer(model), texts, lines):

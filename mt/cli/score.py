@@ -200,10 +200,10 @@ def _score_contrastive(
         pairs = list(translation_pairs(items))
         scored = scorer.score((src for src, _ in pairs), (tgt for _, tgt in pairs))
         judged = list(judge(items, (pair.score for pair in scored)))
-        found = accuracies(judged)
+        phenomena, overall = accuracies(judged)
         if file is not None:
             write_lines(file, format_judged(judged, as_json))
-    print_result(table_json(found) if as_json else format_table(found))
+    print_result((table_json if as_json else format_table)(phenomena, overall))
     say(f"{len(items):,} items: {scorer.tally.summary()}")
     for note in notes_on(judged):
         say(f"note: {note}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,8 +54,9 @@ def save_attention_page(
     }
     # Inside a script only "<" could end it.
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = PAGE.replace("{title}", html.escape(title)).replace("{data}", text)
-    save_page(output, page)
+    # In one pass: a sentence may have "{data}" in it.
+    parts = {"{title}": html.escape(title), "{data}": text}
+    save_page(output, re.sub(r"\{title\}|\{data\}", lambda found: parts[found[0]], PAGE))
 
 
 PAGE = """<!doctype html>

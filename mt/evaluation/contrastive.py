@@ -176,8 +176,10 @@ def judge(items: Iterable[Item], scores: Iterable[float]) -> Iterator[Judged]:
         yield Judged(item, tuple(next(left) for _ in (item.correct, *item.contrastive)))
 
 
-def accuracies(judged: Sequence[Judged]) -> dict[str, Accuracy]:
-    """Accuracy by phenomenon, sorted by name, then of all items that have scores.
+def accuracies(judged: Sequence[Judged]) -> tuple[dict[str, Accuracy], Accuracy]:
+    """Accuracy by phenomenon, sorted by name, and of all items that have scores.
+
+    The first is empty if no item has a label.
 
     Raises DataError if none has.
     """
@@ -187,15 +189,15 @@ def accuracies(judged: Sequence[Judged]) -> dict[str, Accuracy]:
             f"contrastive: all {len(judged):,} items are too long for the model; split them, or "
             "take a model with a larger model.max_positions"
         )
-    labels = [one.item.phenomenon or NO_LABEL for one in scored]
-    groups = {
-        label: [one for one, other in zip(scored, labels, strict=True) if other == label]
-        for label in sorted(set(labels) - ({NO_LABEL} if set(labels) == {NO_LABEL} else set()))
-    }
-    return {
-        label: Accuracy(len(group), sum(one.is_correct for one in group))
-        for label, group in [*groups.items(), (ALL, scored)]
-    }
+    groups: dict[str, list[Judged]] = {}
+    if any(one.item.phenomenon for one in scored):
+        for one in scored:
+            groups.setdefault(one.item.phenomenon or NO_LABEL, []).append(one)
+    return {label: _accuracy(groups[label]) for label in sorted(groups)}, _accuracy(scored)
+
+
+def _accuracy(judged: Sequence[Judged]) -> Accuracy:
+    return Accuracy(len(judged), sum(one.is_correct for one in judged))
 
 
 def notes_on(judged: Sequence[Judged]) -> list[str]:
@@ -227,11 +229,12 @@ def format_judged(judged: Iterable[Judged], as_json: bool) -> Iterator[str]:
             yield "\t".join([first, *(f"{score:.4f}" for score in one.scores)])
 
 
-def format_table(found: Mapping[str, Accuracy]) -> str:
-    """A row per phenomenon: items, correct ones, accuracy and its interval, in %."""
-    width = max(len(PHENOMENON), *map(len, found))
+def format_table(phenomena: Mapping[str, Accuracy], overall: Accuracy) -> str:
+    """A row per phenomenon and one for all: items, correct ones, accuracy, its interval, in %."""
+    rows = [*phenomena.items(), (ALL, overall)]
+    width = max(len(label) for label in (PHENOMENON, *(label for label, _ in rows)))
     lines = [f"{PHENOMENON:<{width}}    items  correct  accuracy  95 % interval"]
-    for label, accuracy in found.items():
+    for label, accuracy in rows:
         low, high = accuracy.interval
         lines.append(
             f"{label:<{width}} {accuracy.n_items:>8,} {accuracy.n_correct:>8,} "
@@ -240,15 +243,16 @@ def format_table(found: Mapping[str, Accuracy]) -> str:
     return "\n".join(lines)
 
 
-def table_json(found: Mapping[str, Accuracy]) -> str:
+def table_json(phenomena: Mapping[str, Accuracy], overall: Accuracy) -> str:
     """The table as a JSON object: all items, then each phenomenon; accuracies 0 to 1."""
-    rows = {
-        label: {
+
+    def row(accuracy: Accuracy) -> dict[str, Any]:
+        return {
             "items": accuracy.n_items,
             "correct": accuracy.n_correct,
             "accuracy": accuracy.value,
             "interval": list(accuracy.interval),
         }
-        for label, accuracy in found.items()
-    }
-    return json.dumps({"all": rows.pop(ALL), "phenomena": rows}, indent=2, ensure_ascii=False)
+
+    rows = {label: row(accuracy) for label, accuracy in phenomena.items()}
+    return json.dumps({"all": row(overall), "phenomena": rows}, indent=2, ensure_ascii=False)
