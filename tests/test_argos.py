@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from conftest import Mt, config_of, refused
 from sentencepiece import SentencePieceProcessor
 
 from mt.data.tokenizer import Tokenizer
+from mt.interop import argos
 from mt.model.checkpoint import build_model, load_model, save_model_folder, weights_of
 
 library = pytest.importorskip("ctranslate2")
@@ -114,6 +116,21 @@ def test_all_reasons_at_once(
         "(data.tgt_lang of the model's config)",
     ]
     assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_full_temporary_folder(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(argos, "model_card", full)
+    out = tmp_path / "de_en.argosmodel"
+    codes = ("--from-code", "de", "--to-code", "en")
+    message = refused(mt("export", "argos", "-m", tiny_run, "-o", out, *codes))
+    assert message.startswith(f"--output {out}: cannot be written (No space left on device); ")
+    assert tempfile.gettempdir() in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_package_is_not_replaced(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

@@ -114,6 +114,41 @@ def test_a_failed_conversion_leaves_nothing(described: ModelFolder) -> None:
     assert sorted(described.folder.iterdir()) == before
 
 
+def test_a_full_disk_leaves_the_cache(
+    described: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's disk is full: while it is converted, or when the record is written."""
+    full = OSError(28, "No space left on device")
+
+    def no_room(model: Path, output: Path) -> None:
+        if output.is_relative_to(described.folder):
+            raise CheckpointError("cannot be written") from full
+        Converter()(model, output)
+
+    place = converted_model(described, no_room, quiet)
+    assert place.parent == user_cache()
+    shutil.rmtree(place)
+    publish: Callable[..., None] = converted._publish
+
+    def no_room_for_record(made: Path, place: Path, described: ModelFolder) -> None:
+        if made.is_relative_to(described.folder):
+            raise full
+        publish(made, place, described)
+
+    monkeypatch.setattr(converted, "_publish", no_room_for_record)
+    assert converted_model(described, Converter(), quiet).parent == user_cache()
+    assert list(described.folder.glob(".*")) == []
+
+
+def test_a_user_without_a_home(described: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert converted_model(described, Converter(), quiet) == described.folder / FOLDER
+
+
 def test_a_run_lists_its_checkpoints_as_before(described: ModelFolder, tiny_run: Path) -> None:
     before = checkpoints(tiny_run)
     converted_model(described, Converter(), quiet)

@@ -191,6 +191,22 @@ def test_a_full_disk(mt: Mt, tiny_run: Path, small_disk: Callable[[int], Path]) 
     assert list(disk.iterdir()) == []
 
 
+def test_a_disk_that_is_full_after_the_weights(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder with the model card and the shortlist appears as a whole, too."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_shortlist", "write_whole"):
+        monkeypatch.setattr(module, name, full)
+        command = ("export", "ctranslate2", "--shortlist", "-m", tiny_run)
+        message = refused(mt(*command, "-o", tmp_path / "out"))
+        assert message.startswith(f"--output {tmp_path / 'out'}: cannot be written (No space left")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_package(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,7 +101,8 @@ class Scripted:
         self.calls.append(options)
         return self.results.pop(0)[: len(sources)] if sources else []
 
-    def score_batch(self, sources: Any, targets: list[list[str]], **_: Any) -> list[Any]:
+    def score_batch(self, sources: Any, targets: list[list[str]], **options: Any) -> list[Any]:
+        self.scored_with = options
         return [SimpleNamespace(log_probs=[-1.0] * (len(each) + 1)) for each in targets]
 
 
@@ -132,6 +133,8 @@ def test_what_may_differ_is_searched_again(both: Load) -> None:
         assert row == [Hypothesis((9,), -2.0, -1.0)]
         assert [call["disable_unk"] for call in script.calls] == [True]
         assert script.calls[0]["max_decoding_length"] == 4
+        assert script.scored_with["batch_type"] == "tokens"  # so that memory has a limit
+        assert script.scored_with["max_batch_size"] == engine.batch_tokens
         endless = result([a, a, a], [b, b, b])
         row, script = found(2, [endless], [result([a, a], [b, b])], endless)
         assert row == [Hypothesis((9, 9), -3.0, -1.0)]
@@ -176,6 +179,11 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
     assert reasons_for_torch(request()) == ["there is a GPU"]
     assert reasons_for_torch(request(device="cpu")) == []
     assert "--prefix" in reasons_for_torch(request(device="cpu", prefixes=True))[0]
+    with monkeypatch.context() as broken:
+        broken.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
+        broken.setattr(choose_engine, "find_spec", lambda _: "installed")
+        (reason,) = reasons_for_torch(request(device="cpu"))
+    assert reason.startswith("CTranslate2 cannot be imported (")
     monkeypatch.setattr(choose_engine, "find_spec", lambda _: None)
     assert reasons_for_torch(request(device="cpu")) == [
         "faster with CTranslate2: pip install ctranslate2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,10 @@ def test_finetune(tiny_corpus: Path, tmp_path: Path) -> None:
     assert ended.stdout.count("BLEU") >= 2
     assert (output / "ctranslate2" / "model.bin").exists()
     assert "## Use" in (output / "huggingface" / "README.md").read_text(encoding="utf-8")
+    # As `mt translate` leaves behind when it is interrupted.
+    (output / "after.txt.partial").touch()
+    record = {"format": 1, "lines": 0, "bytes": 0, "sha256": "", "made_with": {}}
+    (output / "after.txt.partial.json").write_text(json.dumps(record))
     again = run_recipe("finetune.sh", SAVED, *text, output, SET=SETTINGS, EXPORT="", **options)
     assert again.returncode == 0, again.stderr
 

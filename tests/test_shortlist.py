@@ -69,8 +69,31 @@ def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_pat
     (tmp_path / "few").write_text("\t▁one\n", encoding="utf-8")
     few = mt(*arguments, "--shortlist", tmp_path / "few").lines
     assert {word for line in few for word in line.split()} <= {"one"}
-    missing = mt(*arguments, "--shortlist", tmp_path / "missing")
-    assert refused(missing).startswith(f"--shortlist {tmp_path / 'missing'}: cannot be read (")
+
+
+def test_a_file_that_is_no_shortlist_of_the_model(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Also where the engine is chosen: torch would not use it."""
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--device", "cpu"]
+    path = tmp_path / "vmap.txt"
+    must = "must be a source piece, a tab, and target pieces of this model, found"
+    for content, message in (
+        (None, ": cannot be read (No such file or directory); mt export "),
+        (b"\t\xe2\x96\x81one\n\xff", ": must be UTF-8; mt export "),
+        ("\t▁one\neins zwei\n".encode(), f", line 2: {must} no tab; mt export "),
+        ("\t▁one ▁foreign\n".encode(), f", line 1: {must} '▁foreign'; mt export "),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        for engine in ("auto", "ctranslate2"):
+            found = refused(mt(*arguments, "--engine", engine, "--shortlist", path))
+            assert found.startswith(f"--shortlist {path}{message}")
+    path.write_bytes("\t▁one\n".encode())
+    assert refused(mt(*arguments, "--shortlist", path, "--min-length", 2)) == (
+        "--shortlist: only CTranslate2 can use one (CTranslate2 has no --min-length as mt means "
+        "it); leave it out"
+    )
 
 
 def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:

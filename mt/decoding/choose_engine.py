@@ -92,7 +92,13 @@ def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEng
         try:
             return load_ctranslate2(request, say, described)
         except (MtError, RuntimeError) as error:
+            if request.shortlist is not None:  # which torch does not take
+                raise
             reasons = [str(error)]
+    if request.shortlist is not None:
+        raise ConfigError(
+            f"--shortlist: only CTranslate2 can use one ({'; '.join(reasons)}); leave it out"
+        )
     loaded = _load_torch(request, say)
     return replace(loaded, note=f"torch on {loaded.where} ({'; '.join(reasons)})")
 
@@ -127,8 +133,8 @@ def reasons_for_torch(request: EngineRequest) -> list[str]:
         reasons.append("there is a GPU")
     if find_spec("ctranslate2") is None:
         reasons.append("faster with CTranslate2: pip install ctranslate2")
-    elif not reasons and not _computes_in(request.precision):
-        reasons.append(f"CTranslate2 has no {request.precision} on this CPU")
+    elif not reasons:
+        reasons += _faults_of_ctranslate2(request.precision)
     return reasons
 
 
@@ -137,11 +143,16 @@ def has_gpu() -> bool:
     return any(os.path.exists(name) for name in GPU_FILES)
 
 
-def _computes_in(precision: str) -> bool:
-    import ctranslate2
-
+def _faults_of_ctranslate2(precision: str) -> list[str]:
+    """Why it does not work here in this precision; empty if it does."""
+    try:
+        import ctranslate2
+    except (ImportError, OSError) as error:  # installed, but not for this system
+        return [f"CTranslate2 cannot be imported ({error})"]
     known: set[str] = ctranslate2.get_supported_compute_types("cpu")
-    return COMPUTE_TYPES.get(precision) in known
+    if COMPUTE_TYPES.get(precision) in known:
+        return []
+    return [f"CTranslate2 has no {precision} on this CPU"]
 
 
 def decode_config(config: Config, given: Mapping[str, Any]) -> DecodeConfig:
@@ -167,13 +178,7 @@ def load_ctranslate2(
     files = None
     if request.shortlist is not None:
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        try:
-            files[VOCABULARY_MAP] = request.shortlist.read_bytes()
-        except OSError as error:
-            raise ConfigError(
-                f"--shortlist {request.shortlist}: cannot be read ({error.strerror}); "
-                "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
-            ) from error
+        files[VOCABULARY_MAP] = _read_shortlist(request.shortlist, described.tokenizer)
     translator = ctranslate2.Translator(
         str(folder),
         files=files,
@@ -206,6 +211,34 @@ def load_ctranslate2(
         workers=1,
         note=f"CTranslate2 {ctranslate2.__version__} on {where}",
     )
+
+
+def _read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
+    """Read a vocabulary map; ConfigError if it is none of this vocabulary.
+
+    CTranslate2 ignores pieces that it does not know: of a wrong file, every output would be empty.
+    """
+    remedy = "mt export ctranslate2 --shortlist writes such a file, vmap.txt"
+    try:
+        content = path.read_bytes()
+        lines = content.decode("utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(
+            f"--shortlist {path}: cannot be read ({error.strerror}); {remedy}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
+    known = set(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
+    for number, line in enumerate(lines, 1):
+        _, tab, candidates = line.partition("\t")
+        unknown = [piece for piece in candidates.split(" ") if piece and piece not in known]
+        if unknown or (line and not tab):
+            found = f"found {unknown[0]!r}" if unknown else "found no tab"
+            raise ConfigError(
+                f"--shortlist {path}, line {number:,}: must be a source piece, a tab, and target "
+                f"pieces of this model, {found}; {remedy}"
+            )
+    return content
 
 
 def available_cores() -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
-from mt.model.folder import ModelFolder
+from mt.model.folder import DamagedError, ModelFolder
 
 FORMAT = 1
 FOLDER = ".ctranslate2"
@@ -37,7 +37,9 @@ def converted_model(
 
     Raises CheckpointError where it cannot be written anywhere, or without `convert`.
     """
-    places = [described.folder / FOLDER, user_cache() / described.weights_hash[:32]]
+    places = [described.folder / FOLDER]
+    with suppress(RuntimeError):  # a user without a home directory
+        places.append(user_cache() / described.weights_hash[:32])
     for place in places:
         if is_current(place, described):
             return place
@@ -57,11 +59,19 @@ def converted_model(
             seconds = time.perf_counter() - start
             say(f"converted for CTranslate2 in {seconds:.1f} s, kept in {place}")
             return place
+        except OSError as error:
+            errors.append(error)
+        except CheckpointError as error:
+            if isinstance(error, DamagedError) or not isinstance(error.__cause__, OSError):
+                raise
+            errors.append(error.__cause__)  # such as a full disk
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+    tried = (
+        f"{place} ({error.strerror or error})" for place, error in zip(places, errors, strict=True)
+    )
     raise CheckpointError(
-        f"the model converted for CTranslate2 cannot be kept in {places[0]} or {places[1]} "
-        f"({errors[-1].strerror})"
+        f"the model converted for CTranslate2 cannot be kept in {' or '.join(tried)}"
     )
 
 

@@ -228,6 +228,9 @@ class CTranslate2Engine:
             [self._src_pieces(source) for source, _ in pairs],
             [self._tgt_pieces(tokens) for _, tokens in pairs],
             max_input_length=0,
+            # Logits of all positions are in memory together: not of all hypotheses of a batch.
+            max_batch_size=self.batch_tokens,
+            batch_type="tokens",
         )
         for (_, tokens), result in zip(pairs, results, strict=True):
             yield self._hypothesis(tokens, sum(result.log_probs))

@@ -20,7 +20,7 @@ from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.agreement import Translate, agreement
 from mt.interop.ctranslate2 import check_quantization, export, import_library
-from mt.interop.model_card import model_card
+from mt.interop.model_card import UNKNOWN, model_card
 from mt.model.checkpoint import LoadedModel
 
 SUFFIX = ".argosmodel"
@@ -31,8 +31,6 @@ SENTENCEPIECE = "sentencepiece.model"
 MODEL_FILES = ("config.json", "model.bin", "*vocabulary*")
 # Argos Translate searches so.
 SEARCH = {"beam_size": 4, "length_penalty": 0.2}
-# Defaults of data.src_lang and data.tgt_lang, which name no language.
-PLACEHOLDERS = ("src", "tgt")
 NAMES = {
     "ar": "Arabic", "az": "Azerbaijani", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan",
     "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
@@ -88,19 +86,25 @@ def export_package(
     check_quantization(quantization)
     version = names.version.replace(".", "_")
     folder = f"translate-{metadata['from_code']}_{metadata['to_code']}-{version}"
-    with tempfile.TemporaryDirectory() as place:
-        package = Path(place) / folder
-        package.mkdir()
-        parity = export(loaded, package / "model", quantization)
-        (sentencepiece,) = loaded.tokenizer.models
-        (package / SENTENCEPIECE).write_bytes(sentencepiece)
-        text = json.dumps(metadata, indent=1, ensure_ascii=False)
-        (package / "metadata.json").write_text(text, encoding="utf-8")
-        card = model_card(loaded, _usage(metadata, output.name))
-        (package / "README.md").write_text(card, encoding="utf-8")
-        search = loaded.config.decode.model_copy(update=SEARCH)
-        compared = agreement(loaded, as_argos(package), search)
-        _zip(package, output)
+    try:
+        with tempfile.TemporaryDirectory() as place:
+            package = Path(place) / folder
+            package.mkdir()
+            parity = export(loaded, package / "model", quantization)
+            (sentencepiece,) = loaded.tokenizer.models
+            (package / SENTENCEPIECE).write_bytes(sentencepiece)
+            text = json.dumps(metadata, indent=1, ensure_ascii=False)
+            (package / "metadata.json").write_text(text, encoding="utf-8")
+            card = model_card(loaded, _usage(metadata, output.name))
+            (package / "README.md").write_text(card, encoding="utf-8")
+            search = loaded.config.decode.model_copy(update=SEARCH)
+            compared = agreement(loaded, as_argos(package), search)
+            _zip(package, output)
+    except OSError as error:
+        raise CheckpointError(
+            f"--output {output}: cannot be written ({error.strerror or error}); give a folder that "
+            f"you may write to; there and in {tempfile.gettempdir()} there must be enough room"
+        ) from error
     say(f"{output}: {parity}")
     say(f"{output}: {compared}")
 
@@ -124,10 +128,8 @@ def _faults(loaded: LoadedModel, output: Path, names: Names, metadata: dict[str,
         )
     for option, key in (("--from-code", "src_lang"), ("--to-code", "tgt_lang")):
         code = metadata[f"{option.split('-')[2]}_code"]
-        if not (code.isascii() and code.isalpha() and 2 <= len(code) <= 3) or code in (
-            "src",
-            "tgt",
-        ):
+        is_code = code.isascii() and code.isalpha() and 2 <= len(code) <= 3
+        if not is_code or code in UNKNOWN:
             faults.append(
                 f"{option}: must be a language code of two or three letters, such as de, found "
                 f"{code!r} (data.{key} of the model's config)"
@@ -169,14 +171,8 @@ def _zip(package: Path, output: Path) -> None:
     """Write the folder to a zip file, which appears whole or not at all."""
     model = package / "model"
     kept = {path for pattern in MODEL_FILES for path in model.glob(pattern)}
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with whole_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for path in sorted(package.rglob("*")):
-                if path.is_file() and (path.parent != model or path in kept):
-                    zipped.write(path, path.relative_to(package.parent))
-    except OSError as error:
-        raise CheckpointError(
-            f"--output {output}: cannot be written ({error.strerror or error}); give a folder that "
-            "you may write to, with enough room"
-        ) from error
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for path in sorted(package.rglob("*")):
+            if path.is_file() and (path.parent != model or path in kept):
+                zipped.write(path, path.relative_to(package.parent))

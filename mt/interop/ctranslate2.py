@@ -21,6 +21,7 @@ from mt.errors import CheckpointError, ConfigError
 from mt.files import write_whole
 from mt.interop.agreement import PAIRS, TOLERANCE, Translate, agreement, scored_pairs
 from mt.interop.model_card import model_card
+from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
     DecoderLayer,
@@ -76,10 +77,16 @@ class Parity:
         )
 
 
-def export(loaded: LoadedModel, output: Path, quantization: str = "fp32") -> Parity:
+def export(
+    loaded: LoadedModel,
+    output: Path,
+    quantization: str = "fp32",
+    add: Callable[[Path], None] = lambda _: None,
+) -> Parity:
     """Write the model to `output`, a new folder, with the SentencePiece models beside the weights.
 
-    `quantization`: the precision of the weights, of `QUANTIZATIONS`.
+    `quantization`: the precision of the weights, of `QUANTIZATIONS`. `add` writes more files into
+    the folder before it appears.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
@@ -94,6 +101,7 @@ def export(loaded: LoadedModel, output: Path, quantization: str = "fp32") -> Par
         specification(loaded.model, loaded.tokenizer, quantization).save(str(partial))
         loaded.tokenizer.save(partial)
         parity = _compare_precisions(loaded, partial, quantization, library)
+        add(partial)
         partial.rename(output)
     except OSError as error:
         need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6
@@ -108,14 +116,29 @@ def export(loaded: LoadedModel, output: Path, quantization: str = "fp32") -> Par
 
 
 def export_compared(
-    loaded: LoadedModel, output: Path, quantization: str, say: Callable[[str], None]
+    loaded: LoadedModel,
+    output: Path,
+    quantization: str,
+    say: Callable[[str], None],
+    store: Path | None = None,
 ) -> None:
-    """Export as `export` does, then `say` what was proved and how translations compare."""
-    parity = export(loaded, output, quantization)
-    source = sorted(path.name for path in output.glob("*.model"))[0]
-    usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
-    write_whole(output / "README.md", model_card(loaded, usage))
-    say(f"{output}: {parity}")
+    """Export with a model card, then `say` what was proved and how translations compare.
+
+    `store`: a token store, from which a lexical shortlist is learned and written, too.
+    """
+    notes = []
+
+    def add(folder: Path) -> None:
+        source = sorted(path.name for path in folder.glob("*.model"))[0]
+        usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
+        write_whole(folder / "README.md", model_card(loaded, usage))
+        if store is not None:
+            pieces = write_shortlist(store, loaded.tokenizer, folder / FILE)
+            notes.append(f"{output / FILE}: candidates of {pieces:,} source pieces")
+
+    parity = export(loaded, output, quantization, add)
+    for note in (f"{output}: {parity}", *notes):
+        say(note)
     translate = translate_with(output, loaded.tokenizer, loaded.config, quantization)
     say(f"{output}: {agreement(loaded, translate)}")
 

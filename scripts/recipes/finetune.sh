@@ -44,13 +44,13 @@ say "training on $train_src and $train_tgt"
     --set "train.max_steps=$steps" --set "train.valid_every=${VALID_EVERY:-100}" \
     --set "train.keep_last=${AVERAGE:-3}" --set train.patience=null \
     --set "optim.peak_lr=${LR:-5e-5}" --set "optim.warmup_steps=$((steps / 10 + 1))" \
-    --set optim.schedule=cosine --set "batch.tokens_per_update=${TOKENS:-4000}" "${settings[@]}"
+    --set optim.schedule=cosine --set "batch.tokens_per_update=${TOKENS:-4000}" ${settings[@]+"${settings[@]}"}
 rm -rf "$output/averaged"
 "${mt[@]}" average "$output/run" --last "${AVERAGE:-3}" -o "$output/averaged"
 
 say "validation set before (first) and after, with a paired significance test"
-"${mt[@]}" translate --model "$output/imported" "$valid_src" -o "$output/before.txt"
-"${mt[@]}" translate --model "$output/averaged" "$valid_src" -o "$output/after.txt"
+"${mt[@]}" translate --model "$output/imported" "$valid_src" -o "$output/before.txt" --resume
+"${mt[@]}" translate --model "$output/averaged" "$valid_src" -o "$output/after.txt" --resume
 "${mt[@]}" evaluate --hyp "$output/before.txt" --hyp "$output/after.txt" --ref "$valid_tgt"
 
 for format in ${EXPORT-ctranslate2 huggingface}; do
