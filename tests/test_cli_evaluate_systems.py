@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 from conftest import ROOT, Mt, refused
 
-from mt.evaluation.differences import largest_differences
+from mt.evaluation.differences import differing_words, largest_differences
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
 
@@ -209,6 +209,17 @@ def test_each_system_s_own_words_have_a_colour() -> None:
     assert "\n1 line whose chrF differs most from p, worst for q first\n" in coloured
     plain = format_evaluation(evaluation, Style())
     assert "p          a [-b-] c [-d-]\n  q          a {+x+} c {+e+}" in plain
+
+
+def test_frequent_words_of_a_long_line_do_not_differ() -> None:
+    line = "the " * 300
+    assert differing_words(line, "one " + line) == ((), ((0, 3),))
+    assert differing_words(line + "end", line + "stop") == (((1200, 1203),), ((1200, 1204),))
+
+
+def test_a_metric_named_twice_is_computed_once(mt: Mt, texts: Path) -> None:
+    result = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu,BLEU", "--json")
+    assert [score["name"] for score in json.loads(result.out)["a"]] == ["BLEU"]
 
 
 def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:

@@ -106,6 +106,15 @@ def test_sets_of_one_name_and_another_text_are_not_compared(tmp_path: Path) -> N
     assert found.rows[1].same
 
 
+def test_equal_outputs_are_the_same_whatever_their_model_scores(tmp_path: Path) -> None:
+    outputs = outputs_of(*((f"das ist {i}", f"that is {i}", f"this is {i}") for i in range(6)))
+    others = [line | {"score": -0.25} for line in outputs]
+    runs = [run_of(tmp_path / "a", outputs=outputs), run_of(tmp_path / "b", outputs=others)]
+    (found,) = compare(runs, [score_run(run) for run in runs])
+    assert found.rows[1].same
+    assert found.rows[1].p_value is None
+
+
 def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
     outputs = outputs_of(
         ("eins zwei drei vier fünf", "one two three four five", "one two three four five"),

@@ -298,7 +298,7 @@ def evaluate(
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings, evaluate_systems
 
-    names = [name.strip().lower() for name in metrics.split(",") if name.strip()]
+    names = list(dict.fromkeys(name.strip().lower() for name in metrics.split(",") if name.strip()))
     check_metrics(names)
     check_comet_options("comet" in names, comet_model)
     sliced = slice_names(slices)

@@ -64,7 +64,10 @@ def differing_words(first: str, second: str) -> tuple[Spans, Spans]:
     """
     places = [_places(text) for text in (first, second)]
     matcher = difflib.SequenceMatcher(
-        None, [first[a:b] for a, b in places[0]], [second[a:b] for a, b in places[1]]
+        None,
+        [first[a:b] for a, b in places[0]],
+        [second[a:b] for a, b in places[1]],
+        autojunk=False,  # else the frequent words of a long line would count as differing
     )
     spans: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
     for kind, *ends in matcher.get_opcodes():

@@ -194,7 +194,7 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
     for index, scored in others:
         result = results.get(index)
         difference = scored.bleu.value - baseline.bleu.value
-        equal = result is not None and sentences[index] == sentences[first]
+        equal = result is not None and _texts(sentences[index]) == _texts(sentences[first])
         rows.append(
             Row(
                 index,
