@@ -166,6 +166,7 @@ def test_killed_three_times_at_random(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # many starts, each importing torch
 def test_the_command_killed_at_random_moments(
     interruptible: Mapped, undisturbed: Path, tmp_path: Path
 ) -> None:
