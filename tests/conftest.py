@@ -72,14 +72,6 @@ class Ended:
 Mt = Callable[..., Ended]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One process runs all Slurm tests: there can be one cluster on a machine."""
-    for item in items:
-        if item.get_closest_marker("slurm"):
-            item.add_marker(pytest.mark.xdist_group("slurm"))
-
-
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """{train,valid,test}.{src,tgt}: 1 to 8 German digits a line, and English; no line twice."""

@@ -179,6 +179,8 @@ def test_training_refuses_more_gpus_than_tasks() -> None:
 
 # The first line of a stand-in for mt that succeeds at once when Slurm has requeued its job.
 STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
+# One process runs them all: there can be one cluster on a machine.
+pytestmark = pytest.mark.xdist_group("slurm")
 two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks need two cores")
 
 
@@ -428,7 +430,8 @@ def test_joined_shards_equal_the_output_of_one_process(
     text = "".join(f"{line}\n" for line in [*lines[:20], "", *lines[20:]]).encode()
     (tmp_path / "in").write_bytes(text)
     (tmp_path / "in.gz").write_bytes(gzip.compress(text))
-    options = ["--model", tiny_run, "--precision", "fp32", "--beam-size", "2"]
+    # torch, because a task must last long enough to be stopped.
+    options = ["--model", tiny_run, "--engine", "torch", "--precision", "fp32", "--beam-size", "2"]
     assert run_mt("translate", *options, tmp_path / "in", "-o", tmp_path / "whole").returncode == 0
 
     array = cluster.submit(
