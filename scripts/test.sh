@@ -17,4 +17,4 @@ say "mypy"
     --allow-untyped-calls --no-warn-unused-ignores --disable-error-code union-attr \
     --disable-error-code operator --disable-error-code comparison-overlap
 say "pytest"
-"$venv_python" -m pytest --numprocesses auto --maxprocesses 8 --dist loadgroup "$@"
+"$venv_python" -m pytest --numprocesses auto --maxprocesses 8 "$@"

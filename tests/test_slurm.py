@@ -179,8 +179,6 @@ def test_training_refuses_more_gpus_than_tasks() -> None:
 
 # The first line of a stand-in for mt that succeeds at once when Slurm has requeued its job.
 STARTED_ONCE = '[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || exit 0'
-# One process runs them all: there can be one cluster on a machine.
-pytestmark = pytest.mark.xdist_group("slurm")
 two_cores = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two tasks need two cores")
 
 
