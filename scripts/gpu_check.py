@@ -39,7 +39,7 @@ SECTIONS = {
     "training": 0.40,
     "decoding": 0.17,
 }
-# Seconds beyond its time after which a section is ended: imports, and an item that was begun.
+# Seconds beyond its time after which a section is ended: imports, and the last item.
 GRACE = 20
 AIMS = (
     # what, its section, the end of its items' names, aim, whether more is better, unit

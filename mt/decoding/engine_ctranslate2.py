@@ -6,7 +6,7 @@ Its search is `beam_search` but for these points:
   reaches it is made to end. So a batch gets the largest limit, and a sentence for which that could
   matter is searched again, on its own limit.
 - It divides by the length without eos, unless the eos is returned.
-- With length penalty 0 it goes on after `beam_size` finished hypotheses. A penalty too small to
+- With length penalty 0 it continues after `beam_size` finished hypotheses. A penalty too small to
   change a score makes it stop.
 - What it is told to suppress gets no probability, and the other tokens share it. So nothing is
   suppressed. A sentence with pad, unk, bos or nothing in its beam is searched again without them.

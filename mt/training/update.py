@@ -174,7 +174,7 @@ class Updater:
         if self.n_graphs is not None and n_graphs > self.n_graphs:
             self.say(
                 f"update {step + 1:,}: the model was compiled again, {n_graphs} times in all; if "
-                "that goes on, train.compile: false may be faster"
+                "that continues, train.compile: false may be faster"
             )
         self.n_graphs = n_graphs
 

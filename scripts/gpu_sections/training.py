@@ -43,10 +43,10 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
     config = setting.config(max(setting.batch_tokens), compiled)
     updater = setting.updater(config)
     store = setting.store()
-    begun = time.perf_counter()
+    compiling = time.perf_counter()
     updater.choose_forward(store)
     if compiled:
-        report.add(f"{name}: compiling", value=time.perf_counter() - begun, unit="s")
+        report.add(f"{name}: compiling", value=time.perf_counter() - compiling, unit="s")
     with setting.feed(Plan(store, [1.0], config.batch, 1)) as feed:
         updater.train_step(next(iter(feed)), 0)
     setting.synchronize()
