@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,12 @@ def tiny_run(
     )
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
+    if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
+        from mt.cli.convert import convert_model
+        from mt.decoding.converted import converted_model
+        from mt.model.folder import read_folder
+
+        converted_model(read_folder(run), convert_model, lambda _: None)
     return run
 
 

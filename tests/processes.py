@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.model import checkpoint
+from mt.runtime.local_processes import free_port
 from mt.training.launch import train
 
 Mapped = Mapping[str, Mapping[str, Any]]
@@ -132,12 +132,6 @@ def stop_all() -> None:
         if process.poll() is None:
             process.terminate()
         process.communicate()
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def ranks_below(process: subprocess.Popen[str]) -> dict[int, int]:

@@ -21,7 +21,6 @@ from processes import (
     command_of,
     distributed_settings,
     ended,
-    free_port,
     shortened,
     start,
     tensors_of,
@@ -39,6 +38,7 @@ from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, world_from_environment
+from mt.runtime.local_processes import free_port
 from mt.training.validation import interleaved, score_tests
 
 Mapped = Mapping[str, Mapping[str, Any]]

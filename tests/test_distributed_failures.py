@@ -18,7 +18,6 @@ from processes import (
     command_of,
     distributed_settings,
     ended,
-    free_port,
     has_step,
     ranks_below,
     start,
@@ -34,6 +33,7 @@ from mt.data.batches import Plan
 from mt.data.store import open_or_build
 from mt.data.tokenizer import Tokenizer
 from mt.model import checkpoint
+from mt.runtime.local_processes import free_port
 
 Mapped = Mapping[str, Mapping[str, Any]]
 pytestmark = pytest.mark.usefixtures("no_process_left")

@@ -144,7 +144,7 @@ def test_sentences_with_attention(page: Page, html: str) -> None:
     rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", maps[0], re.DOTALL)
     for row in rows:
         assert sum(map(float, re.findall(r"--w:([\d.]+)", row))) == pytest.approx(1, abs=0.02)
-    assert "One sentence as training goes on" in page.text
+    assert "One sentence over the training" in page.text
 
 
 def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from mt.cli.console import say
 from mt.cli.help import OUTPUT, PanelCommand
-from mt.cli.options import Model
+from mt.cli.options import Model, NewFolder
 
 app = typer.Typer(
     no_args_is_help=True, help="Convert a model for another program.", rich_markup_mode=None
@@ -28,16 +28,7 @@ Quantization = Annotated[
 @app.command("ctranslate2", cls=PanelCommand)
 def ctranslate2(
     model: Model,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="new folder to write",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
+    output: NewFolder,
     quantization: Quantization = "fp32",
     shortlist: Annotated[
         bool,
@@ -127,16 +118,7 @@ def argos(
 @app.command("huggingface", cls=PanelCommand)
 def huggingface(
     model: Model,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="new folder to write",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
+    output: NewFolder,
     license_name: Annotated[
         str | None,
         typer.Option(

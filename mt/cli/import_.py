@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import OUTPUT, PanelCommand
+from mt.cli.help import PanelCommand
+from mt.cli.options import NewFolder
 
 app = typer.Typer(
     no_args_is_help=True, help="Make a model of one of another program.", rich_markup_mode=None
@@ -23,16 +24,7 @@ def huggingface(
             metavar="DIR", help="folder with config.json, weights, source.spm, target.spm"
         ),
     ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="new model folder to write",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
+    output: NewFolder,
 ) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
 

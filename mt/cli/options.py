@@ -147,6 +147,16 @@ Precision = Annotated[
         rich_help_panel=EXECUTION,
     ),
 ]
+NewFolder = Annotated[
+    Path,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        help="new folder to write",
+        rich_help_panel=OUTPUT,
+    ),
+]
 EngineName = Annotated[
     str,
     typer.Option(

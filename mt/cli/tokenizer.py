@@ -9,7 +9,7 @@ import typer
 
 from mt.cli.console import say
 from mt.cli.help import INPUT, OUTPUT, PanelCommand
-from mt.cli.options import OptionalConfigName, Output, Settings, TokenizerModel
+from mt.cli.options import Errors, OptionalConfigName, Output, Settings, TokenizerModel
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,15 +27,6 @@ Side = Annotated[
         "--side",
         metavar="NAME",
         help="src or tgt: which vocabulary, where source and target have their own",
-        rich_help_panel=INPUT,
-    ),
-]
-Errors = Annotated[
-    str,
-    typer.Option(
-        "--errors",
-        metavar="HOW",
-        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
         rich_help_panel=INPUT,
     ),
 ]

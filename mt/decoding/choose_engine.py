@@ -20,6 +20,7 @@ from mt.decoding.engine_contract import Engine
 from mt.decoding.options import SearchOptions
 from mt.errors import ConfigError, MtError
 from mt.model.folder import ModelFolder, read_folder
+from mt.runtime.cores import usable_cores
 
 ENGINES = ("auto", "torch", "ctranslate2")
 # CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
@@ -246,6 +247,4 @@ def available_cores() -> int:
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdecimal() and int(given):
         return int(given)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return usable_cores()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
@@ -22,6 +21,7 @@ from mt.decoding.streaming import (
 )
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
+from mt.runtime.cores import usable_cores
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
@@ -131,7 +131,7 @@ def encode_file(
 
     def encoded(lines: list[str]) -> tuple[list[str], int]:
         lines = [normalize_line(line) for line in lines]
-        rows = processor.encode(lines, num_threads=_cores())
+        rows = processor.encode(lines, num_threads=usable_cores())
         texts = [" ".join([names[i] for i in row]) for row in rows]
         if not ids:  # what is unknown stands as it is in the text, so that it can come back
             for number, row in enumerate(rows):
@@ -170,7 +170,7 @@ def decode_file(
                 for n, line in enumerate(lines, 1)
             ]
         before += len(lines)
-        texts = processor.decode(rows, num_threads=_cores())
+        texts = processor.decode(rows, num_threads=usable_cores())
         # Bytes can spell a line feed; a row must not give two lines.
         return [normalize_line(text) for text in texts], sum(map(len, rows))
 
@@ -218,8 +218,3 @@ def _convert(
 
 def _name(source: str) -> str:
     return "stdin" if source == "-" else source
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

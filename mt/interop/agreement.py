@@ -21,7 +21,7 @@ from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
 from mt.decoding.scoring import ForcedDecoder, Pair
 from mt.decoding.translate import Translator
-from mt.errors import MtError
+from mt.errors import CheckpointError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import bleu
 from mt.model.checkpoint import LoadedModel
@@ -58,6 +58,20 @@ def scored_pairs(loaded: LoadedModel) -> list[tuple[Pair, tuple[float, ...]]]:
     inference = Inference(loaded.model, Device(torch.device("cpu"), "fp32"))
     scores = ForcedDecoder(inference).score(pairs)
     return [(pair, each.log_probs) for pair, each in zip(pairs, scores, strict=True)]
+
+
+def largest_difference(
+    program: str, differences: Sequence[float], tolerance: float = TOLERANCE
+) -> float:
+    """Return the largest difference, in nats; raise CheckpointError if it is over `tolerance`."""
+    worst = max(differences)
+    if not worst <= tolerance:  # NaN fails too
+        raise CheckpointError(
+            f"export {program}: the converted model gives other probabilities than mt, by up to "
+            f"{worst:.4f} nats a token where {tolerance} is allowed, so nothing was written; "
+            "please report it with the run's config.yaml"
+        )
+    return worst
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (out
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,10 +16,18 @@ from torch import Tensor, nn
 
 from mt.config.schema import Config, DecodeConfig
 from mt.data.tokenizer import Tokenizer
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.agreement import PAIRS, TOLERANCE, Translate, agreement, scored_pairs
+from mt.interop.agreement import (
+    PAIRS,
+    TOLERANCE,
+    Translate,
+    agreement,
+    largest_difference,
+    scored_pairs,
+)
 from mt.interop.model_card import model_card
+from mt.interop.new_folder import new_folder
 from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
@@ -92,26 +99,11 @@ def export(
     """
     check_quantization(quantization)
     library = import_library()
-    if output.exists():
-        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
-    partial = output.with_name(f".{output.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with new_folder(output, loaded.model) as partial:
         specification(loaded.model, loaded.tokenizer, quantization).save(str(partial))
         loaded.tokenizer.save(partial)
         parity = _compare_precisions(loaded, partial, quantization, library)
         add(partial)
-        partial.rename(output)
-    except OSError as error:
-        need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6
-        raise CheckpointError(
-            f"--output {output}: cannot be written ({error.strerror or error}); the export needs "
-            f"{need:,.1f} MB: free some space there, or give a folder on another disk that you "
-            "may write to"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return parity
 
 
@@ -312,13 +304,7 @@ def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
 def compare(loaded: LoadedModel, translator: Any, tolerance: float = TOLERANCE) -> Parity:
     """Score the same random pairs with both models; raise CheckpointError if they differ."""
     differences = _differences(loaded, translator)
-    worst = max(differences)
-    if not worst <= tolerance:  # NaN fails too
-        raise CheckpointError(
-            f"export ctranslate2: the converted model gives other probabilities than mt, by up to "
-            f"{worst:.4f} nats a token where {tolerance} is allowed, so nothing was written; "
-            "please report it with the run's config.yaml"
-        )
+    worst = largest_difference("ctranslate2", differences, tolerance)
     return Parity(PAIRS, len(differences), worst)
 
 

@@ -8,7 +8,6 @@ Marian's, which takes SentencePiece models and any ids. Shapes: V vocabulary, D 
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from mt.config.schema import ModelConfig
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import ConfigError
 from mt.interop.agreement import agreement
 from mt.interop.huggingface_parity import Parity, compare, translate_with
 from mt.interop.huggingface_tokenizer import (
@@ -31,6 +30,7 @@ from mt.interop.huggingface_tokenizer import (
 )
 from mt.interop.huggingface_weights import correspondences, to_halves
 from mt.interop.model_card import model_card
+from mt.interop.new_folder import new_folder
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 
@@ -61,12 +61,7 @@ def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -
     library = _import_library()
     if reasons := faults(loaded.model.config):
         raise ConfigError("\n".join(f"export huggingface: {reason}" for reason in reasons))
-    if output.exists():
-        raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
-    partial = output.with_name(f".{output.name}.partial")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
+    with new_folder(output, loaded.model) as partial:
         with _quiet(library):
             build(library, loaded).save_pretrained(partial)
             write_tokenizer(loaded, partial)
@@ -74,16 +69,6 @@ def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -
         usage = USAGE.replace("FOLDER", output.name)
         card = model_card(loaded, usage, license_name, "transformers")
         (partial / "README.md").write_text(card, encoding="utf-8")
-        partial.rename(output)
-    except OSError as error:
-        need = sum(weight.numel() * 4 for weight in loaded.model.parameters()) / 1e6
-        raise CheckpointError(
-            f"--output {output}: cannot be written ({error.strerror or error}); the export needs "
-            f"{need:,.1f} MB: free some space there, or give a folder on another disk that you "
-            "may write to"
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return parity
 
 

@@ -171,7 +171,7 @@ def _cut(text: str) -> tuple[str, str]:
     return shown if words else text, ""
 
 
-# --- one sentence as training goes on -----------------------------------------------------------
+# --- one sentence over the training -------------------------------------------------------------
 
 
 def progress(run: Run) -> Progress | None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from mt.errors import ConfigError
+from mt.runtime.cores import usable_cores
 
 # torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
 # weights, and everything else stays in float32.
@@ -163,11 +164,7 @@ def _prepare_cpu() -> None:
         os.environ.setdefault(variable, "64")
     torch.set_flush_denormal(True)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
+        torch.set_num_threads(usable_cores())
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     if matmul is None or not hasattr(matmul, "fp32_precision"):
         return

@@ -21,6 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from mt.runtime.cores import usable_cores
+
 # What `mt` needs, and its extras: those of pyproject.toml.
 REQUIRED = (
     "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26",
@@ -100,13 +102,12 @@ def _finding(find: Callable[[], Finding]) -> Finding:
 
 def find_system() -> Finding:
     """Operating system, Python, processor and load."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: Finding = {
         "platform": platform.platform(),
         "python": platform.python_version(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
-        "usable_cores": usable,
+        "usable_cores": usable_cores(),
     }
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from mt.errors import ConfigError
+from mt.runtime.cores import usable_cores
 
 # Signals that end a training after its update; one to this process is passed on to the others.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
@@ -33,12 +34,12 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
             "processes already; leave it out"
         )
     environment = {
-        "OMP_NUM_THREADS": str(max(1, _cores() // count)),
+        "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
         **os.environ,
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
     }
     processes: list[subprocess.Popen[bytes]] = []
     with _passing_on(processes):
@@ -89,13 +90,8 @@ def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nothing listens on now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -6,7 +6,6 @@ import copy
 import io
 import math
 import os
-import socket
 from functools import partial
 from itertools import islice
 
@@ -24,6 +23,7 @@ from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights
 from mt.model.cpu_ops import attend
 from mt.runtime.devices import DTYPES, can_compile
+from mt.runtime.local_processes import free_port
 from mt.training.batch_size import fitting_batch
 from mt.training.compilation import n_compiled_graphs
 from mt.training.loss import smoothed_cross_entropy
@@ -175,10 +175,7 @@ def compiled(setting: Setting) -> str:
 def distributed(setting: Setting) -> str:
     """One rank over NCCL (gloo on a CPU): gradients as without, accumulated with no_sync."""
     backend = "nccl" if setting.is_cuda else "gloo"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     dist.init_process_group(backend, rank=0, world_size=1)
     try:
         alone = setting.updater(setting.config(512, compiled=False), "fp32")
