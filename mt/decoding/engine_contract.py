@@ -99,6 +99,15 @@ class Engine(Protocol):
         ...
 
 
+def search_in_worker(
+    engine: Engine, sources: Sequence[Ids], prefixes: Sequence[Ids]
+) -> tuple[list[list[Hypothesis]], int]:
+    """Return `engine.search(sources, prefixes)`, and how many batches it searched in halves."""
+    before = engine.n_halved
+    found = engine.search(sources, prefixes)
+    return found, engine.n_halved - before
+
+
 def output_limit(decode: DecodeConfig, source: Ids, prefix: Ids, max_target: int) -> int:
     """Return the maximum number of output tokens for a source, eos not counted."""
     extra = int(decode.max_len_factor * len(source) + decode.max_len_extra)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from mt.decoding.choose_engine import EngineRequest
-from mt.decoding.engine_contract import Hypothesis, Ids
+from mt.decoding.engine_contract import Hypothesis, Ids, search_in_worker
 from mt.errors import ConfigError
 
 
@@ -21,15 +21,14 @@ class SearchOnDevice:
     engine: Any = field(default=None, compare=False)
 
     def __call__(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
-    ) -> list[list[Hypothesis]]:
-        """Search a batch; see `Engine.search`."""
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids]
+    ) -> tuple[list[list[Hypothesis]], int]:
+        """Search a batch; see `search_in_worker`."""
         if self.engine is None:
             from mt.decoding.load_torch import load_torch
 
             self.engine = load_torch(self.request, lambda _: None).engine
-        found: list[list[Hypothesis]] = self.engine.search(sources, prefixes)
-        return found
+        return search_in_worker(self.engine, sources, prefixes)
 
 
 def searches_on_gpus(request: EngineRequest) -> tuple[SearchOnDevice, ...]:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from mt.data.tokenizer import Tokenizer
 from mt.decoding import mbr
 from mt.decoding.choose_engine import EngineRequest, load_engine
 from mt.decoding.converted import Convert
-from mt.decoding.engine_contract import LEAST_SIZE, Engine, Hypothesis
+from mt.decoding.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job, search_in_worker
 from mt.decoding.options import SearchOptions, encode_prefixes
 from mt.decoding.quality_flags import flags, is_blank
 from mt.decoding.segments import split_source
@@ -202,7 +203,6 @@ class Translator:
             self._align(self.forced_decoder, lines)
         translations = [line.translation or self._translation(line) for line in lines]
         self._count(lines, translations)
-        self.tally.halved = self.engine.n_halved
         self.tally.seconds += time.perf_counter() - start
         return translations
 
@@ -246,17 +246,12 @@ class Translator:
         batches = [
             rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
         ]
-        jobs = [
+        jobs: list[Job] = [
             ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
             for batch in batches
         ]
-        answers = (
-            self.engine.search_batches(jobs)
-            if self.pool is None
-            else self.pool.imap_unordered(jobs)
-        )
         done = 0
-        for number, answer in answers:
+        for number, answer in self._answers(jobs):
             # A whole batch: a call of the tokenizer costs more than decoding ten rows.
             rows = [list(hypothesis.tokens) for row in answer for hypothesis in row]
             texts = iter(self.tokenizer.decode_tgt(rows))
@@ -267,6 +262,17 @@ class Translator:
                 self.tally.tokens += len(hypotheses[0].tokens) + 1
                 done += len(segment.source)
             yield batches[number], done / int(lengths.sum())
+
+    def _answers(self, jobs: list[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield (index of the job, its hypotheses), and count the batches searched in halves."""
+        if self.pool is None:
+            before = self.engine.n_halved
+            yield from self.engine.search_batches(jobs)
+            self.tally.halved += self.engine.n_halved - before
+            return
+        for number, (answer, n_halved) in self.pool.imap_unordered(jobs):
+            self.tally.halved += n_halved
+            yield number, answer
 
     def _outputs(self, line: Line) -> list[Output]:
         """Join the n-th best hypotheses of the segments to the n-th best output of the line."""
@@ -377,7 +383,9 @@ def _pool(engine: Engine, workers: int, searches: Sequence[Callable[..., Any]]) 
     from mt.decoding.workers import Pool
 
     # A process that has used a GPU cannot be forked.
-    return Pool(searches, forks=False) if searches else Pool([engine.search] * workers)
+    if searches:
+        return Pool(searches, forks=False)
+    return Pool([partial(search_in_worker, engine)] * workers)
 
 
 def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
