@@ -5,6 +5,7 @@ The backend is `aot_eager`: it captures forward and backward as on a GPU, and ru
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -193,6 +194,66 @@ def test_a_failing_backward_decides_for_the_plain_model(
         if folder.name == "run" or run(quick_config(BLIND), folder)
     ]
     assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(("wanted", "in_backward"), [("auto", True), (True, False)])
+def test_a_compilation_that_fails_later_decides_for_the_plain_model(
+    trainer_of: Callable[..., Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | str,
+    in_backward: bool,
+) -> None:
+    """In the second batch of the second update: that update is computed again, uncompiled.
+
+    Its gradients are those of a run that was never compiled.
+    """
+    monkeypatch.setattr(update, "check_compile", lambda *_: None)
+    updater = trainer_of(BLIND, train={"compile": wanted}).updater
+    updater.forward = fails_after(3, updater.replica, in_backward)
+    said: list[str] = []
+    monkeypatch.setattr(updater, "say", said.append)
+    batches = [batch_of(3, 7, 6), batch_of(4, 5, 9)]
+    both = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+    updater.train_step(both, 0)
+    if wanted is True:
+        with pytest.raises(ConfigError, match=r"^train\.compile: true, but .* \(no kernel for th"):
+            updater.train_step(both, 1)
+        return
+    updater.train_step(both, 1)
+    assert said == ["the model cannot be compiled, so it runs slower (no kernel for this shape)"]
+    assert updater.forward is updater.replica
+    plain = trainer_of(BLIND).updater
+    for step in range(2):
+        plain.train_step(both, step)
+    for ours, theirs in zip(updater.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    # Other processes would wait in an all-reduce.
+    monkeypatch.setattr(updater, "world", World(size=2))
+    updater.forward = fails_after(0, updater.replica, in_backward)
+    with pytest.raises(ConfigError, match=r"later batch \(no kernel for this shape\); resume with"):
+        updater.train_step(both, 2)
+    # An error that the plain model has too has nothing to do with torch.compile.
+    plain.forward = plain.replica = fails_after(0, plain.replica, in_backward)  # type: ignore[assignment]
+    with pytest.raises(BrokenBackwardError):
+        plain.train_step(both, 2)
+
+
+def fails_after(
+    n_calls: int, model: Callable[..., torch.Tensor], in_backward: bool
+) -> Callable[..., torch.Tensor]:
+    """A model that stands for a compiled one, and fails from a later call on."""
+    calls = itertools.count(1)
+
+    def fail(*_: Any) -> None:
+        raise BrokenBackwardError("no kernel for this shape\nand a long trace")
+
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        out = model(*inputs)
+        if next(calls) > n_calls:
+            out.register_hook(fail) if in_backward else fail()
+        return out
+
+    return forward
 
 
 @pytest.mark.slow

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, MtError
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.runtime.devices import Device, can_compile, check_compile, seed_everything
 from mt.runtime.distributed import World
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 UPDATES_BETWEEN_RELEASES = 12
 # Bytes of an optimiser's moments, per weight: two of float32.
 BYTES_OF_MOMENTS = 8
+
+T = TypeVar("T")
 
 
 class Updater:
@@ -89,13 +91,41 @@ class Updater:
         if not reasons:
             self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
             return
+        self._stop_compiling(reasons[0])
+
+    def _stop_compiling(self, reason: str) -> None:
+        """Go on with the plain model. Raises ConfigError if `train.compile` is true."""
         self.forward = self.replica
         self.loss_gradient = logits_gradient
         torch._dynamo.reset()  # frees what has been compiled
-        if wanted is True:
-            message = f"train.compile: true, but the model cannot be compiled ({reasons[0]})"
+        if self.config.train.compile is True:
+            message = f"train.compile: true, but the model cannot be compiled ({reason})"
             raise ConfigError(f"{message}; auto trains it uncompiled then")
-        self.say(f"the model cannot be compiled, so it runs slower ({reasons[0]})")
+        self.say(f"the model cannot be compiled, so it runs slower ({reason})")
+
+    def _compiled_or_plain(self, compute: Callable[[], T]) -> T:
+        """Return `compute()`; if compiled code fails in it, once more with the plain model.
+
+        torch.compile may compile again for a batch that its graph does not cover, and that may
+        fail where the first batch did not. What has no other cause than compilation ends there.
+        """
+        try:
+            return compute()
+        except MtError:  # such as too little memory
+            raise
+        except Exception as error:
+            if self.forward is self.replica:
+                raise
+            reason = first_line(error)
+            if self.world.size > 1:  # the other processes are in the middle of an all-reduce
+                raise ConfigError(
+                    f"train.compile: the model cannot be compiled for a later batch ({reason}); "
+                    "resume with --set train.compile=false"
+                ) from error
+        # Outside of `except`: the error holds on to the tensors of the failed pass.
+        self.optimizer.zero_grad(set_to_none=True)
+        self._stop_compiling(reason)
+        return compute()
 
     def _compile_error(self, store: Store) -> str:
         """Why the compiled model fails on a batch, empty if it does not.
@@ -110,7 +140,7 @@ class Updater:
                 if self.forward is self.replica:
                     self.forward = compile_for_all_shapes(self.replica)
                     self.loss_gradient = compile_loss()
-                self.dry_run_step(batch)
+                self._dry_run(batch)
             except ConfigError:  # too little memory
                 self.optimizer.zero_grad(set_to_none=True)
                 if len(batch.src) <= 2:
@@ -118,7 +148,7 @@ class Updater:
                 tokens //= 2
             except Exception as error:
                 self.optimizer.zero_grad(set_to_none=True)
-                return str(error).strip().partition("\n")[0] or type(error).__name__
+                return first_line(error)
             else:
                 return ""
 
@@ -147,11 +177,10 @@ class Updater:
         gradient norm before clipping; all on the device, so that nothing waits for them.
         """
         config = self.config
-        seed_everything(config.run.seed, step, self.world.rank)
         rate = learning_rate(step + 1, config.optim, config.model.d_model, config.train.max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        smoothed, nll = self.accumulate_gradients(update)
+        smoothed, nll = self._compiled_or_plain(lambda: self._seeded_gradients(update, step))
         self.scaler.unscale_(self.optimizer)
         limit = config.optim.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
@@ -177,6 +206,11 @@ class Updater:
                 "that continues, train.compile: false may be faster"
             )
         self.n_graphs = n_graphs
+
+    def _seeded_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
+        """`accumulate_gradients` with the dropout of this step and rank."""
+        seed_everything(self.config.run.seed, step, self.world.rank)
+        return self.accumulate_gradients(update)
 
     def accumulate_gradients(self, update: Update) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
@@ -232,6 +266,9 @@ class Updater:
 
     def dry_run_step(self, batch: Batch) -> None:
         """Run forward and backward on a batch as an update does, without changing any weight."""
+        self._compiled_or_plain(lambda: self._dry_run(batch))
+
+    def _dry_run(self, batch: Batch) -> None:
         self.model.train()
         with self.world.no_sync(self.replica):
             self._backward(batch, 1.0 / max(1, batch.n_tgt))
@@ -267,3 +304,8 @@ class Updater:
         if state["scaler"]:  # empty if the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
         self.skipped.zero_()
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's text, or the name of its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
