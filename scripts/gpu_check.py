@@ -2,10 +2,10 @@
 
     PYTHONPATH=. python scripts/gpu_check.py --output gpu-check.jsonl
 
-It downloads nothing, reads no corpus, and needs torch, NumPy, PyYAML, pydantic, safetensors and
-this repository. Each section runs in a process of its own within its own time, and appends what it
-finds to the output at once, so that a crash or a time limit loses nothing else. The output is one
-JSON object a line: section, name, status, value, unit, note.
+It downloads nothing, reads no corpus, and needs torch, NumPy, PyYAML, pydantic and this repository.
+Each section runs in a process of its own within its own time, and appends what it finds to the
+output at once, so that a crash or a time limit loses nothing else. The output is one JSON object a
+line: section, name, status, value, unit, note.
 
 `--device cpu --tiny` runs the same code in a minute, to test it; those figures mean nothing.
 """
@@ -28,7 +28,6 @@ PACKAGES = {
     "numpy": "numpy",
     "yaml": "pyyaml",
     "pydantic": "pydantic",
-    "safetensors": "safetensors",
     "mt": "this repository: run with PYTHONPATH=.",
 }
 # The sections and their shares of the time.

@@ -312,10 +312,12 @@ def fail(_: Path) -> None:
 
 
 FAILURES = {
-    "save_file": half(SafetensorError("I/O error: No space left on device (os error 28)")),
-    "torch.save": half(full_disk()),
-    "sha256_of": fail,
-    "sync_files": fail,
+    "safetensors.torch.save_file": half(
+        SafetensorError("I/O error: No space left on device (os error 28)")
+    ),
+    "mt.model.checkpoint.torch.save": half(full_disk()),
+    "mt.model.checkpoint.sha256_of": fail,
+    "mt.model.checkpoint.sync_files": fail,
 }
 
 
@@ -327,7 +329,7 @@ def test_a_full_disk_leaves_everything_saved_before(
     """Even the folder that was to be replaced."""
     folder = save(1)
     before = content_of(folder)
-    monkeypatch.setattr(f"mt.model.checkpoint.{where}", FAILURES[where])
+    monkeypatch.setattr(where, FAILURES[where])
     seen: list[list[str]] = []  # what the folder holds when its free space is measured
     usage = shutil.disk_usage
 
@@ -357,7 +359,7 @@ def test_an_interrupted_save_leaves_nothing(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mt.model.checkpoint.save_file", interrupted)
+    monkeypatch.setattr("safetensors.torch.save_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
         save_model_folder(tmp_path / "a", weights_of(model), {})
     assert os.listdir(tmp_path) == []

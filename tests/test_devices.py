@@ -40,7 +40,12 @@ def restore_matmul_precision() -> Iterator[None]:
 def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.device]]:
     """Two pretended GPUs without bf16; yields the devices that `torch.cuda.set_device` gets."""
     selected: list[torch.device] = []
-    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+
+    def set_device(device: torch.device) -> None:
+        torch.cuda._utils._get_device_index(device)  # as torch does: refuses one without an index
+        selected.append(device)
+
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(
@@ -79,11 +84,12 @@ def test_without_a_gpu_auto_is_the_cpu() -> None:
 
 
 def test_with_gpus_it_is_the_first_or_the_one_named(gpus: list[torch.device]) -> None:
-    assert choose_device().device == torch.device("cuda")
     assert choose_device("cpu", "fp32").device == torch.device("cpu")
     assert gpus == []
-    assert choose_device("cuda:1", "fp32").device == torch.device("cuda", 1)
-    assert gpus == [torch.device("cuda", 1)]
+    first, second = torch.device("cuda", 0), torch.device("cuda", 1)
+    assert choose_device().device == choose_device("cuda").device == first
+    assert choose_device("cuda:1", "fp32").device == second
+    assert gpus == [first, first, second]
 
 
 def test_the_gpu_is_selected_before_its_precisions_are_probed(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import yaml
 from conftest import (
     config_of,
@@ -70,8 +71,10 @@ def place(where: str, act: Callable[[], None]) -> None:
         at_call(checkpoint, "sync_folder", int(number), act)
     elif name == "link":
         at_call(checkpoints_module, "set_link", int(number), act)
+    elif name == "save_file":
+        at_call(safetensors.torch, name, int(number), act, after=True)
     else:
-        at_call(checkpoint, name, int(number), act, after=name == "save_file")
+        at_call(checkpoint, name, int(number), act)
 
 
 def send(number: int) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import (
     BLIND,
@@ -111,7 +112,7 @@ def full_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
     """After so many calls, a function of the checkpoint or the log finds the disk full."""
 
     def set_up(attribute: str, calls: int) -> None:
-        owners = {"record": RunLog, "set_link": checkpoints_module, "save_file": checkpoint}
+        owners = {"record": RunLog, "set_link": checkpoints_module, "save_file": safetensors.torch}
         owner: Any = owners[attribute]
         real, left = getattr(owner, attribute), [calls]
 

@@ -18,8 +18,6 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mt.config.schema import Config
@@ -105,6 +103,10 @@ def save_model_folder(
     `texts`: further files by name.
     Raises CheckpointError if it cannot be written (disk full, folder read-only).
     """
+    # Here, because `scripts/gpu_check.py` trains without safetensors.
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     partial = beside(folder, "partial")
     before = beside(folder, "before")
     try:
@@ -181,6 +183,9 @@ def all_finite(weights: Iterable[Tensor]) -> bool:
 
 def load_weights(folder: Path) -> dict[str, Tensor]:
     """Read the weights of a model folder, on the CPU."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     path = folder / WEIGHTS
     try:
         return load_file(path)

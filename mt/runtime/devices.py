@@ -59,17 +59,17 @@ def choose_device(
 ) -> Device:
     """Choose the device `name` (auto, cpu, cuda, cuda:1) and prepare it to compute in `precision`.
 
-    With several processes on a machine, `cuda` is the GPU number `local_rank`. int8 becomes fp32,
-    reported through `say`, on a CPU that is no faster at int8. Raises ConfigError if the device
-    does not exist or does not support the precision.
+    `cuda` is GPU 0, or with several processes on a machine the GPU number `local_rank`; the device
+    of a GPU always has its index. int8 becomes fp32, reported through `say`, on a CPU that is no
+    faster at int8. Raises ConfigError if the device does not exist or does not support the
+    precision.
     """
     device = _find_device(name, local_rank)
     if device.type == "cpu":
         _prepare_cpu()
     else:
-        if device.index is not None:
-            # The bf16 probe, pinned memory and synchronisation address the current device.
-            torch.cuda.set_device(device)
+        # The bf16 probe, pinned memory and synchronisation address the current device.
+        torch.cuda.set_device(device)
         # cuDNN's attention plans again for each shape, about a second each, and batches have many.
         torch.backends.cuda.enable_cudnn_sdp(False)
     found = _find_precision(precision, device)
@@ -109,7 +109,8 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
             f"--device: {name} does not exist: torch {torch.__version__} sees {visible}; "
             f"{fewer}use cpu"
         )
-    return device
+    # `torch.cuda.set_device` refuses a device without an index.
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
 
 
 def gpu_uuid(device: Device) -> str | None:
