@@ -64,7 +64,8 @@ def test_a_trained_model_prefers_correct_sentences(
     n_items = len(texts[0])
     assert found["all"]["items"] == 3 * n_items
     assert found["all"]["accuracy"] == pytest.approx(sum(accuracy.values()) / 3)
-    assert f"mt: {3 * n_items} items: {6 * n_items} pairs in " in ended.err
+    assert f"mt: {3 * n_items} items: {6 * n_items} translations scored in " in ended.err
+    assert "perplexity" not in ended.err  # of correct and wrong translations together
 
 
 def test_text_files_line_by_line(

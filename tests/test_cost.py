@@ -192,3 +192,10 @@ def test_a_vocabulary_of_ones_own_has_its_own_size(mt: Mt, tiny_run: Path) -> No
 def test_an_unknown_precision_gets_one_message(mt: Mt) -> None:
     ended = mt("inspect", "model", "--config", "base.yaml", "--precision", "int8")
     assert refused(ended) == "--precision: must be one of fp32, bf16, fp16, found 'int8'"
+
+
+def test_a_sentence_longer_than_the_model_reads_gets_one_message(mt: Mt) -> None:
+    longest = ("inspect", "model", "--config", "base.yaml", "--json", "--length")
+    assert mt(*longest, 1024).code == 0
+    message = "--length: at most model.max_positions (1,024), found 1,025; the model reads no longer"
+    assert refused(mt(*longest, 1025)) == f"{message} sentence"

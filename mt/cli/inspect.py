@@ -128,6 +128,11 @@ def model(
         if values.tokenizer.model is not None:
             own = own_tokenizer(values.tokenizer)
             src_size, tgt_size = own.src_vocab_size, own.tgt_vocab_size
+    if length > values.model.max_positions:
+        raise ConfigError(
+            f"--length: at most model.max_positions ({values.model.max_positions:,}), found "
+            f"{length:,}; the model reads no longer sentence"
+        )
     summary = summarise(values.model, src_size, tgt_size, joint)
     of_config = values.batch.tokens_per_batch
     cost = cost_of(

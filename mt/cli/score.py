@@ -204,7 +204,9 @@ def _score_contrastive(
         if file is not None:
             write_lines(file, format_judged(judged, as_json))
     print_result((table_json if as_json else format_table)(phenomena, overall))
-    say(f"{len(items):,} items: {scorer.tally.summary()}")
+    # No perplexity: that of correct and wrong translations together says nothing.
+    tally = scorer.tally
+    say(f"{len(items):,} items: {tally.pairs:,} translations scored in {tally.seconds:.1f} s")
     for note in notes_on(judged):
         say(f"note: {note}")
 
