@@ -197,5 +197,5 @@ def test_an_unknown_precision_gets_one_message(mt: Mt) -> None:
 def test_a_sentence_longer_than_the_model_reads_gets_one_message(mt: Mt) -> None:
     longest = ("inspect", "model", "--config", "base.yaml", "--json", "--length")
     assert mt(*longest, 1024).code == 0
-    message = "--length: at most model.max_positions (1,024), found 1,025; the model reads no longer"
-    assert refused(mt(*longest, 1025)) == f"{message} sentence"
+    message = "--length: at most model.max_positions (1,024), found 1,025; the model reads no "
+    assert refused(mt(*longest, 1025)) == f"{message}longer sentence"
