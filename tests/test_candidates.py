@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 from scripted_stepper import A
+from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
+from mt.data.tokenizer import BOS, PAD, UNK
 from mt.decoding import candidates
+from mt.decoding import fused_candidates as fused_module
 from mt.decoding.candidates import BLOCK, best_candidates, draw_tokens, log_normaliser
+from mt.decoding.fused_candidates import compile_candidates, compile_for, fused_candidates
+from mt.decoding.search import BeamState, next_candidates, start_beams
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
+    """Compiles on the CPU, and counts the graphs."""
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(fused_module, "BACKEND", counter)
+    yield counter
+    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("vocab", [5, 63, 64, 65, 130, 256])
@@ -56,6 +75,72 @@ def test_the_normaliser_does_not_overflow(monkeypatch: pytest.MonkeyPatch) -> No
     torch.testing.assert_close(whole, logits.logsumexp(-1), rtol=1e-6, atol=1e-5)
     monkeypatch.setattr(candidates, "SLICE", 100)  # two rows of 40 at a time
     assert torch.equal(log_normaliser(logits), whole)
+
+
+# --- all in one pass, as on a GPU ---------------------------------------------------------------
+
+# Sentences, hypotheses, tokens of the vocabulary.
+SHAPES = [(2, 3, 130), (3, 3, 130), (17, 3, 130), (1, 3, 130), (64, 3, 130), (2, 3, 130)]
+
+
+def step_of(n_rows: int, n_hyps: int, vocab: int, dtype: torch.dtype) -> tuple[Tensor, BeamState]:
+    """Logits and a state as they may be after three tokens: every third sentence is full."""
+    generator = torch.Generator().manual_seed(n_rows + vocab)
+    logits = torch.randn(n_rows, n_hyps, vocab, generator=generator).mul(4)
+    # Special tokens would be the best, and a whole block has no probability.
+    logits[..., [PAD, UNK, BOS]] += 20
+    if vocab > BLOCK:
+        logits[..., BLOCK : 2 * BLOCK] = -torch.inf
+    state = start_beams(torch.arange(n_rows) % 3 + 3, n_hyps)
+    state.tokens = torch.full((n_rows, n_hyps, 4), A)
+    state.log_probs = -torch.rand(n_rows, n_hyps, generator=generator).sort(1).values * 9
+    state.log_probs[::5, -1] = -torch.inf  # an empty place
+    return logits.to(dtype), state
+
+
+def test_one_pass_finds_the_same_candidates(graphs: CompileCounterWithBackend) -> None:
+    """As the passes of a CPU; compiled, in one graph for any number of sentences."""
+    compiled = compile_candidates()
+    for number, shape in enumerate([*SHAPES, (4, 1, 40), (3, 4, 256)]):
+        logits, state = step_of(*shape, torch.bfloat16 if number % 2 else torch.float32)
+        count = 1 if shape[1] == 1 else 2 * shape[1]
+        forms = [fused_candidates, compiled] if shape in SHAPES else [fused_candidates]
+        expected = next_candidates(logits.clone(), state, True, (), count, None)
+        real = expected.log_probs > -torch.inf
+        for form in forms:
+            before = logits.clone()
+            with torch.inference_mode():
+                found = next_candidates(logits, state, True, (), count, form)
+            assert torch.equal(logits, before)
+            torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=1e-6, atol=1e-5)
+            assert torch.equal(found.tokens[real], expected.tokens[real])
+            assert torch.equal(found.parents[real], expected.parents[real])
+    assert graphs.frame_count == 2  # of fp32 and of bf16
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_one_pass_keeps_non_finite_logits_apart(bad: float) -> None:
+    """Their sentence gets no candidate, as `collect` expects; the others do not change."""
+    logits, state = step_of(3, 2, 130, torch.float32)
+    full = torch.zeros(3, dtype=torch.bool)
+    expected = fused_candidates(logits, state.log_probs, full, 4)
+    logits[1, :, 100] = bad
+    found = fused_candidates(logits, state.log_probs, full, 4)
+    assert not (found.log_probs[1] > -torch.inf).any()
+    assert torch.equal(found.log_probs[::2], expected.log_probs[::2])
+
+
+def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("no kernel\nand a long trace")
+
+    monkeypatch.setattr(fused_module, "BACKEND", broken)
+    said: list[str] = []
+    assert compile_for(torch.device("cpu"), torch.float32, 4, 100, said.append) is None
+    torch._dynamo.reset()
+    assert len(said) == 1
+    assert "cannot be compiled, so decoding is slower (" in said[0]
+    assert "long trace" not in said[0]
 
 
 # --- random draws ----------------------------------------------------------------------------

@@ -14,8 +14,9 @@ import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
 
-from mt.decoding import gpu_workers
+from mt.decoding import fused_candidates, gpu_workers, load_torch
 from mt.decoding.choose_engine import EngineRequest
+from mt.decoding.engine import TorchEngine
 from mt.decoding.gpu_workers import SearchOnDevice, searches_on_gpus
 from mt.decoding.options import Sampling, SearchOptions
 from mt.decoding.translate import Translator, batch_cuts, load_translator
@@ -226,15 +227,42 @@ def test_a_process_for_each_gpu(
             list(together.translate(lines))
 
 
+@pytest.mark.parametrize("beam_size", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_large_text_is_translated_by_compiled_code(
+    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch, beam_size: int
+) -> None:
+    """The same translations; not with constraints, and only where the device can compile."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
+    monkeypatch.setattr(fused_candidates, "BACKEND", "aot_eager")
+
+    def outputs(compiled: bool, **options: Any) -> list[tuple[str, ...]]:
+        given = {"beam_size": beam_size}
+        with load_translator(
+            [tiny_run], given, precision="fp32", device="cpu", large=True, workers=1, **options
+        ) as one:
+            assert isinstance(one.engine, TorchEngine)
+            assert (one.engine.fused is not None) == compiled
+            return [each.texts for each in one.translate(lines)]
+
+    expected = outputs(compiled=False)
+    monkeypatch.setattr(load_torch, "can_compile", lambda _: True)
+    torch._dynamo.reset()
+    assert outputs(compiled=True) == expected
+    torch._dynamo.reset()
+    outputs(compiled=False, options=SearchOptions(min_length=2))
+
+
 def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def count(**given: Any) -> int:
         return len(on_cpus([tiny_run], monkeypatch, 4, **given))
 
-    assert count() == 0  # no process of its own for one GPU
+    assert count() == 0  # one GPU, in the process that reads and writes
     assert count(large=True) == 4
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
-    assert count(device="cuda:2", large=True) == 0
+    (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
+    assert alone.request.device == "cuda:2"  # lest encoding and decoding text wait for each other
+    assert searches_on_gpus(alone.request) == ()  # it loads the model itself
     for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
         with pytest.raises(ConfigError) as error:
             count(workers=5, **given)

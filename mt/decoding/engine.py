@@ -29,6 +29,7 @@ from mt.decoding.engine_contract import (
     memory_error,
     output_limit,
 )
+from mt.decoding.fused_candidates import FusedCandidates
 from mt.decoding.options import Sampling
 from mt.decoding.search import Stepper, beam_search, greedy_search, sampling_search
 from mt.errors import ConfigError
@@ -76,8 +77,8 @@ class IncrementalModel(Protocol):
 class TorchEngine:
     """A model with everything else that the search of a batch depends on.
 
-    It can be pickled and sent to another process. Raises ConfigError for an n-best list longer than
-    the beam.
+    It can be pickled and sent to another process, unless `fused` is compiled. Raises ConfigError
+    for an n-best list longer than the beam.
     """
 
     model: IncrementalModel
@@ -86,6 +87,7 @@ class TorchEngine:
     sampling: Sampling | None = None
     constraints: Sequence[Constraint] = ()
     exact: bool = False  # see `beam_search`
+    fused: FusedCandidates | None = field(default=None, compare=False)  # see `next_candidates`
     # Numbers of sources of the batches that did not fit into the memory, searched in halves.
     halved: list[int] = field(default_factory=list, compare=False)
 
@@ -186,6 +188,7 @@ class TorchEngine:
                 limits,
                 length_penalty=self.decode.length_penalty,
                 constraints=constraints,
+                fused=self.fused,
             )
             return [[hypothesis] for hypothesis in found]
         return beam_search(
@@ -196,6 +199,7 @@ class TorchEngine:
             n_best=self.n_best,
             exact=self.exact,
             constraints=constraints,
+            fused=self.fused,
         )
 
     def _sample(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,11 +11,12 @@ import torch
 from mt.decoding.choose_engine import EngineRequest, LoadedEngine, decode_config
 from mt.decoding.engine import TorchEngine
 from mt.decoding.ensemble import Ensemble
+from mt.decoding.fused_candidates import compile_for
 from mt.decoding.gpu_workers import searches_on_gpus
 from mt.decoding.inference import Inference
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
-from mt.runtime.devices import Device, choose_device
+from mt.runtime.devices import Device, can_compile, choose_device
 from mt.runtime.memory import keep_freed_memory
 
 
@@ -34,10 +36,12 @@ def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngi
         request.options.constraints(first.tokenizer),
         request.options.exact,
     )
+    if request.large and not searches and can_compile(chosen):
+        engine = with_fused_candidates(engine, first.tokenizer.tgt_vocab_size, say)
     return LoadedEngine(
         engine,
         "torch",
-        f"{len(searches)} GPUs in {chosen.precision}" if searches else str(chosen),
+        f"{len(searches)} GPUs in {chosen.precision}" if len(searches) > 1 else str(chosen),
         first.tokenizer,
         first.config,
         max_source=min(each.config.data.max_tokens for each in loaded),
@@ -46,6 +50,18 @@ def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngi
         workers=1 if chosen.is_cuda else request.workers or torch.get_num_threads(),
         searches=searches,
     )
+
+
+def with_fused_candidates(
+    engine: TorchEngine, vocab_size: int, say: Callable[[str], None]
+) -> TorchEngine:
+    """Return an engine that chooses tokens by compiled code, if its search and the device can."""
+    if engine.sampling is not None or engine.constraints:
+        return engine
+    # An ensemble averages in fp32.
+    dtype = engine.model.model.dtype if isinstance(engine.model, Inference) else torch.float32
+    fused = compile_for(engine.device, dtype, engine.decode.beam_size, vocab_size, say)
+    return replace(engine, fused=fused)
 
 
 def _load_models(paths: Sequence[Path]) -> list[LoadedModel]:

@@ -26,6 +26,7 @@ from mt.decoding.candidates import (
 )
 from mt.decoding.constraints import Constraint, Past, apply
 from mt.decoding.engine_contract import Hypothesis
+from mt.decoding.fused_candidates import FusedCandidates
 from mt.errors import ConfigError, NonFiniteError
 
 # Finished sentences leave the batch once the share of unfinished ones is below this. Leaving copies
@@ -94,18 +95,19 @@ def greedy_search(
     *,
     length_penalty: float = 0.0,
     constraints: Sequence[Constraint] = (),
+    fused: FusedCandidates | None = None,
 ) -> list[Hypothesis]:
     """Take the most probable token at every step; one hypothesis for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: the maximum number of tokens, eos not
-    counted. The length penalty only affects the score. Raises NonFiniteError if the logits of a
-    sentence are non-finite.
+    counted. The length penalty only affects the score. `fused`: see `next_candidates`. Raises
+    NonFiniteError if the logits of a sentence are non-finite.
     """
 
-    def most_probable(logits: Tensor, offsets: Tensor, _: GreedyState) -> Candidates:
-        return best_candidates(logits, offsets, 1)
+    def most_probable(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
+        return next_candidates(logits, state, at_limit, constraints, 1, fused)
 
-    return _one_path(stepper, limits, most_probable, length_penalty, constraints)
+    return _one_path(stepper, limits, most_probable, length_penalty)
 
 
 def sampling_search(
@@ -131,25 +133,29 @@ def sampling_search(
     draws = [torch.rand(longest, generator=each, dtype=torch.float64) for each in generators]
     uniform = torch.stack(draws).to(limits.device) if draws else torch.empty(0, 0)  # (B, longest)
 
-    def drawn(logits: Tensor, offsets: Tensor, state: GreedyState) -> Candidates:
+    def drawn(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
+        logits, offsets = mask_logits(logits, state, at_limit, constraints)
         step = state.tokens.shape[2] - 1
         numbers = uniform[state.rows, step]
         tokens = draw_tokens(logits.squeeze(1), numbers, temperature, top_k, top_p).unsqueeze(1)
         log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets
         return Candidates(log_probs, torch.zeros_like(tokens), tokens)
 
-    return _one_path(stepper, limits, drawn, length_penalty, constraints)
+    return _one_path(stepper, limits, drawn, length_penalty)
 
 
 @torch.inference_mode()
 def _one_path(
     stepper: Stepper,
     limits: Tensor,
-    choose: Callable[[Tensor, Tensor, GreedyState], Candidates],
+    choose: Callable[[Tensor, GreedyState, bool], Candidates],
     length_penalty: float,
-    constraints: Sequence[Constraint],
 ) -> list[Hypothesis]:
-    """Follow one hypothesis for each sentence; `choose` takes its next token."""
+    """Follow one hypothesis for each sentence.
+
+    `choose` takes its next token, given logits (B, 1, V), the state, and whether a sentence has
+    reached its limit.
+    """
     check_request(limits, beam_size=1, n_best=1)
     found: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
@@ -161,9 +167,8 @@ def _one_path(
     for step in range(last_step + 1):
         # 1. logits of what may follow
         logits = stepper.step(state.tokens[..., -1], first[: len(state.rows)])  # (B, 1, V)
-        logits, offsets = mask_logits(logits, state, step >= first_limit, constraints)
         # 2. choose one token; a finished sentence does not change
-        best = choose(logits, offsets, state)
+        best = choose(logits, state, step >= first_limit)
         chosen = best.tokens.masked_fill(state.done.unsqueeze(1), EOS)
         state.log_probs = torch.where(state.done.unsqueeze(1), state.log_probs, best.log_probs)
         state.tokens = torch.cat([state.tokens, chosen.unsqueeze(2)], dim=2)
@@ -191,6 +196,7 @@ def beam_search(
     n_best: int = 1,
     exact: bool = False,
     constraints: Sequence[Constraint] = (),
+    fused: FusedCandidates | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` finished hypotheses of highest score for each sentence, best first.
 
@@ -200,6 +206,7 @@ def beam_search(
     first rule may miss a hypothesis that would have finished later with a higher score; the second
     never does, and with `exact` it is the only one. Ties: first finished first, then by rank of the
     parent, then by token id. Fewer than `n_best` come back if vocabulary and limit allow no more.
+    `fused`: see `next_candidates`.
 
     Raises ConfigError if n_best > beam_size, NonFiniteError if the logits of a sentence are
     non-finite.
@@ -214,9 +221,9 @@ def beam_search(
     for step in range(last_step + 1):
         # 1. logits of what may follow each live hypothesis
         logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
-        logits, offsets = mask_logits(logits, state, step >= first_limit, constraints)
         # 2. the best 2N continuations hold N that do not end: each hypothesis has one with eos
-        best = best_candidates(logits, offsets, 2 * beam_size)
+        at_limit = step >= first_limit
+        best = next_candidates(logits, state, at_limit, constraints, 2 * beam_size, fused)
         # 3. those that end are finished, the others stay live
         extend(state, best, step, length_penalty)
         if not exact:
@@ -282,6 +289,26 @@ def start_beams(limits: Tensor, beam_size: int) -> BeamState:
 def select(state: State, rows: Tensor) -> State:
     """Return the state of these sentences only."""
     return type(state)(**{field.name: getattr(state, field.name)[rows] for field in fields(state)})
+
+
+def next_candidates(
+    logits: Tensor,
+    state: GreedyState | BeamState,
+    at_limit: bool,
+    constraints: Sequence[Constraint],
+    count: int,
+    fused: FusedCandidates | None,
+) -> Candidates:
+    """Return the `count` best continuations of each sentence that may follow: logits (B, N, V).
+
+    `at_limit`: see `mask_logits`. `fused` does all of it at once, wherever there are no constraints
+    and eos may follow.
+    """
+    step = state.tokens.shape[2] - 1
+    if fused is not None and step > 0 and not constraints:
+        return fused(logits, state.log_probs, state.limits <= step, count)
+    logits, offsets = mask_logits(logits, state, at_limit, constraints)
+    return best_candidates(logits, offsets, count)
 
 
 def mask_logits(

@@ -18,7 +18,9 @@ from mt.decoding.candidates import best_candidates, log_normaliser
 from mt.decoding.engine import TorchEngine
 from mt.decoding.engine_contract import LEAST_SIZE
 from mt.decoding.inference import Inference
+from mt.decoding.load_torch import with_fused_candidates
 from mt.decoding.search import Stepper
+from mt.runtime.devices import can_compile
 
 SENTENCES = 20_000
 
@@ -72,6 +74,14 @@ def decode(
     given = {"beam_size": beam_size, "max_len_factor": 1.0, "max_len_extra": 1}
     config = setting.config(1024, compiled=False, decode=given).decode
     engine = TorchEngine(inference, config, n_best=1)
+    if can_compile(setting.choose()):  # as `mt translate` does with a large text
+        start = time.perf_counter()
+        said: list[str] = []
+        engine = with_fused_candidates(engine, setting.vocab_size, said.append)
+        status = "failed" if said else "ok"
+        seconds = time.perf_counter() - start
+        compiled = f"{name}: compiling the choice of tokens"
+        report.add(compiled, status, seconds, "s", "".join(said))
     budget = engine.batch_tokens // engine.hypotheses_per_source
     sizes = np.array([max(len(source) + 1, LEAST_SIZE) for source in sources])
     cuts = [0, *batch_ends(sizes, budget)]
@@ -114,13 +124,14 @@ def parts(
     steps = int(times["steps"])
     normaliser = steps * setting.seconds(lambda: log_normaliser(logits))
     candidates = steps * setting.seconds(lambda: best_candidates(logits, offsets, count))
-    rest = whole - times["model"] - normaliser - candidates
-    shares = {
-        "model": times["model"],
-        "normaliser, at most": normaliser,
-        "candidates, at most": candidates,
-        "bookkeeping and host, at least": max(0.0, rest),
-    }
+    choice = {"normaliser, at most": normaliser, "candidates, at most": candidates}
+    if (fused := engine.fused) is not None:
+        full = torch.zeros(shape[0], dtype=torch.bool, device=setting.device)
+        seconds = setting.seconds(lambda: fused(logits, offsets, full, count))
+        choice = {"normaliser and candidates, at most": steps * seconds}
+        report.add(f"{name}: the same uncompiled", value=normaliser + candidates, unit="s")
+    rest = whole - times["model"] - sum(choice.values())
+    shares = {"model": times["model"], **choice, "bookkeeping and host, at least": max(0.0, rest)}
     for part, seconds in shares.items():
         note = f"{seconds / whole:.0%} of {steps} steps with {shape[0]} sentences"
         report.add(f"{name}: {part}", value=seconds, unit="s", note=note)
