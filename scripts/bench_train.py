@@ -34,6 +34,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
@@ -66,14 +67,9 @@ VOCAB_SIZE = 8000
 VOCAB_SIZE_ON_GPU = 32_000
 LABEL_SMOOTHING = 0.1
 
-# The made-up corpus. Line lengths are lognormal, and so is the length of a target line relative to
-# its source line: a standard deviation of about 22 %, as in WMT. Less of it would mean less padding
-# than real text has.
+# The made-up corpus.
 N_SYNTHETIC = 200_000
 MEAN_LOG_WORDS = 3.1
-STD_LOG_WORDS = 0.55
-STD_LOG_RATIO = 0.22
-MAX_WORDS = 120
 
 
 class Model(Protocol):
@@ -219,18 +215,6 @@ class Marian:
         self.optimizer.zero_grad(set_to_none=True)
 
 
-def synthetic_lengths(
-    random: np.random.Generator, n_pairs: int
-) -> tuple[np.ndarray[Any, np.dtype[np.int64]], np.ndarray[Any, np.dtype[np.int64]]]:
-    """Words of each source line and of each target line."""
-    src = random.lognormal(MEAN_LOG_WORDS, STD_LOG_WORDS, n_pairs)
-    tgt = src * random.lognormal(0.0, STD_LOG_RATIO, n_pairs)
-    src_words, tgt_words = (
-        np.clip(side.round(), 1, MAX_WORDS).astype(np.int64) for side in (src, tgt)
-    )
-    return src_words, tgt_words
-
-
 def write_synthetic(folder: Path, src_lang: str, tgt_lang: str) -> None:
     """Write pairs of lines of made-up words, whose frequencies follow Zipf's law."""
     random = np.random.default_rng(1)
@@ -239,7 +223,7 @@ def write_synthetic(folder: Path, src_lang: str, tgt_lang: str) -> None:
     words = np.array(["".join(random.choice(syllables, 2 + i % 3)) for i in range(32_000)])
     frequency = 1 / np.arange(1, len(words) + 1)
     frequency /= frequency.sum()
-    lengths = synthetic_lengths(random, N_SYNTHETIC)
+    lengths = synthetic_lengths(random, N_SYNTHETIC, MEAN_LOG_WORDS)
     for language, sizes in zip((src_lang, tgt_lang), lengths, strict=True):
         drawn = random.choice(words, sizes.sum(), p=frequency)
         ends = sizes.cumsum()

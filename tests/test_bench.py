@@ -16,12 +16,14 @@ from mt.config.load import config_from_mapping
 
 sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
 bench_train: Any = importlib.import_module("bench_train")
+synthetic_lengths: Any = importlib.import_module("synthetic_lengths")
 
 
 def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:
-    src, tgt = bench_train.synthetic_lengths(np.random.default_rng(1), 50_000)
+    random = np.random.default_rng(1)
+    src, tgt = synthetic_lengths.synthetic_lengths(random, 50_000, bench_train.MEAN_LOG_WORDS)
     assert min(src.min(), tgt.min()) >= 1
-    assert max(src.max(), tgt.max()) == bench_train.MAX_WORDS
+    assert max(src.max(), tgt.max()) == synthetic_lengths.LONGEST
     # Short and cut lines are left out: whole numbers of words, and the limit, distort their ratio.
     usual = (src >= 15) & (src <= 60)
     ratio = tgt[usual] / src[usual]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,34 @@ from conftest import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from gpu_check import SECTIONS, closing_table, device_refusal
+from gpu_sections import correctness, training
 from gpu_sections.report import Item, Report, read_items
 from gpu_sections.setting import Setting
 
 from mt.data.batches import Plan
+from mt.training import compilation, update
+
+# Packages of mt that a machine with torch, NumPy, PyYAML and pydantic does not have.
+ABSENT = (
+    "ctranslate2", "datasets", "jinja2", "matplotlib", "sacrebleu", "safetensors", "sentencepiece",
+    "tqdm", "transformers", "typer",
+)  # fmt: skip
 
 
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment where none of these packages can be imported."""
+    folder = tmp_path / "absent"
+    folder.mkdir()
+    for name in ABSENT:
+        (folder / f"{name}.py").write_text(f'raise ImportError("{name} is absent")\n')
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT)))}
+
+
+def run(bare: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, ROOT / "scripts" / "gpu_check.py", *arguments],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=bare,
         capture_output=True,
         text=True,
         check=False,
@@ -88,20 +107,102 @@ def test_a_device_that_cannot_be_measured_is_refused(device: str, said: str) -> 
 def test_updates_are_of_one_batch() -> None:
     """The sizes that the sections name are those of batches, loaded as training loads them."""
     setting = Setting("cpu", tiny=True)
-    plan = Plan(setting.store(), [1.0], setting.config(512, compiled=False).batch, 1)
+    plan = Plan(setting.store, [1.0], setting.config(512, compiled=False).batch, 1)
     assert {len(update) for update in plan.updates(0)} == {1}
     assert setting.feed(plan).device == setting.torch_device
 
 
+def test_made_up_pairs_are_made_once() -> None:
+    setting = Setting("cpu", tiny=True)
+    assert setting.store is setting.store
+
+
+def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that loads batches selects the device, and torch refuses one without an index."""
+    selected: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda _: None)
+    for name, index in (("cuda", 0), ("cuda:1", 1)):
+        device = Setting(name, tiny=True).torch_device
+        assert device == torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    assert selected == [0, 0, 1, 1]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that compiles as far as it can without generating code."""
+    torch._dynamo.reset()
+    for module in (correctness, training, update):
+        monkeypatch.setattr(module, "can_compile", lambda _: True)
+    monkeypatch.setattr(update, "check_compile", lambda *_: None)
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling")
+def test_compiled_training_is_checked_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "WARM_UP", 1)
+    monkeypatch.setattr(training, "BETWEEN_WAITS", 1)
+    setting = Setting("cpu", tiny=True)
+    assert correctness.compiled(setting).startswith("relative error ")
+    report = Report(tmp_path / "items", "training", 1000)
+    training.train(report, setting, "compiled", compiled=True)
+    items = {item.name: item for item in read_items(tmp_path / "items")}
+    assert {item.status for item in items.values()} == {"ok", "skipped"}
+    assert items["compiled: recompilations"].value == 0
+    assert items["compiled, 1,024 tokens: training"].value > 0
+
+
+@pytest.mark.usefixtures("compiling")
+def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training would go on uncompiled."""
+
+    def no_kernel(*_: object) -> None:
+        raise ValueError("no kernel")
+
+    monkeypatch.setattr(compilation, "BACKEND", no_kernel)
+    report = Report(tmp_path / "items", "training", 1000)
+    report.attempt(
+        "compiled",
+        lambda: training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True),
+    )
+    (item,) = read_items(tmp_path / "items")
+    assert (item.name, item.status) == ("compiled", "failed")
+    assert "the model cannot be compiled" in item.note
+
+
+def test_nothing_is_imported_beyond_what_is_asked_for(bare: dict[str, str]) -> None:
+    """The slow test runs what is imported here; it takes a minute."""
+    names = ", ".join(f"gpu_sections.{name}" for name in SECTIONS)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import gpu_check, {names}"],
+        cwd=ROOT / "scripts",
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_tiny_run_on_a_cpu(tmp_path: Path) -> None:
+def test_a_tiny_run_on_a_cpu(tmp_path: Path, bare: dict[str, str]) -> None:
     """Every section runs to its end, and nothing in it fails."""
-    refused = run("--output", tmp_path / "gpu.jsonl")
+    refused = run(bare, "--output", tmp_path / "gpu.jsonl")
     assert refused.returncode == 2
     assert "sees no GPU; --device cpu --tiny" in refused.stderr
     output = tmp_path / "items.jsonl"
-    ended = run("--device", "cpu", "--tiny", "--output", output)
+    ended = run(bare, "--device", "cpu", "--tiny", "--output", output)
     assert ended.returncode == 0, ended.stdout
     items = [json.loads(line) for line in output.read_text().splitlines()]
     assert {item["section"] for item in items} == set(SECTIONS)
@@ -111,6 +212,6 @@ def test_a_tiny_run_on_a_cpu(tmp_path: Path) -> None:
         assert found[name] > 0
     assert found["eager: recompilations"] == 0
     assert "nothing failed" in ended.stdout
-    again = run("--device", "cpu", "--output", output)
+    again = run(bare, "--device", "cpu", "--output", output)
     assert again.returncode == 2
     assert "exists; name another file" in again.stderr

@@ -53,7 +53,7 @@ def run(report: Report, setting: Setting) -> None:
     """Decode greedily and with a beam of 4."""
     updater = setting.updater(setting.config(1024, compiled=False))
     inference = Inference(updater.model, setting.choose())
-    store = setting.store()
+    store = setting.store
     count = 20 if setting.tiny else SENTENCES
     sources = [store.pair(number)[0].tolist() for number in range(count)]
     sources.sort(key=len, reverse=True)

@@ -13,6 +13,7 @@ import torch
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
+from mt.runtime.devices import can_compile
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -36,7 +37,7 @@ def run(report: Report, setting: Setting) -> None:
     triton = importlib.util.find_spec("triton") is not None
     report.add(
         "torch.compile",
-        "ok" if triton and compiler else "failed" if setting.is_cuda else "skipped",
+        "ok" if can_compile(setting.choose()) else "failed" if setting.is_cuda else "skipped",
         note=f"Triton {'found' if triton else 'missing'}, C compiler {compiler or 'missing'}",
     )
     report.add("executable", value=os.path.basename(sys.executable))

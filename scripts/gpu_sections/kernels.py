@@ -14,7 +14,9 @@ from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.batches import Batch, Plan
 from mt.model.attention import attention_bias
-from mt.training.loss import smoothed_cross_entropy
+from mt.runtime.devices import can_compile
+from mt.training.compilation import compile_loss
+from mt.training.loss import LogitsGradient, logits_gradient, smoothed_cross_entropy
 from mt.training.optim import build_optimizer
 
 
@@ -22,7 +24,7 @@ def run(report: Report, setting: Setting) -> None:
     """Measure each part on a batch of real lengths."""
     tokens = setting.batch_tokens[-2]
     config = setting.config(tokens, compiled=False)
-    plan = Plan(setting.store(), [1.0], config.batch, 1)
+    plan = Plan(setting.store, [1.0], config.batch, 1)
     with setting.feed(plan) as feed:
         batch = next(iter(feed)).batches[0].to(setting.torch_device)
     report.attempt("attention", lambda: attention(report, setting, batch))
@@ -75,19 +77,25 @@ def attention(report: Report, setting: Setting, batch: Batch) -> None:
 
 
 def loss(report: Report, setting: Setting, batch: Batch) -> None:
-    """Forward and backward of the loss, output matrix included."""
+    """Forward and backward of the loss, output matrix included, plain and compiled."""
     width = setting.config(1024, compiled=False).model.d_model
-    dtype = setting.choose().dtype
-    hidden = torch.randn(batch.n_tgt, width, device=setting.device).to(dtype).requires_grad_()
-    weight = torch.randn(setting.vocab_size, width, device=setting.device).requires_grad_()
-
-    def forward_backward() -> None:
-        smoothed_cross_entropy(hidden, weight, None, batch.tgt_out, 0.1).smoothed.backward()
-
-    seconds = setting.seconds(forward_backward)
+    device = setting.choose()
+    hidden = torch.randn(batch.n_tgt, width, device=setting.device).to(device.dtype)
+    weight = torch.randn(setting.vocab_size, width, device=setting.device)
+    inputs = hidden.requires_grad_(), weight.requires_grad_()
     flops = 6 * batch.n_tgt * width * setting.vocab_size
-    note = f"{batch.n_tgt:,} tokens, {flops / seconds / 1e12:.1f} TFLOP/s"
-    report.add("loss", value=seconds * 1e3, unit="ms", note=note)
+
+    def forward_backward(gradient: LogitsGradient) -> None:
+        found = smoothed_cross_entropy(*inputs, None, batch.tgt_out, 0.1, gradient=gradient)
+        found.smoothed.backward()
+
+    ways: dict[str, LogitsGradient] = {"loss": logits_gradient}
+    if can_compile(device):
+        ways["loss, compiled"] = compile_loss()
+    for name, gradient in ways.items():
+        seconds = setting.seconds(partial(forward_backward, gradient))
+        note = f"{batch.n_tgt:,} tokens, {flops / seconds / 1e12:.1f} TFLOP/s"
+        report.add(name, value=seconds * 1e3, unit="ms", note=note)
 
 
 def optimizer(report: Report, setting: Setting, name: str) -> None:

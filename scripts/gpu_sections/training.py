@@ -42,22 +42,32 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
     start = time.perf_counter()
     config = setting.config(max(setting.batch_tokens), compiled)
     updater = setting.updater(config)
-    store = setting.store()
+    store = setting.store
     compiling = time.perf_counter()
     updater.choose_forward(store)
     if compiled:
         report.add(f"{name}: compiling", value=time.perf_counter() - compiling, unit="s")
     with setting.feed(Plan(store, [1.0], config.batch, 1)) as feed:
-        updater.train_step(next(iter(feed)), 0)
-    setting.synchronize()
-    report.add(f"{name}: first update after", value=time.perf_counter() - start, unit="s")
-    n_graphs = n_compiled_graphs()
+        updates = iter(feed)
+        updater.train_step(next(updates), 0)
+        setting.synchronize()
+        report.add(f"{name}: first update after", value=time.perf_counter() - start, unit="s")
+        n_graphs = n_compiled_graphs()
+        waits = partial(no_waiting, setting, updater, next(updates))
+        report.check(f"{name}: an update waits for nothing", waits)
     for tokens in setting.batch_tokens:
         batch = setting.config(tokens, compiled).batch
         plan = Plan(store, [1.0], batch, 1)
         size = f"{name}, {tokens:,} tokens"
         report.attempt(size, partial(measure, report, setting, size, updater, plan))
     report.add(f"{name}: recompilations", value=n_compiled_graphs() - n_graphs)
+
+
+def no_waiting(setting: Setting, updater: Updater, update: Update) -> str:
+    """An update queues its work on the GPU without waiting for any of it."""
+    with setting.without_waiting():
+        updater.train_step(update, 1)
+    return "" if setting.is_cuda else "a CPU never queues"
 
 
 def measure(report: Report, setting: Setting, name: str, updater: Updater, plan: Plan) -> None:
@@ -68,7 +78,7 @@ def measure(report: Report, setting: Setting, name: str, updater: Updater, plan:
         step = repeat(setting, updater, updates, 1, WARM_UP)
         feed.waited = 0.0
         n_tgt = 0
-        limit = 0.2 if setting.tiny else SECONDS
+        limit = 0.2 if setting.tiny else min(SECONDS, report.left())
         start = time.perf_counter()
         while time.perf_counter() - start < limit:
             for _ in range(BETWEEN_WAITS):
