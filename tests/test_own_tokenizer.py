@@ -109,13 +109,14 @@ def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:
 @pytest.mark.parametrize(
     ("settings", "facts"),
     [
-        ({}, ModelFacts("bpe", (), False)),
+        ({}, ModelFacts("bpe", (), False, True)),  # nmt_nfkc
         (
             {"model_type": "unigram", "user_defined_symbols": ["<a>", "<b>"]},
-            ModelFacts("unigram", (4, 5), False),
+            ModelFacts("unigram", (4, 5), False, True),
         ),
-        ({"model_type": "char", "vocab_size": 30}, ModelFacts("char", (), False)),
-        ({"treat_whitespace_as_suffix": True}, ModelFacts("bpe", (), True)),
+        ({"model_type": "char", "vocab_size": 30}, ModelFacts("char", (), False, True)),
+        ({"treat_whitespace_as_suffix": True}, ModelFacts("bpe", (), True, True)),
+        ({"normalization_rule_name": "identity"}, ModelFacts("bpe", (), False, False)),
     ],
 )
 def test_facts_of_a_model(settings: dict[str, Any], facts: ModelFacts) -> None:

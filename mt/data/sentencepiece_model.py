@@ -1,7 +1,8 @@
 """What a SentencePiece model file says of itself: its algorithm, symbols and handling of spaces.
 
 The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
-fields that its Python package gives no access to are read here, so that no protobuf is needed.
+fields that its Python package gives no access to are read and written here, so that no protobuf is
+needed.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
-# Numbers of fields in the messages ModelProto, SentencePiece and TrainerSpec.
+# Numbers of fields in the messages ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
 PIECES = 1
 TRAINER_SPEC = 2
+NORMALIZER_SPEC = 3
 TYPE_OF_PIECE = 3
 MODEL_TYPE = 3
 TREAT_WHITESPACE_AS_SUFFIX = 24
+PRECOMPILED_CHARSMAP = 2
+REMOVE_EXTRA_WHITESPACES = 4
 USER_DEFINED = 4  # a value of SentencePiece.type
 
 
@@ -27,6 +31,7 @@ class ModelFacts:
     algorithm: str  # unigram, bpe, word or char
     user_defined_symbols: tuple[int, ...]  # their ids
     space_at_word_end: bool  # pieces are "word▁" and not "▁word"
+    has_normalization: bool  # replaces text by a map
 
 
 def model_facts(model: bytes) -> ModelFacts:
@@ -34,21 +39,39 @@ def model_facts(model: bytes) -> ModelFacts:
     algorithm = 1  # the value of a field that is not written
     symbols = []
     space_at_word_end = False
+    has_normalization = False
     n_pieces = 0
-    for field, value in _fields(model):
+    for field, value in fields(model):
         if field == PIECES and isinstance(value, bytes):
-            if dict(_fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
+            if dict(fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
                 symbols.append(n_pieces)
             n_pieces += 1
         elif field == TRAINER_SPEC and isinstance(value, bytes):
-            spec = dict(_fields(value))
+            spec = dict(fields(value))
             found = spec.get(MODEL_TYPE, algorithm)
             algorithm = found if isinstance(found, int) else algorithm
             space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
-    return ModelFacts(ALGORITHMS.get(algorithm, "unknown"), tuple(symbols), space_at_word_end)
+        elif field == NORMALIZER_SPEC and isinstance(value, bytes):
+            has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
+    name = ALGORITHMS.get(algorithm, "unknown")
+    return ModelFacts(name, tuple(symbols), space_at_word_end, has_normalization)
 
 
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def encode_field(number: int, value: int | bytes) -> bytes:
+    """The bytes of a field, as `fields` reads it: an int, or a text or message."""
+    if isinstance(value, bytes):
+        return _to_varint(number << 3 | 2) + _to_varint(len(value)) + value
+    return _to_varint(number << 3) + _to_varint(value)
+
+
+def _to_varint(value: int) -> bytes:
+    groups = [value & 0x7F]
+    while value := value >> 7:
+        groups.append(value & 0x7F)
+    return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field: an int, or bytes of a text, message or fixed-width number.
 
     The encoding is described at https://protobuf.dev/programming-guides/encoding/.

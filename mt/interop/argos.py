@@ -21,6 +21,7 @@ from mt.files import whole_file
 from mt.interop.agreement import Translate, agreement
 from mt.interop.ctranslate2 import check_quantization, export, import_library
 from mt.interop.model_card import UNKNOWN, model_card
+from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
 
 SUFFIX = ".argosmodel"
@@ -92,7 +93,7 @@ def export_package(
             package.mkdir()
             parity = export(loaded, package / "model", quantization)
             (sentencepiece,) = loaded.tokenizer.models
-            (package / SENTENCEPIECE).write_bytes(sentencepiece)
+            (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)
             (package / "metadata.json").write_text(text, encoding="utf-8")
             card = model_card(loaded, _usage(metadata, output.name))

@@ -31,6 +31,7 @@ from mt.interop.huggingface_tokenizer import (
 from mt.interop.huggingface_weights import correspondences, to_halves
 from mt.interop.model_card import model_card
 from mt.interop.new_folder import new_folder
+from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 
@@ -47,7 +48,8 @@ inputs = tokenizer(["..."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```
 
-Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
+The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only three or more
+combining marks on a letter, in an unusual order, may be split in another way."""
 
 
 def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:
@@ -228,8 +230,8 @@ def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
 def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     """Write the tokenizer as `MarianTokenizer` reads it, with our ids."""
     tokenizer, config = loaded.tokenizer, loaded.config
-    (folder / SOURCE_MODEL).write_bytes(tokenizer.models[0])
-    (folder / TARGET_MODEL).write_bytes(tokenizer.models[-1])
+    (folder / SOURCE_MODEL).write_bytes(with_normalization(tokenizer.models[0]))
+    (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
     write_json(folder / VOCABULARY, _ids(tokenizer.src_pieces_of, tokenizer.src_vocab_size))
     if not tokenizer.joint:
         pieces = _ids(tokenizer.tgt_pieces_of, tokenizer.tgt_vocab_size)

@@ -36,7 +36,7 @@ class Parity:
 def compare(library: Any, loaded: LoadedModel, folder: Path) -> Parity:
     """Open the folder as its users do, and score the same random pairs with both models.
 
-    Raises CheckpointError if a log-probability differs by more than `TOLERANCE`.
+    Raises CheckpointError if a log-probability differs by more than `agreement.TOLERANCE`.
     """
     theirs = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     library.AutoTokenizer.from_pretrained(folder)

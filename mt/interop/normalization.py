@@ -1,0 +1,94 @@
+"""The normalisation of `mt` inside a SentencePiece model, for programs that do not normalise text.
+
+SentencePiece replaces text by a map of strings in the model file (`precompiled_charsmap`), longest
+match first. NFC is not a finite map, as any number of combining marks may follow a letter, but all
+spellings of all characters are, and so are two marks of one script in the wrong order.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+import tempfile
+import unicodedata
+from pathlib import Path
+
+from mt.data.sentencepiece_model import (
+    NORMALIZER_SPEC,
+    PRECOMPILED_CHARSMAP,
+    REMOVE_EXTRA_WHITESPACES,
+    encode_field,
+    fields,
+    model_facts,
+)
+
+HANGUL = ("\uac00", "\ud7a3")  # the first and the last syllable; their decomposition is computed
+
+
+def with_normalization(model: bytes) -> bytes:
+    """Return a SentencePiece model that normalises as `data.tokenizer.normalize_line` does.
+
+    A model with a map of its own is returned as it is.
+    """
+    if model_facts(model).has_normalization:
+        return model
+    spec = encode_field(PRECOMPILED_CHARSMAP, _compiled(normalization_rules()))
+    spec += encode_field(REMOVE_EXTRA_WHITESPACES, True)
+    # A message that comes twice is merged field by field (protobuf), so the rest of it stays.
+    return model + encode_field(NORMALIZER_SPEC, spec)
+
+
+def normalization_rules() -> dict[str, str]:
+    """Strings to replace, and by what: NFC, and one space for each character of white space."""
+    characters = [chr(code) for code in range(sys.maxunicode + 1)]
+    spelled: dict[str, list[str]] = {}  # characters by their full decomposition
+    for character in characters:
+        if unicodedata.decomposition(character) or HANGUL[0] <= character <= HANGUL[1]:
+            spelled.setdefault(unicodedata.normalize("NFD", character), []).append(character)
+    rules = {}
+    for whole in spelled:
+        for marks in set(itertools.permutations(whole[1:])):
+            text = whole[0] + "".join(marks)
+            if unicodedata.normalize("NFD", text) != whole:
+                continue
+            for n in range(1, len(text) + 1):  # the first n as one character, where there is one
+                first = spelled.get(unicodedata.normalize("NFD", text[:n]), [])
+                for start in [*first, text[:1]] if n == 1 else first:
+                    rules[start + text[n:]] = unicodedata.normalize("NFC", whole)
+    marks_by_script: dict[int, list[str]] = {}  # by block of 256 characters
+    for character in characters:
+        if unicodedata.combining(character):
+            marks_by_script.setdefault(ord(character) >> 8, []).append(character)
+    for script in marks_by_script.values():
+        rules |= {a + b: unicodedata.normalize("NFC", a + b) for a in script for b in script}
+    rules |= dict.fromkeys([*filter(str.isspace, characters), "\u2581"], " ")
+    return {text: normal for text, normal in rules.items() if text != normal}
+
+
+def _compiled(rules: dict[str, str]) -> bytes:
+    """The rules as SentencePiece compiles them, taken from a model that it trains with them."""
+    import sentencepiece
+
+    def codes(text: str) -> str:
+        return " ".join(f"{ord(character):X}" for character in text)
+
+    model = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rules.tsv"
+        lines = [f"{codes(text)}\t{codes(normal)}\n" for text, normal in sorted(rules.items())]
+        path.write_text("".join(lines), encoding="utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a"]),
+            model_writer=model,
+            model_type="char",
+            vocab_size=8,
+            hard_vocab_limit=False,
+            normalization_rule_tsv=str(path),
+            minloglevel=2,
+        )
+    spec = dict(fields(model.getvalue()))[NORMALIZER_SPEC]
+    assert isinstance(spec, bytes)
+    compiled = dict(fields(spec))[PRECOMPILED_CHARSMAP]
+    assert isinstance(compiled, bytes)
+    return compiled
