@@ -326,6 +326,25 @@ def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | st
             assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
 
 
+def test_batches_for_a_gpu_are_made_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that has selected that GPU: pinned memory belongs to the current one."""
+    selected: list[int] = []
+    pinned: list[bool] = []
+    real = torch.empty
+
+    def empty(*sizes: object, pin_memory: bool = False, **given: object) -> torch.Tensor:
+        pinned.append(pin_memory and selected == [1])
+        return real(*sizes, **given)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
+    monkeypatch.setattr(torch, "empty", empty)
+    plan = plan_of(random_store(50), update=1000, batch=1000)
+    with Prefetcher(plan, 0, 0, device=torch.device("cuda", 1)) as prefetcher:
+        next(iter(prefetcher))
+    assert pinned
+    assert all(pinned)
+
+
 def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
     class Failing(Plan):
         def updates(self, epoch: int) -> list[list[np.ndarray]]:

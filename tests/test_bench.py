@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from conftest import ROOT
 
 from mt.config.load import config_from_mapping
+from mt.runtime.devices import Device
 
 sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
 bench_train: Any = importlib.import_module("bench_train")
@@ -57,3 +59,38 @@ def test_made_up_pairs_are_aligned_and_the_same_each_time(
         )
         assert first == second
         assert first.count(b"\n") == 200
+
+
+@pytest.mark.parametrize(
+    ("on_gpu", "vocab_size", "tokens"), [(True, 32_000, 25_000), (False, 8000, 2048)]
+)
+def test_a_gpu_is_measured_with_a_usual_vocabulary_and_large_batches(
+    on_gpu: bool, vocab_size: int, tokens: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Device(torch.device("cuda", 0) if on_gpu else torch.device("cpu"), "bf16")
+    monkeypatch.setattr(bench_train, "choose_device", lambda *_: device)
+    monkeypatch.setattr(sys, "argv", ["bench_train.py", "--data", "synthetic"])
+    args = bench_train.parse_arguments()
+    config = bench_train.bench_config(args, "base", "bf16", "adamw", tmp_path)
+    assert config.tokenizer.vocab_size == vocab_size
+    assert config.batch.tokens_per_update == tokens
+
+
+def test_the_share_of_the_machines_own_rate_is_measured_at_the_shapes_of_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every product takes a second here: the rate is that of the operations of a forward pass."""
+    calls: list[tuple[int, ...]] = []
+
+    def second(call: Any, _: Device) -> float:
+        calls.append(tuple(call().shape))
+        return 1.0
+
+    monkeypatch.setattr(bench_train, "median_seconds", second)
+    config = config_from_mapping({"model": bench_train.SHAPES["small"]}, "bench")
+    device = Device(torch.device("cpu"), "fp32")
+    rate = bench_train.linear_tflops(config, 8000, 4, device)
+    n_products = sum(count for *_, count in bench_train.products(config, 8000))
+    forward = bench_train.matrix_flops(config, 8000, 4, 4) / 3
+    assert rate == pytest.approx(forward / n_products / 1e12)
+    assert (4, 8000) in calls

@@ -15,12 +15,14 @@ from conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import gpu_check
 from gpu_check import SECTIONS, closing_table, device_refusal
 from gpu_sections import correctness, training
 from gpu_sections.report import Item, Report, read_items
 from gpu_sections.setting import Setting
 
 from mt.data.batches import Plan
+from mt.errors import ConfigError
 from mt.training import compilation, update
 
 # Packages of mt that a machine with torch, NumPy, PyYAML and pydantic does not have.
@@ -158,6 +160,56 @@ def test_compiled_training_is_checked_and_measured(
     assert {item.status for item in items.values()} == {"ok", "skipped"}
     assert items["compiled: recompilations"].value == 0
     assert items["compiled, 1,024 tokens: training"].value > 0
+
+
+@pytest.mark.usefixtures("compiling")
+def test_what_is_no_longer_compiled_is_not_measured_as_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update whose compiled code fails ends compiling."""
+
+    def broken(self: update.Updater, *_: object) -> None:
+        self.forward = self.replica
+        raise ConfigError("the model cannot be compiled")
+
+    monkeypatch.setattr(
+        update.Updater, "choose_forward", lambda self, _: self.__dict__.update(forward=0)
+    )
+    monkeypatch.setattr(training, "measure", lambda *given: broken(given[3]))
+    monkeypatch.setattr(update.Updater, "train_step", lambda *_: None)
+    report = Report(tmp_path / "items", "training", 1000)
+    training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True)
+    failed = [item for item in read_items(tmp_path / "items") if item.status == "failed"]
+    assert [(item.name, item.note) for item in failed] == [
+        ("compiled, 512 tokens", "ConfigError: the model cannot be compiled"),
+        ("compiled, 1,024 tokens", "an error has ended compiling"),
+    ]
+
+
+def test_all_sections_end_within_nine_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is ended after its time, which is an item, and the others run."""
+    limits: list[float] = []
+    caches: set[str] = set()
+
+    def endless(*_: object, timeout: float, **__: object) -> None:
+        limits.append(timeout)
+        caches.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        raise subprocess.TimeoutExpired("gpu_check", timeout)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "an old one")
+    monkeypatch.setattr(gpu_check.subprocess, "run", endless)
+    output = tmp_path / "items.jsonl"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--device", "cpu", "--output", str(output)])
+    assert gpu_check.main() == 1
+    assert len(limits) == len(SECTIONS)
+    assert sum(limits) <= 9 * 60
+    items = read_items(output)
+    assert [(item.section, item.status) for item in items] == [(one, "failed") for one in SECTIONS]
+    assert "5 failed" in capsys.readouterr().out
+    assert len(caches) == 1
+    assert caches != {"an old one"}
 
 
 @pytest.mark.usefixtures("compiling")

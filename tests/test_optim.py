@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from mt.config.schema import ModelConfig, OptimConfig
 from mt.errors import CheckpointError
@@ -106,10 +107,15 @@ def built(
     return build_optimizer(model, optim, dtype)
 
 
-def tiny_model() -> Transformer:
+def tiny_model(n_layers: int = 1) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(
-        d_model=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, d_ff=16, output_bias=True
+        d_model=8,
+        n_heads=2,
+        n_encoder_layers=n_layers,
+        n_decoder_layers=n_layers,
+        d_ff=16,
+        output_bias=True,
     )
     return Transformer(config, 11, 11, True)
 
@@ -360,6 +366,29 @@ def test_matrices_of_one_shape_are_updated_together_as_one_by_one(
             step(model, optimizer, number + 1)
     together, apart = (model.state_dict() for model in models)
     torch.testing.assert_close(together, apart, rtol=1e-5, atol=1e-7)
+
+
+def test_orthogonal_steps_take_as_many_products_for_any_number_of_layers() -> None:
+    """Every product is a kernel to be started on a GPU, thousands if it were one a matrix."""
+
+    class Counter(TorchDispatchMode):
+        products = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            self.products += func in (torch.ops.aten.baddbmm.default, torch.ops.aten.bmm.default)
+            return func(*args, **kwargs or {})
+
+    counts = []
+    for n_layers in (1, 3):
+        model = tiny_model(n_layers)
+        optimizer = built(model, settings(optimizer="muon"))
+        with Counter() as counter:
+            step(model, optimizer, 1)
+        counts.append(counter.products)
+    n_shapes = 4  # an attention's merged matrices and its output, and both of a feed-forward
+    assert counts == [4 * 3 * n_shapes] * 2  # four iterations of three products
 
 
 def test_what_is_frozen_takes_no_orthogonal_steps() -> None:

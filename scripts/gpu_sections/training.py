@@ -53,14 +53,20 @@ def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
         setting.synchronize()
         report.add(f"{name}: first update after", value=time.perf_counter() - start, unit="s")
         n_graphs = n_compiled_graphs()
-        waits = partial(no_waiting, setting, updater, next(updates))
-        report.check(f"{name}: an update waits for nothing", waits)
+        update = next(updates)
     for tokens in setting.batch_tokens:
         batch = setting.config(tokens, compiled).batch
         plan = Plan(store, [1.0], batch, 1)
         size = f"{name}, {tokens:,} tokens"
+        if compiled and updater.forward is updater.replica:
+            report.add(size, "failed", note="an error has ended compiling")
+            continue
         report.attempt(size, partial(measure, report, setting, size, updater, plan))
     report.add(f"{name}: recompilations", value=n_compiled_graphs() - n_graphs)
+    # At the end, because an error ends compiling.
+    report.check(
+        f"{name}: an update waits for nothing", partial(no_waiting, setting, updater, update)
+    )
 
 
 def no_waiting(setting: Setting, updater: Updater, update: Update) -> str:
@@ -78,7 +84,7 @@ def measure(report: Report, setting: Setting, name: str, updater: Updater, plan:
         step = repeat(setting, updater, updates, 1, WARM_UP)
         feed.waited = 0.0
         n_tgt = 0
-        limit = 0.2 if setting.tiny else min(SECONDS, report.left())
+        limit = 0.2 if setting.tiny else min(SECONDS, max(1.0, report.left()))
         start = time.perf_counter()
         while time.perf_counter() - start < limit:
             for _ in range(BETWEEN_WAITS):
