@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 import torch
 from conftest import merged, metrics_of, mt_command
 from processes import (
+    Mapped,
     both,
     check_close,
     command_of,
@@ -41,7 +42,6 @@ from mt.runtime.distributed import World, world_from_environment
 from mt.runtime.local_processes import free_port
 from mt.training.validation import interleaved, score_tests
 
-Mapped = Mapping[str, Mapping[str, Any]]
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 

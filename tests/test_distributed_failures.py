@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 import torch
 from conftest import Ended, merged, mt_command
 from processes import (
+    Mapped,
     command_of,
     distributed_settings,
     ended,
@@ -35,7 +35,6 @@ from mt.data.tokenizer import Tokenizer
 from mt.model import checkpoint
 from mt.runtime.local_processes import free_port
 
-Mapped = Mapping[str, Mapping[str, Any]]
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 

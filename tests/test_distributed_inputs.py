@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import pytest
 import torch
 from conftest import merged, mt_command
 from processes import (
+    Mapped,
     both,
     command_of,
     distributed_settings,
@@ -26,7 +27,6 @@ from mt.runtime.devices import Device
 from mt.runtime.distributed import World, process_group
 from mt.training.launch import agree_on_devices
 
-Mapped = Mapping[str, Mapping[str, Any]]
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
