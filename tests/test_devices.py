@@ -350,6 +350,16 @@ def test_available_memory_includes_what_the_process_has() -> None:
     assert now < available_memory_mb(torch.device("cpu")) < machine + len(held) / 1e6
 
 
+def test_memory_that_tensors_hold_is_available_but_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a training holds is no room for the batches of its validation."""
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20_000_000, 100_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 70_000_000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 60_000_000)
+    assert available_memory_mb(gpu) == 90
+    assert memory.unused_memory_mb(gpu) == 30
+
+
 def test_a_device_names_its_dtype() -> None:
     assert [Device(torch.device("cpu"), name).dtype for name in ("fp32", "bf16", "fp16")] == [
         torch.float32, torch.bfloat16, torch.float16,

@@ -112,7 +112,7 @@ def test_the_batches_of_a_gpu_fill_half_of_its_memory(
     one = TorchEngine(inference, loaded.config.decode)
     monkeypatch.setattr(TorchEngine, "device", torch.device("cuda"))
     for megabytes, expected in ((1, int(5e5 / per_token)), (1e9, module.MOST_BATCH_TOKENS)):
-        monkeypatch.setattr(module, "available_memory_mb", lambda _, free=megabytes: free)
+        monkeypatch.setattr(module, "unused_memory_mb", lambda _, free=megabytes: free)
         assert one.batch_tokens == expected
 
 

@@ -34,10 +34,10 @@ from mt.decoding.options import Sampling
 from mt.decoding.search import Stepper, beam_search, greedy_search, sampling_search
 from mt.errors import ConfigError
 from mt.runtime.memory import (
-    available_memory_mb,
     is_out_of_memory,
     peak_memory_mb,
     release_cached_memory,
+    unused_memory_mb,
 )
 
 # Padded source tokens x beam of a batch on a CPU: more gains nothing on two cores.
@@ -121,7 +121,7 @@ class TorchEngine:
         """Padded source tokens x beam of a batch that decodes fast."""
         if self.device.type == "cpu":
             return BATCH_TOKENS
-        half = available_memory_mb(self.device) * 1e6 / 2
+        half = unused_memory_mb(self.device) * 1e6 / 2
         return min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE)))
 
     @property

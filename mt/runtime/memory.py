@@ -137,6 +137,11 @@ def available_memory_mb(device: torch.device) -> float:
     return own + max(0.0, free_mb)
 
 
+def unused_memory_mb(gpu: torch.device) -> float:
+    """Memory of a GPU in MB that no tensor holds: free, or kept by torch for reuse."""
+    return available_memory_mb(gpu) - torch.cuda.memory_allocated(gpu) / 1e6
+
+
 def _from_proc(path: str, name: str) -> float | None:
     """The value of `name` in a file of /proc, converted from KiB to MB; None without it."""
     with suppress(OSError, StopIteration):
