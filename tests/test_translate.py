@@ -137,22 +137,6 @@ def test_windows_do_not_show(
     assert windowed.tally.tokens == whole.tally.tokens
 
 
-def test_lines_are_taken_a_window_at_a_time(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_module, "WINDOW", 3)
-    taken: list[str] = []
-
-    def lines() -> Iterator[str]:
-        for line in ["eins", "zwei", "drei", "vier", "fünf"]:
-            taken.append(line)
-            yield line
-
-    found = translator(loaded).translate(lines())
-    next(found)
-    assert len(taken) == 3
-
-
 # --- hypotheses and their scores ---------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
 
-from mt.decoding import fused_candidates, gpu_workers, load_torch
+from mt.decoding import engine, fused_candidates, gpu_workers, load_torch
 from mt.decoding.choose_engine import EngineRequest
 from mt.decoding.engine import TorchEngine
 from mt.decoding.gpu_workers import SearchOnDevice, searches_on_gpus
@@ -217,10 +217,16 @@ def test_a_process_for_each_gpu(
         expected = [one.texts for one in alone.translate(lines)]
     searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
     with Translator(
-        alone.engine, loaded.tokenizer, max_source=32, batch_tokens=64, searches=searches
+        alone.engine,
+        loaded.tokenizer,
+        max_source=32,
+        batch_tokens=64,
+        searches=searches,
+        reads_ahead=True,
     ) as together:
         assert together.pool is not None
         assert len(together.pool.workers) == 2
+        monkeypatch.setattr(engine, "WINDOW", 7)
         assert [one.texts for one in together.translate(lines)] == expected
         together.pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):

@@ -9,6 +9,7 @@ import stat
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -246,19 +247,22 @@ def translate_lines(
         prefixes = itertools.islice(prefixes, output.lines, None)
     tally = translator.tally
     tally.before = output.lines
-    window: list[str] = []
+    read: deque[list[str]] = deque()  # windows that are not written yet
 
     def texts() -> Iterator[list[str]]:
-        nonlocal window
+        number = output.lines
         for window in windows(
             lines, lambda: window_size(tally, translator.engine.window), max_wait
         ):
-            numbered = enumerate(window, output.lines + 1)
+            read.append(window)
             yield [
-                line_format.extract(line, f"{name}, line {number:,}") for number, line in numbered
+                line_format.extract(line, f"{name}, line {number + place:,}")
+                for place, line in enumerate(window, 1)
             ]
+            number += len(window)
 
     for translations in translator.translate_windows(texts(), prefixes):
+        window = read.popleft()
         pairs = zip(window, translations, strict=True)
         for number, (line, translation) in enumerate(pairs, output.lines + 1):
             write_lines(file, line_format.render(line, translation, number))

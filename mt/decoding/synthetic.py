@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, BinaryIO
@@ -181,14 +181,15 @@ def _write_pairs(
 ) -> None:
     tally = translator.tally
     tally.before = output.lines
-    window: list[str] = []
+    read: deque[list[str]] = deque()  # windows that are not written yet
 
     def texts() -> Iterator[list[str]]:
-        nonlocal window
         for window in windows(lines, lambda: window_size(tally, translator.engine.window)):
+            read.append(window)
             yield [line.partition("\t")[0] for line in window]
 
     for translations in translator.translate_windows(texts()):
+        window = read.popleft()
         sources = [line.partition("\t")[0] for line in window]
         outputs = [
             most_similar(translation.texts, line.partition("\t")[2], utility)
