@@ -13,7 +13,7 @@ from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from sacrebleu.metrics.bleu import BLEU
 
 from mt.config.schema import BleuTokenizer
-from mt.decoding.translate import Translation
+from mt.decoding.lines import Translation
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer

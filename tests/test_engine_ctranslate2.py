@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import subprocess
 import sys
@@ -21,8 +22,9 @@ from mt.decoding import choose_engine
 from mt.decoding.choose_engine import EngineRequest, reasons_for_torch
 from mt.decoding.engine_contract import Hypothesis
 from mt.decoding.engine_ctranslate2 import CTranslate2Engine, Found
+from mt.decoding.lines import Translation
 from mt.decoding.options import Sampling, SearchOptions
-from mt.decoding.translate import Translation, Translator, load_translator
+from mt.decoding.translate import Translator, load_translator
 
 pytest.importorskip("ctranslate2")
 
@@ -184,10 +186,19 @@ def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatc
         broken.setattr(choose_engine, "find_spec", lambda _: "installed")
         (reason,) = reasons_for_torch(request(device="cpu"))
     assert reason.startswith("CTranslate2 cannot be imported (")
+    with monkeypatch.context() as terminated:
+        terminated.setattr(builtins, "__import__", interrupted)
+        with pytest.raises(ImportError):  # `mt` finds the signal in it
+            reasons_for_torch(request(device="cpu"))
     monkeypatch.setattr(choose_engine, "find_spec", lambda _: None)
     assert reasons_for_torch(request(device="cpu")) == [
         "faster with CTranslate2: pip install ctranslate2"
     ]
+
+
+def interrupted(name: str, *_: Any) -> Any:
+    """Stand for `__import__` of compiled code in which SIGTERM arrives."""
+    raise ImportError("initialization failed") from SystemExit(143)
 
 
 def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:

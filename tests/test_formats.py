@@ -9,7 +9,7 @@ import pytest
 from conftest import Mt, refused
 
 from mt.decoding.formats import LineFormat
-from mt.decoding.translate import Translation
+from mt.decoding.lines import Translation
 from mt.errors import ConfigError, DataError
 
 TWO = Translation(("one", "two"), (-0.5, -1.25))

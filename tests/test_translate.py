@@ -20,10 +20,11 @@ from mt.decoding import engine as engine_module
 from mt.decoding.engine import IncrementalModel, TorchEngine
 from mt.decoding.formats import LineFormat
 from mt.decoding.inference import Inference
+from mt.decoding.lines import Translation
 from mt.decoding.segments import split_source
 from mt.decoding.streaming import open_output, write_lines
 from mt.decoding.tally import LineNumbers
-from mt.decoding.translate import Translation, Translator
+from mt.decoding.translate import Translator
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device

@@ -149,6 +149,9 @@ def _faults_of_ctranslate2(precision: str) -> list[str]:
     try:
         import ctranslate2
     except (ImportError, OSError) as error:  # installed, but not for this system
+        # A signal that arrives while compiled code is imported comes as an ImportError.
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt | SystemExit):
+            raise
         return [f"CTranslate2 cannot be imported ({error})"]
     known: set[str] = ctranslate2.get_supported_compute_types("cpu")
     if COMPUTE_TYPES.get(precision) in known:

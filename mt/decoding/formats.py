@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mt.decoding.translate import Translation
+from mt.decoding.lines import Translation
 from mt.errors import ConfigError, DataError
 
 FORMATS = ("text", "tsv", "jsonl")

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, BinaryIO
 from mt.config.schema import DataConfig
 from mt.data.clean import Counts, DuplicateFilter, keeps_length
 from mt.data.tokenizer import Tokenizer, normalize_line
+from mt.decoding.lines import Translation
 from mt.decoding.progress import Progress
 from mt.decoding.quality_flags import FLAGS, flags
 from mt.decoding.resume import ResumableOutput
 from mt.decoding.streaming import open_output, window_size, windows, write_lines
-from mt.decoding.translate import Translation, Translator
+from mt.decoding.translate import Translator
 from mt.decoding.translate_file import TranslateOptions
 from mt.errors import ConfigError, DataError
 

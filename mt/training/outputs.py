@@ -18,7 +18,7 @@ from mt.files import write_whole
 from mt.model.checkpoint import step_name
 
 if TYPE_CHECKING:
-    from mt.decoding.translate import Translation
+    from mt.decoding.lines import Translation
 
 OUTPUTS = "outputs"
 

@@ -19,7 +19,8 @@ from mt.data.corpus import data_root, read_pairs
 from mt.data.store import open_built, open_or_build
 from mt.decoding.engine import TorchEngine
 from mt.decoding.inference import Inference
-from mt.decoding.translate import Translation, Translator
+from mt.decoding.lines import Translation
+from mt.decoding.translate import Translator
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.comet import Comet, check_comet
