@@ -127,6 +127,32 @@ def test_caches_as_a_gpu_has_them(monkeypatch: pytest.MonkeyPatch, n: int) -> No
     check_every_step({}, "fp32", n)
 
 
+@pytest.mark.parametrize(("longest", "columns"), [(8, 8), (9, 16), (17, 20)])
+def test_sources_as_a_gpu_reads_them(
+    monkeypatch: pytest.MonkeyPatch, longest: int, columns: int
+) -> None:
+    """Padded to a multiple of 8, as far as there are positions; the hypotheses are the same."""
+    model, (src, src_mask) = build(max_positions=20), sentences(longest=longest)
+    limits = torch.full((len(src),), 12)
+
+    def found() -> list[list[Hypothesis]]:
+        return searched(Inference(model, cpu("fp32")).start(src, src_mask, 3), limits, 3)
+
+    expected = found()
+    shapes: list[torch.Size] = []
+    real = Inference._encode
+
+    def encode(self: Inference, src: Tensor, src_mask: Tensor) -> Tensor:
+        shapes.append(src.shape)
+        assert src.shape == src_mask.shape
+        return real(self, src, src_mask)
+
+    monkeypatch.setattr(Inference, "_encode", encode)
+    monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
+    assert_same(found(), expected, 1e-4)
+    assert shapes == [(len(src), columns)]
+
+
 @SHAPES
 @PRECISIONS
 @pytest.mark.parametrize("n", [1, 4])
