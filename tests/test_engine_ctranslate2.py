@@ -92,6 +92,28 @@ def test_both_engines_find_the_same(
     assert len(other) <= 0.04 * len(lines)
 
 
+def test_a_greedy_output_is_cut_at_its_limit(
+    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no second search, as in a beam, where it could have been another one."""
+    monkeypatch.setattr(CTranslate2Engine, "_search_again", None)
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    found = []
+    for engine in ("torch", "ctranslate2"):
+        decode = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}
+        with load_translator(
+            [tiny_run],
+            decode,
+            engine=engine,
+            precision="fp32",
+            with_scores=False,
+            convert=convert_model,
+        ) as translator:
+            found.append([(one.texts, one.flags) for one in translator.translate(lines)])
+    assert found[0] == found[1]
+    assert sum("truncated" in flags for _, flags in found[0]) > len(lines) / 2
+
+
 class Scripted:
     """Stands for CTranslate2's translator: returns prepared results."""
 

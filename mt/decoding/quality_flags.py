@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby
 
 # An n-gram repeated this often in a row, for n = 1, 2, 3, 4, is a loop, unless the source has one.
 REPEATS = (4, 3, 3, 3)
@@ -65,11 +65,9 @@ def _loops(words: Sequence[str], source_words: Sequence[str]) -> bool:
 
 def longest_repeat(words: Sequence[str], n: int) -> int:
     """Return how often an n-gram follows itself, at most: 3 for `a b a b a b` and n = 2."""
-    best = 1 if len(words) >= n else 0
-    for start in range(n):
-        count = 1
-        ngrams = [tuple(words[i : i + n]) for i in range(start, len(words) - n + 1, n)]
-        for previous, ngram in pairwise(ngrams):
-            count = count + 1 if ngram == previous else 1
-            best = max(best, count)
-    return best
+    if len(words) < n:
+        return 0
+    # Of n words that follow themselves once, each equals the one n places later.
+    equal = (word == later for word, later in zip(words, words[n:], strict=False))
+    longest = max((sum(1 for _ in run) for same, run in groupby(equal) if same), default=0)
+    return longest // n + 1
