@@ -302,7 +302,7 @@ def test_models_and_files_on_several_test_sets(
         ("--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: only with"),
         (
             "--hyp differences=a --hyp b --ref ref --differences 2 --json",
-            "--differences: has the key `differences` in --json, and so has a system; call the",
+            "--differences: is the key `differences` in --json, which is also the name of a system",
         ),
         ("--hyp a --ref ref --seed 3", "--seed: only with --confidence or a paired test; nothing"),
         ("--hyp a --ref ref --train-src ref", "--train-src: only with --slices rare"),

@@ -230,7 +230,7 @@ def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) ->
     )
     assert refused(mt(*arguments, "ctranslate2", "--sample", "--alignments")) == (
         "--engine ctranslate2: CTranslate2 has no --sample, --alignments as mt means it. Leave "
-        "this out, or take --engine torch, which can do everything"
+        "this out, or give --engine torch, which supports everything"
     )
     assert "--shortlist: " in refused(mt(*arguments, "torch", "--shortlist", "vmap.txt"))
     ended = mt(*arguments, "auto", "--no-repeat-ngram", 3)

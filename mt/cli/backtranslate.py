@@ -63,7 +63,7 @@ def backtranslate(
     precision: Precision = "auto",
     device: DeviceName = "auto",
 ) -> None:
-    """Make a parallel corpus of monolingual text. See Sennrich et al., 2016.
+    """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
     To train German-English on more English text, give an English-German model and that text. Each
     row of the output is a German translation, a tab and the English line. Lines are left out if

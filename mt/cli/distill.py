@@ -61,7 +61,7 @@ def distill(
             "--n-best",
             min=1,
             metavar="N",
-            help="take of N outputs the one most like the reference; 1 takes the best by score",
+            help="of N outputs, keep the one most similar to the reference; 1 keeps the best by score",
             rich_help_panel=SEARCH,
         ),
     ] = 1,
@@ -70,7 +70,7 @@ def distill(
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="likeness to the reference: bleu or chrf, of the sentence; bleu if not given",
+            help="similarity to the reference: bleu or chrf of the sentence; bleu if not given",
             rich_help_panel=SEARCH,
         ),
     ] = None,

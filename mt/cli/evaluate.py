@@ -142,7 +142,7 @@ def evaluate(
             min=0,
             max=14,
             metavar="N",
-            help="digits after the point, as of sacrebleu; JSON and TSV have all",
+            help="decimal places, as in sacrebleu; JSON and TSV are not rounded",
             rich_help_panel=OUTPUT,
         ),
     ] = 2,
@@ -240,8 +240,8 @@ def evaluate(
         typer.Option(
             "--slices",
             metavar="NAMES",
-            help="score lines apart by length of the source, by how rare its rarest word is in "
-            "training data (rare), by unknown pieces (unknown); separated by commas",
+            help="scores by source length (length), by how rare its rarest word is in the training "
+            "data (rare), by unknown pieces (unknown); separated by commas",
             rich_help_panel=SLICING,
         ),
     ] = "",
@@ -250,7 +250,7 @@ def evaluate(
         typer.Option(
             "--domain",
             metavar="FILE",
-            help="score lines apart by the labels in this file, one per line",
+            help="scores by the labels in this file, one per line",
             rich_help_panel=SLICING,
         ),
     ] = None,

@@ -69,8 +69,8 @@ def check_outputs(systems: Sequence[System], differences: int, as_json: bool, as
         raise DataError("--differences: not in --tsv; give --json, or neither")
     if differences and as_json and any(system.name == "differences" for system in systems):
         raise DataError(
-            "--differences: has the key `differences` in --json, and so has a system; call the "
-            "system otherwise: NAME=differences"
+            "--differences: is the key `differences` in --json, which is also the name of a "
+            "system; rename the system: NAME=differences"
         )
 
 

@@ -40,9 +40,10 @@ def ctranslate2(
         ),
     ] = False,
 ) -> None:
-    """Convert a model for CTranslate2. Writes it only if both give the same probabilities.
+    """Convert a model for CTranslate2.
 
-    Also translates the first lines of the validation text with both, where it is at hand.
+    It is written only if both programs give the same probabilities. The first lines of the
+    validation text, if it can be read, are translated with both.
 
     \b
     mt export ctranslate2 --model runs/base -o base.ct2
@@ -103,7 +104,7 @@ def argos(
 ) -> None:
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
-    Needs the package ctranslate2. Written only if it gives the same probabilities.
+    Needs the package ctranslate2. It is written only if both programs give the same probabilities.
 
     \b
     mt export argos --model runs/base -o de_en.argosmodel
@@ -131,8 +132,8 @@ def huggingface(
 ) -> None:
     """Convert a model for Hugging Face transformers.
 
-    The model needs no code of its own. Writes it only if both give the same probabilities, and
-    compares translations of data.valid. The folder's README.md is a model card.
+    transformers opens it without custom code. It is written only if both programs give the same
+    probabilities; translations of data.valid are compared. The folder's README.md is a model card.
 
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0

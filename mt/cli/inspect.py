@@ -298,7 +298,7 @@ def positions(
     ] = 100,
     output: PictureOutput = None,
 ) -> None:
-    """Show position embeddings and how alike they are.
+    """Show position embeddings and how similar they are.
 
     As text, the cosine of positions at some distances. The picture has the matrix, a row for each
     position, and the cosine of every two positions.

@@ -162,8 +162,8 @@ EngineName = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="torch, ctranslate2 (CPU only, faster), or auto: the second where it can do all that "
-        "is asked for",
+        help="torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed "
+        "and supports all options",
         rich_help_panel=EXECUTION,
     ),
 ]

@@ -125,8 +125,8 @@ def train(
 ) -> None:
     """Learn a SentencePiece vocabulary, as mt train does.
 
-    The text is that of the files, or the training text of --config. Of two vocabularies
-    (tokenizer.joint: false), NAME.model becomes NAME.src.model and NAME.tgt.model.
+    The text is that of the files, or the training text of --config. With two vocabularies
+    (tokenizer.joint: false), NAME.src.model and NAME.tgt.model are written for -o NAME.model.
 
     \b
     mt tokenizer train train.de train.en --vocab-size 8000 -o mine.model

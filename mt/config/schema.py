@@ -188,8 +188,8 @@ class TokenizerConfig(_Strict):
     )
     model: Text | None = _key(
         None,
-        "SentencePiece model file of one's own, of the type above, instead of learning one; with "
-        "joint: false that of the source",
+        "your own SentencePiece model file, of the type above; null means one is trained; with "
+        "joint: false this is the source's",
     )
     tgt_model: Text | None = _key(
         None, "with model and joint: false, the SentencePiece model file of the target"
@@ -293,7 +293,7 @@ class TrainConfig(_Strict):
         10, "validations without a new best until training stops; null means never"
     )
     metric: Literal["bleu", "chrf", "nll", "comet"] = _key(
-        "bleu", "what makes a checkpoint the best on data.valid; ties go by nll"
+        "bleu", "what makes a checkpoint the best on data.valid; nll breaks ties"
     )
     comet_model: Text | None = _key(
         None, "folder of the COMET model for the metric comet; needs extra comet"

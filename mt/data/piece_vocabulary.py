@@ -73,9 +73,9 @@ class PieceVocabulary:
         return self._ids.get("</s>", -1)
 
     def is_byte(self, number: int) -> bool:
-        """Whether an id is none of characters that can be split otherwise.
+        """Whether subword regularisation must leave an id alone.
 
-        So are bytes, user-defined symbols, and pieces that the SentencePiece model does not make.
+        These are bytes, user-defined symbols, and pieces that SentencePiece does not make.
         """
         return self._score(number) is None
 

@@ -84,8 +84,8 @@ def load_engine(request: EngineRequest, say: Callable[[str], None]) -> LoadedEng
     if request.name == "ctranslate2":
         if reasons:
             raise ConfigError(
-                f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or take "
-                "--engine torch, which can do everything"
+                f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or give "
+                "--engine torch, which supports everything"
             )
         return load_ctranslate2(request, say, read_folder(request.models[0]))
     if not reasons:

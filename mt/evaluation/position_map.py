@@ -1,4 +1,4 @@
-"""Position embeddings as a picture: the matrix itself, and how alike any two positions are.
+"""Position embeddings as a picture: the matrix itself, and how similar any two positions are.
 
 Shapes: P positions, D width.
 """

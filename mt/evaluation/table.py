@@ -19,7 +19,7 @@ COLOUR_MARKS = (("\033[31m", "\033[0m"), ("\033[32m", "\033[0m"))
 
 @dataclass(frozen=True)
 class Style:
-    """How an evaluation is printed: digits after the point, and whether in colour."""
+    """How an evaluation is printed: decimal places, and whether in colour."""
 
     digits: int = 2
     colour: bool = False
