@@ -135,7 +135,7 @@ def test_message_about_options(
 
 def test_closed_stdin(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None:
     hyp = mt("evaluate", "--hyp", "-", "--ref", tiny_corpus / "test.tgt", stdin=None)
-    assert refused(hyp) == "--hyp -: stdin is closed; name a file, or send text to it"
+    assert refused(hyp) == "stdin: is closed; name an input file, or send text to it"
     source = mt("translate", "-m", tiny_run, stdin=None)
     assert refused(source) == "stdin: is closed; name an input file, or send text to it"
 

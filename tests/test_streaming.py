@@ -103,19 +103,24 @@ def test_lines_of_a_file_a_packed_file_and_stdin(
     assert list(read_input(str(tmp_path / "empty"))) == []
 
 
-def test_bytes_that_are_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("errors", ["strict", None])
+def test_bytes_that_are_no_utf_8(
+    errors: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --errors, a command cannot recommend it."""
     path = tmp_path / "latin"
     path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
     for source, name in ((str(path), str(path)), ("-", "stdin")):
         with pytest.raises(DataError) as caught:
-            list(read_input(source))
+            list(read_input(source, errors))
         message = str(caught.value)
         assert message.startswith(
             f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8."
         )
         assert "iconv -f WINDOWS-1252" in message
-        assert message.endswith("Or give --errors replace, which turns them into U+FFFD")
+        remedy = "Or give --errors replace, which turns them into U+FFFD"
+        assert message.endswith(remedy) == (errors is not None)
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
 
 

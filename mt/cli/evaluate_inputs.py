@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -159,24 +158,18 @@ def slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
 
     if folder is None and not models:
         raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
-    from mt.model.checkpoint import find_model, load_model
+    from mt.model.folder import find_model, read_folder
 
     if folder is not None and Tokenizer.exists_in(folder):
         return Tokenizer.load(folder)
-    return load_model(find_model(folder or models[0], "--tokenizer-of")).tokenizer
+    return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer
 
 
 def read(path: str, option: str) -> list[str]:
     """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
-    from mt.data.text_files import decode_lines, read_lines
+    from mt.decoding.streaming import read_input
 
-    if Path(path).is_dir():
-        raise DataError(f"{option}: {path} is a folder, a text file is required; name a file in it")
-    if path == "-":
-        if not sys.stdin:
-            raise DataError(f"{option} -: stdin is closed; name a file, or send text to it")
-        return list(decode_lines(sys.stdin.buffer, f"{option} stdin"))
-    return list(read_lines(Path(path), option))
+    return list(read_input(path, option=option))
 
 
 def _name_and_path(text: str) -> tuple[str, str]:

@@ -37,7 +37,7 @@ class Texts:
 def config_of(model: Path) -> Config:
     """The config that a model was trained with."""
     from mt.config.load import config_from_mapping
-    from mt.model.checkpoint import find_model, read_meta
+    from mt.model.folder import find_model, read_meta
 
     folder = find_model(model)
     return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")

@@ -82,24 +82,24 @@ def window_size(tally: Tally, most: int) -> int:
     return int(min(most, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
 
 
-def read_input(source: str, errors: str = "strict", option: str = "") -> Iterator[str]:
+def read_input(source: str, errors: str | None = None, option: str = "") -> Iterator[str]:
     """Return the lines of a file (plain or .gz) or of stdin (`-`).
 
     `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict")
-    or becomes U+FFFD ("replace").
+    or becomes U+FFFD ("replace"); None is strict, in a command without --errors.
     Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
     before the first line is asked for.
     """
-    if errors not in ERRORS:
+    if errors not in (None, *ERRORS):
         raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
     if source == "-":
         if not sys.stdin:
             raise DataError("stdin: is closed; name an input file, or send text to it")
-        return _with_remedy(_stdin(errors))
+        return _with_remedy(_stdin(errors or ERRORS[0]), errors)
     return read_file(Path(source), option, errors)
 
 
-def read_file(path: Path, option: str = "", errors: str = "strict") -> Iterator[str]:
+def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
     """Return the lines of a file, plain or .gz; otherwise as `read_input`.
 
     `option`: what named the file, for messages.
@@ -109,7 +109,7 @@ def read_file(path: Path, option: str = "", errors: str = "strict") -> Iterator[
             f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
             "file in it (the folder of a model goes to --model)"
         )
-    lines = _with_remedy(read_lines(path, option, errors))
+    lines = _with_remedy(read_lines(path, option, errors or ERRORS[0]), errors)
     # Reading one line opens the file, so that its faults are reported before a model is loaded.
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
@@ -138,14 +138,17 @@ def _stdin(errors: str) -> Iterator[str]:
     yield from decode_lines(stdin.buffer, "stdin", errors)
 
 
-def _with_remedy(lines: Iterator[str]) -> Iterator[str]:
-    """Yield the lines; add to an error about invalid UTF-8 that `--errors replace` accepts it."""
+def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
+    """Yield the lines; add to an error about invalid UTF-8 that `--errors replace` accepts it.
+
+    `errors`: the value of that option; None if the command does not have it.
+    """
     try:
         yield from lines
     except OSError as error:  # of stdin; that of a file is a DataError already
         raise DataError(f"stdin: cannot be read: {error.strerror}; name an input file") from error
     except DataError as error:
-        if not isinstance(error.__context__, UnicodeDecodeError):
+        if errors is None or not isinstance(error.__context__, UnicodeDecodeError):
             raise
         raise DataError(
             f"{error}. Or give --errors replace, which turns them into U+FFFD"
