@@ -61,7 +61,7 @@ def distill(
             "--n-best",
             min=1,
             metavar="N",
-            help="keep the one of N outputs most similar to the reference; 1 keeps the best by score",
+            help="of N outputs, keep the most similar to the reference; 1 keeps the best by score",
             rich_help_panel=SEARCH,
         ),
     ] = 1,
