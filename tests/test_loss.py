@@ -455,3 +455,10 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
 @pytest.mark.parametrize("vocab_size", [3, 1000, 9_999, 10_000, 32_000, 1 << 22, 1 << 23])
 def test_a_chunk_holds_both_readings_of_a_token(vocab_size: int) -> None:
     assert _chunk(torch.device("cpu"), vocab_size) % 2 == 0
+
+
+def test_a_gpu_takes_more_tokens_at_a_time() -> None:
+    """Every chunk starts kernels, and adds to the gradient of the whole output matrix."""
+    gpu, cpu = (_chunk(torch.device(name), 32_000) for name in ("cuda", "cpu"))
+    assert gpu * 32_000 < 2**31  # 32-bit indices are faster
+    assert gpu > 4000 > cpu

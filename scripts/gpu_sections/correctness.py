@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import math
 import os
@@ -252,9 +253,11 @@ def out_of_memory(setting: Setting) -> str:
     large, small = (
         gather_batch(setting.store, np.arange(count), pin=True) for count in (40_000, 100)
     )
+    gc.collect()  # the models of earlier checks
     torch.cuda.empty_cache()
+    room = torch.cuda.memory_allocated(index) + 6e9
     total = torch.cuda.get_device_properties(index).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, 6e9 / total), index)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, room / total), index)
     try:
         message = memory_message(updater, large)
         updater.dry_run_step(small)
