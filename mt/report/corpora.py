@@ -13,8 +13,7 @@ from mt.config.schema import Config, named_sources
 from mt.data.corpus import data_root, local_files, read_pairs
 from mt.errors import DataError
 from mt.files import sha256_of
-from mt.report.facts import VALIDATION
-from mt.training.validation import names_of
+from mt.report.facts import scored_sources
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
@@ -64,7 +63,7 @@ def read_corpora(run: Run) -> Corpora:
         corpora.note = "Leaks were not counted, because the config is not known."
         return corpora
     data = located(run.config, run.manifest)
-    corpora.files = _files(run.config, data, run.manifest)
+    corpora.files = _files(run.config, data, run.recorded_files)
     try:
         _count_leaks(run, data, corpora)
     except DataError as error:
@@ -86,11 +85,9 @@ def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
     return data.model_copy(update={"root": str(Path(cwd) / root)})
 
 
-def _files(config: Config, data: DataConfig, manifest: Mapping[str, Any]) -> list[DataFile]:
-    recorded: dict[str, Any] = {}
-    for key in ("data", "test_data"):
-        if isinstance(manifest.get(key), dict):
-            recorded |= manifest[key]
+def _files(
+    config: Config, data: DataConfig, recorded: Mapping[str, dict[str, Any]]
+) -> list[DataFile]:
     before = data_root(config.data)
     now = data_root(data)
     files: list[DataFile] = []
@@ -101,19 +98,20 @@ def _files(config: Config, data: DataConfig, manifest: Mapping[str, Any]) -> lis
         then = local_files(source, before) or [Path(source.path or "")]
         places = local_files(source, now) or then
         for path, place in zip(then, places, strict=False):
-            fact = recorded.get(str(path), {})
-            sha256 = str(fact.get("sha256", "")) if isinstance(fact, dict) else ""
-            lines = fact.get("lines") if isinstance(fact, dict) else None
-            count = lines if isinstance(lines, int) else None
-            files.append(DataFile(use, str(path), count, sha256, _state(place, sha256)))
+            files.append(_file(use, str(path), place, recorded.get(str(path), {})))
             named.add(str(path))
-    for name, fact in recorded.items():  # files of a pattern that are gone
-        if name not in named and isinstance(fact, dict):
-            sha256 = str(fact.get("sha256", ""))
-            lines = fact.get("lines")
-            count = lines if isinstance(lines, int) else None
-            files.append(DataFile("", name, count, sha256, _state(Path(name), sha256)))
+    files += [  # of a pattern, and gone
+        _file("", name, Path(name), fact) for name, fact in recorded.items() if name not in named
+    ]
     return files
+
+
+def _file(use: str, name: str, place: Path, recorded: Mapping[str, Any]) -> DataFile:
+    """A file that was `recorded` by this name and is looked for at `place`."""
+    sha256, lines = str(recorded.get("sha256", "")), recorded.get("lines")
+    return DataFile(
+        use, name, lines if isinstance(lines, int) else None, sha256, _state(place, sha256)
+    )
 
 
 def _state(path: Path, sha256: str) -> str:
@@ -173,13 +171,9 @@ def _evaluation_sets(
 
     A set of which neither is left is not among them.
     """
-    kept = {test.name: test.sentences for test in run.tests}
-    sets = [] if data.valid is None else [(VALIDATION, data.valid)]
-    sets += zip(names_of(data.test), data.test, strict=True)
-    for name, source in sets:
-        is_valid = source is data.valid
-        sentences = (run.valid.sentences if run.valid else []) if is_valid else kept.get(name, [])
-        if sentences:
+    kept = {one.name: one.sentences for one in run.scored}
+    for name, source in scored_sources(data).items():
+        if sentences := kept.get(name):
             yield name, [(one.source, one.reference) for one in sentences]
             continue
         if source.path is not None and not local_files(source, root):

@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.load import load_config
-from mt.config.schema import Config
+from mt.config.schema import Config, DataConfig, Source
 from mt.errors import CheckpointError, MtError
 from mt.training.manifest import MANIFEST
 from mt.training.outputs import OUTPUTS
 from mt.training.run_dir import CONFIG
 from mt.training.runlog import LOG, METRICS
+from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
 FIGURES = (
@@ -112,6 +113,23 @@ class Run:
     valid: TestScore | None  # the best validation
     remarks: list[str]
 
+    @property
+    def scored(self) -> list[TestScore]:
+        """The test sets, then the best validation."""
+        return [*self.tests, *([self.valid] if self.valid else [])]
+
+    @property
+    def recorded_files(self) -> dict[str, dict[str, Any]]:
+        """What the manifest has of each data file, by path: lines and SHA-256."""
+        sections = [self.manifest.get(key) for key in ("data", "test_data")]
+        return {
+            name: fact
+            for section in sections
+            if isinstance(section, dict)
+            for name, fact in section.items()
+            if isinstance(fact, dict)
+        }
+
 
 def read_run(folder: Path, label: str) -> Run:
     """Read the run directory `folder`. Raises CheckpointError if it is none."""
@@ -133,6 +151,12 @@ def read_run(folder: Path, label: str) -> Run:
     )
     _remark_what_is_missing(run)
     return run
+
+
+def scored_sources(data: DataConfig) -> dict[str, Source]:
+    """The validation and test sets of a config, by the names of their scores."""
+    validation = {} if data.valid is None else {VALIDATION: data.valid}
+    return validation | dict(zip(names_of(data.test), data.test, strict=True))
 
 
 def labels_of(folders: Sequence[Path]) -> list[str]:

@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from mt.data.corpus import data_root, local_files
 from mt.errors import MtError
@@ -20,8 +19,7 @@ from mt.evaluation.significance import (
     paired_test,
 )
 from mt.evaluation.slices import by_length, score_slices
-from mt.report.facts import VALIDATION, Run, Sentence, TestScore
-from mt.training.validation import names_of
+from mt.report.facts import Run, Sentence, TestScore, scored_sources
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -87,7 +85,7 @@ class Compared:
 
 def score_run(run: Run) -> list[ScoredSet]:
     """The scores of the test sets and of the best validation."""
-    return [_score(one) for one in [*run.tests, *([run.valid] if run.valid else [])]]
+    return [_score(one) for one in run.scored]
 
 
 def _score(test: TestScore) -> ScoredSet:
@@ -155,16 +153,10 @@ def _digests(run: Run, name: str) -> list[str]:
     """The recorded SHA-256 of the files of a set; empty if they are not known."""
     if run.config is None:
         return []
-    data = run.config.data
-    sources = dict(zip(names_of(data.test), data.test, strict=True))
-    if data.valid is not None:
-        sources[VALIDATION] = data.valid
-    facts: dict[str, Any] = {}
-    for key in ("data", "test_data"):
-        if isinstance(run.manifest.get(key), dict):
-            facts |= run.manifest[key]
-    files = local_files(sources[name], data_root(data)) if name in sources else []
-    found = [facts[str(path)].get("sha256") for path in files if str(path) in facts]
+    data, recorded = run.config.data, run.recorded_files
+    source = scored_sources(data).get(name)
+    files = local_files(source, data_root(data)) if source else []
+    found = [recorded[str(path)].get("sha256") for path in files if str(path) in recorded]
     return [str(digest) for digest in found if digest]
 
 
@@ -210,10 +202,7 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
 
 
 def _sentences(run: Run, name: str) -> list[Sentence]:
-    for one in [*run.tests, *([run.valid] if run.valid else [])]:
-        if one.name == name:
-            return one.sentences
-    return []
+    return next((one.sentences for one in run.scored if one.name == name), [])
 
 
 def _parallel(sentences: Sequence[Sentence]) -> list[tuple[str, str]]:

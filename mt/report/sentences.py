@@ -12,6 +12,7 @@ import numpy as np
 from mt.decoding.quality_flags import FLAGS, is_blank
 from mt.errors import MtError
 from mt.evaluation.attention_map import chosen
+from mt.evaluation.metrics import sacrebleu_metric
 from mt.report.facts import Run, Sentence
 
 if TYPE_CHECKING:
@@ -95,12 +96,15 @@ def choose_sentences(run: Run, count: int) -> Sentences:
 
     Best and worst are by chrF2 of the sentence.
     """
-    sets = [one for one in [*run.tests, run.valid] if one is not None and one.sentences]
+    sets = [one for one in run.scored if one.sentences]
     if not sets or not count:
         return Sentences()
     test = sets[0]
     sentences = [one for one in test.sentences[:MAX_SCORED] if not is_blank(one.source)]
-    scored = [(_chrf(one), one) for one in sentences]
+    metric = sacrebleu_metric("chrf")
+    scored = [
+        (float(metric.sentence_score(one.output, [one.reference]).score), one) for one in sentences
+    ]
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
     long_enough = [pair for pair in ranked if len(pair[1].source.split()) >= LEAST_WORDS] or ranked
@@ -124,12 +128,6 @@ def choose_sentences(run: Run, count: int) -> Sentences:
         len(flagged),
         test.name,
     )
-
-
-def _chrf(sentence: Sentence) -> float:
-    from sacrebleu.metrics.chrf import CHRF
-
-    return float(CHRF().sentence_score(sentence.output, [sentence.reference]).score)
 
 
 def _shown(chrf: float, sentence: Sentence) -> Shown:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from mt.data.corpus import data_root, read_pairs
 from mt.errors import MtError
 from mt.report.corpora import located
-from mt.report.facts import NOT_KEPT, VALIDATION, Run, Sentence
-from mt.training.validation import names_of
+from mt.report.facts import NOT_KEPT, Run, Sentence, scored_sources
 
 
 def translate_again(run: Run, say: Callable[[str], None]) -> None:
@@ -20,10 +19,8 @@ def translate_again(run: Run, say: Callable[[str], None]) -> None:
     if run.config is None:
         return
     data = located(run.config, run.manifest)
-    sources = dict(zip(names_of(data.test), data.test, strict=True))
-    if data.valid is not None:
-        sources[VALIDATION] = data.valid
-    for scored in [*run.tests, *([run.valid] if run.valid else [])]:
+    sources = scored_sources(data)
+    for scored in run.scored:
         if scored.sentences or scored.name not in sources:
             continue
         try:
