@@ -122,6 +122,8 @@ def encode_prefixes(
     The prefixes are those of the lines from `first_line` on. Raises DataError for one of more than
     `max_tokens` tokens, and for a character that the vocabulary lacks.
     """
+    if not any(prefixes):
+        return [[] for _ in prefixes]
     rows = tokenizer.encode_tgt(prefixes)
     for number, (text, ids) in enumerate(zip(prefixes, rows, strict=True), first_line):
         if len(ids) > max_tokens:
