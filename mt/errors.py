@@ -14,6 +14,10 @@ class ConfigError(MtError):
     """An invalid config file, `--set` or combination of settings."""
 
 
+class TooLittleMemoryError(ConfigError):
+    """A batch or a model that does not fit into the memory of the device."""
+
+
 class DataError(MtError):
     """A corpus, input file or output path that cannot be used as it is."""
 

@@ -23,7 +23,7 @@ from conftest import (
 from mt.config.load import load_config
 from mt.config.schema import BatchConfig, Config
 from mt.data.batches import Batch, collate
-from mt.errors import ConfigError
+from mt.errors import ConfigError, TooLittleMemoryError
 from mt.model import checkpoint
 from mt.runtime import memory as process_memory
 from mt.runtime.devices import Device
@@ -51,7 +51,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         state["peak"] = 100 + 0.1 * batch.tgt_in.numel()
         state["largest"] = max(state["largest"], state["peak"])
         if state["peak"] > state["room"]:
-            raise ConfigError("out of memory")
+            raise TooLittleMemoryError("out of memory")
 
     monkeypatch.setattr(Updater, "dry_run_step", run_preflight)
     monkeypatch.setattr(batch_size, "available_memory_mb", lambda _: state["room"])
@@ -188,6 +188,20 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
         patch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
         train(config, tmp_path, "cpu")
     assert auto_is(tmp_path) == 700
+
+
+def test_another_error_is_not_taken_for_too_little_memory(
+    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`train.compile: true` and a batch that cannot be compiled: training must not go on."""
+
+    def not_compiled(_: Updater, batch: Batch) -> None:
+        if len(batch.src) > 1:
+            raise ConfigError("the model cannot be compiled")
+
+    monkeypatch.setattr(Updater, "dry_run_step", not_compiled)
+    with pytest.raises(ConfigError, match="the model cannot be compiled"):
+        train(quick_config(NO_TEST, batch=AUTO, data={"valid": None}), tmp_path, "cpu")
 
 
 def test_auto_shrinks_below_its_first_probes(

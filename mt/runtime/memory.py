@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from mt.errors import ConfigError
+from mt.errors import TooLittleMemoryError
 from mt.runtime.devices import Device
 
 
@@ -103,13 +103,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_out_of_memory(device: Device) -> Iterator[None]:
-    """Turn an out-of-memory error while training into a ConfigError with a remedy."""
+    """Turn an out-of-memory error while training into a TooLittleMemoryError with a remedy."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
         if not is_out_of_memory(error):
             raise
-        raise ConfigError(
+        raise TooLittleMemoryError(
             f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in "
             "use. Lower batch.tokens_per_batch (tokens_per_update keeps the training the same), or "
             "choose a smaller model"

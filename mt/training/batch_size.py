@@ -11,7 +11,7 @@ import numpy as np
 
 from mt.data.batches import Batch, collate
 from mt.data.tokenizer import EOS
-from mt.errors import CheckpointError, ConfigError
+from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.model.checkpoint import checkpoints, read_meta
 from mt.runtime.memory import (
     available_memory_mb,
@@ -81,7 +81,7 @@ def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
     Memory grows linearly with the sentences of a batch, so two small batches give an estimate.
     That is tried, and lowered until it fits. Returns padded tokens of the longer side.
 
-    Raises ConfigError if not even one sentence fits.
+    Raises TooLittleMemoryError if not even one sentence fits.
     """
     device = updater.device.device
     longest = int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
@@ -104,7 +104,7 @@ def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
         """The same, infinite if the batch does not fit."""
         try:
             return try_out(rows)
-        except ConfigError:
+        except TooLittleMemoryError:
             return math.inf
 
     try_out(1)  # loads the libraries that are loaded once

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mt.errors import ConfigError, MtError
+from mt.errors import ConfigError, MtError, TooLittleMemoryError
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.runtime.devices import Device, can_compile, check_compile, seed_everything
 from mt.runtime.distributed import World
@@ -130,7 +130,7 @@ class Updater:
     def _compile_error(self, store: Store) -> str:
         """Why the compiled model fails on a batch, empty if it does not.
 
-        Raises ConfigError if not even two sentences fit into the memory.
+        Raises TooLittleMemoryError if not even two sentences fit.
         """
         given = self.config.batch.tokens_per_batch
         tokens = min(PROBE_TOKENS, given) if isinstance(given, int) else PROBE_TOKENS
@@ -141,7 +141,7 @@ class Updater:
                     self.forward = compile_for_all_shapes(self.replica)
                     self.loss_gradient = compile_loss()
                 self._dry_run(batch)
-            except ConfigError:  # too little memory
+            except TooLittleMemoryError:
                 self.optimizer.zero_grad(set_to_none=True)
                 if len(batch.src) <= 2:
                     raise
@@ -242,7 +242,7 @@ class Updater:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise ConfigError(self._out_of_memory_message(batch)) from error
+            raise TooLittleMemoryError(self._out_of_memory_message(batch)) from error
         return loss
 
     def _out_of_memory_message(self, batch: Batch) -> str:
