@@ -117,7 +117,9 @@ class Decoding:
         wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
         src_bias = attention_bias(src_mask, wide)[:, None, None, :]  # (B, 1, 1, S)
         self.src_bias = self._padded(src_bias, -math.inf, dim=-1)
-        # The N hypotheses are N queries to the same keys, which are never repeated N times.
+        # The N hypotheses are N queries to the same keys, which are never repeated N times. One
+        # product for all layers, prepacked, D = 512, takes 1.16 to 1.19 times as long on Zen 4 in
+        # fp32, and as long in bf16; a GPU would save a few of thousands of launches.
         self.source: list[KeyValue] = []  # per layer 2 x (B, H, S, K)
         for layer in model.decoder_layers:
             keys, values = layer.cross_attention.key_value(memory)

@@ -31,9 +31,9 @@ from mt.files import sha256_of
 STDIN_WAIT = 0.2
 # Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
 LARGE_INPUT = 10_000_000
-# New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none of
-# them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for all
-# that is not decoding, 20,000 lines on Zen 4.
+# New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none
+# of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
+# all that is not decoding, 20,000 lines on Zen 4.
 GARBAGE_THRESHOLD = 100_000
 
 
