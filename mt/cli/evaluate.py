@@ -311,7 +311,8 @@ def evaluate(
         "--precision": None if precision == "auto" else precision,
         "--device": None if device == "auto" else device,
     }
-    check_inputs(systems, src, ref or [], test_set or [], domain, decoding)
+    only_models = decoding | ({"--device": None} if comet_model else {})  # COMET uses it, too
+    check_inputs(systems, src, ref or [], test_set or [], domain, only_models)
     check_outputs(systems, differences, as_json, as_tsv)
     check_slices(sliced, train_src or [], tokenizer_of)
     texts = read_texts(systems, test_set or [], src, ref or [], domain)
