@@ -191,7 +191,7 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
 
 
 def test_another_error_is_not_taken_for_too_little_memory(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`train.compile: true` and a batch that cannot be compiled: training must not go on."""
 
@@ -199,9 +199,10 @@ def test_another_error_is_not_taken_for_too_little_memory(
         if len(batch.src) > 1:
             raise ConfigError("the model cannot be compiled")
 
+    trainer = trainer_of(BLIND)
     monkeypatch.setattr(Updater, "dry_run_step", not_compiled)
     with pytest.raises(ConfigError, match="the model cannot be compiled"):
-        train(quick_config(NO_TEST, batch=AUTO, data={"valid": None}), tmp_path, "cpu")
+        batch_size.fitting_batch(trainer.config, trainer.updater, trainer.plan.store)
 
 
 def test_auto_shrinks_below_its_first_probes(

@@ -76,9 +76,9 @@ def translate(
     config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
 ) -> list[Translation]:
     """Translate lines with the config's decode settings; ConfigError if memory runs out."""
-    engine = TorchEngine(Inference(model, device), config.decode)
-    translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
     try:
+        engine = TorchEngine(Inference(model, device), config.decode)  # a copy of the model
+        translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
         return list(translator.translate(lines))
     except torch.OutOfMemoryError as error:
         raise ConfigError(
