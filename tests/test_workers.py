@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.decoding import engine, fused_candidates, gpu_workers, load_torch
 from mt.decoding.choose_engine import EngineRequest
@@ -239,12 +240,20 @@ def test_a_large_text_is_translated_by_compiled_code(
 ) -> None:
     """The same translations; not with constraints, and only where the device can compile."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
-    monkeypatch.setattr(fused_candidates, "BACKEND", "aot_eager")
+    graphs = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(fused_candidates, "BACKEND", graphs)
 
     def outputs(compiled: bool, **options: Any) -> list[tuple[str, ...]]:
         given = {"beam_size": beam_size}
         with load_translator(
-            [tiny_run], given, precision="fp32", device="cpu", large=True, workers=1, **options
+            [tiny_run],
+            given,
+            precision="fp32",
+            device="cpu",
+            large=True,
+            workers=1,
+            batch_tokens=200,
+            **options,
         ) as one:
             assert isinstance(one.engine, TorchEngine)
             assert (one.engine.fused is not None) == compiled
@@ -254,6 +263,7 @@ def test_a_large_text_is_translated_by_compiled_code(
     monkeypatch.setattr(load_torch, "can_compile", lambda _: True)
     torch._dynamo.reset()
     assert outputs(compiled=True) == expected
+    assert graphs.frame_count == 1  # for the trial and for all steps
     torch._dynamo.reset()
     outputs(compiled=False, options=SearchOptions(min_length=2))
 

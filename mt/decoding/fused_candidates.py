@@ -92,10 +92,12 @@ def compile_for(
     It takes some seconds, so it pays only for a large text.
     """
     candidates = compile_candidates()
+    # In the layout that the search has them, or the compiler would start again.
     logits = torch.zeros(2, beam_size, vocab_size, dtype=dtype, device=device)
+    log_probs = torch.zeros(2, beam_size, device=device)
     full = torch.zeros(2, dtype=torch.bool, device=device)
     try:
-        candidates(logits, logits[..., 0].float(), full, 1 if beam_size == 1 else 2 * beam_size)
+        candidates(logits, log_probs, full, 1 if beam_size == 1 else 2 * beam_size)
     except Exception as error:
         if is_out_of_memory(error):
             raise
