@@ -20,7 +20,7 @@ from mt.cli.convert import convert_model
 from mt.config.schema import DecodeConfig
 from mt.decoding import choose_engine
 from mt.decoding.choose_engine import EngineRequest, reasons_for_torch
-from mt.decoding.engine_contract import Hypothesis
+from mt.decoding.engine_contract import Hypothesis, Job
 from mt.decoding.engine_ctranslate2 import CTranslate2Engine, Found
 from mt.decoding.lines import Translation
 from mt.decoding.options import Sampling, SearchOptions
@@ -123,7 +123,8 @@ class Scripted:
 
     def translate_batch(self, sources: Any, **options: Any) -> list[Any]:
         self.calls.append(options)
-        return self.results.pop(0)[: len(sources)] if sources else []
+        found = self.results.pop(0)[: len(sources)]
+        return [SimpleNamespace(result=lambda one=one: one) for one in found]
 
     def score_batch(self, sources: Any, targets: list[list[str]], **options: Any) -> list[Any]:
         self.scored_with = options
@@ -147,22 +148,37 @@ def test_what_may_differ_is_searched_again(both: Load) -> None:
             script = Scripted(*scripted)
             decode = engine.decode.model_copy(update={"max_len_factor": 0, "max_len_extra": limit})
             changed = replace(engine, translator=script, decode=decode)
-            # The results are not futures here.
-            (row,) = changed._collect(([[9]], [[]]), [SimpleNamespace(result=lambda: scripted[-1])])
+            (row,) = changed.search([[9]])
             return row, script
 
-        row, script = found(3, good)
-        assert (row, script.calls) == ([Hypothesis((9,), -2.0, -1.0)], [])
-        row, script = found(3, [good], result([a, "</s>"], ["<unk>", "</s>"]))
+        row, script = found(3, [good])
+        assert (row, len(script.calls)) == ([Hypothesis((9,), -2.0, -1.0)], 1)
+        row, script = found(3, [result([a, "</s>"], ["<unk>", "</s>"])], [good])
         assert row == [Hypothesis((9,), -2.0, -1.0)]
-        assert [call["disable_unk"] for call in script.calls] == [True]
-        assert script.calls[0]["max_decoding_length"] == 4
-        assert script.scored_with["batch_type"] == "tokens"  # so that memory has a limit
-        assert script.scored_with["max_batch_size"] == engine.batch_tokens
+        assert ["disable_unk" in call for call in script.calls] == [False, True]
+        assert [call["max_decoding_length"] for call in script.calls] == [4, 4]
+        for options in (script.calls[1], script.scored_with):  # so that memory has a limit
+            assert options["batch_type"] == "tokens"
+            assert options["max_batch_size"] <= engine.batch_tokens // 2
         endless = result([a, a, a], [b, b, b])
-        row, script = found(2, [endless], [result([a, a], [b, b])], endless)
+        row, script = found(2, [endless], [endless], [result([a, a], [b, b])])
         assert row == [Hypothesis((9, 9), -3.0, -1.0)]
-        assert [call["max_decoding_length"] for call in script.calls] == [3, 2]
+        assert [call["max_decoding_length"] for call in script.calls] == [3, 3, 2]
+
+
+def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) -> None:
+    with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
+        engine = translator.engine
+        assert isinstance(engine, CTranslate2Engine)
+        a, b, c = engine._tgt_texts[9:12]
+        one, other = result([a, "</s>"], [b, "</s>"]), result([c, "</s>"], [b, "</s>"])
+        unknown = result(["<unk>", "</s>"], [b, "</s>"])
+        script = Scripted([one, unknown], [one, one], [other])
+        jobs: list[Job] = [([[9], [9]], [[], []])] * 2
+        found = dict(replace(engine, translator=script).search_batches(jobs))
+        assert list(found) == [1, 0]
+        tokens = {number: [row[0].tokens for row in rows] for number, rows in found.items()}
+        assert tokens == {0: [(9,), (11,)], 1: [(9,), (9,)]}
 
 
 def test_a_hypothesis_at_the_limit_is_searched_again() -> None:

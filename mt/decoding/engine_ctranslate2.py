@@ -119,7 +119,38 @@ class CTranslate2Engine:
         return next(self.search_batches([job]))[1]
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """Yield (index of the job, `search(*job)`), in order; the next are decoded meanwhile."""
+        """Yield (index of the job, `search(*job)`); the next are decoded meanwhile.
+
+        Jobs with sources to search again come last and together: a search that is waited for would
+        stand in the queue behind the batches, and leave it empty.
+        """
+        incomplete: dict[int, list[list[Hypothesis] | None]] = {}
+        for number, rows in self._first_search(jobs):
+            if None in rows:
+                incomplete[number] = rows
+            else:
+                yield number, self._shown(rows)
+        if not incomplete:
+            return
+        again = [
+            (number, place)
+            for number, rows in incomplete.items()
+            for place, row in enumerate(rows)
+            if row is None
+        ]
+        sources = [jobs[number][0][place] for number, place in again]
+        for (number, place), row in zip(again, self._search_again(sources), strict=True):
+            incomplete[number][place] = row
+        for number, rows in incomplete.items():
+            yield number, self._shown(rows)
+
+    def _shown(self, rows: Sequence[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
+        return [(row or [])[: self.n_best] for row in rows]
+
+    def _first_search(
+        self, jobs: Sequence[Job]
+    ) -> Iterator[tuple[int, list[list[Hypothesis] | None]]]:
+        """Yield (index of the job, hypotheses of each source; None: it must be searched again)."""
         waiting: deque[tuple[int, Any]] = deque()
         for number, job in enumerate(jobs):
             waiting.append((number, self._submit(job)))
@@ -157,28 +188,28 @@ class CTranslate2Engine:
             **settings | options,
         )
 
-    def _collect(self, job: Job, futures: Sequence[Any]) -> list[list[Hypothesis]]:
-        """Wait for a batch and turn its results into hypotheses."""
+    def _collect(self, job: Job, futures: Sequence[Any]) -> list[list[Hypothesis] | None]:
+        """Wait for a batch and turn its results into hypotheses; None: it must be searched again.
+
+        Raises ConfigError if the memory is too small.
+        """
         sources, prefixes = job
         limits = [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)]
         most = max(limits, default=0)
-        rows: list[list[Hypothesis] | None] = []
+        rows = []
+        for found, limit in zip(self._results(futures), limits, strict=True):
+            shown = self.n_best if limit == most else len(found)
+            rows.append(self._accepted(found, limit, shown))
+        return rows
+
+    def _results(self, futures: Sequence[Any]) -> list[list[Found]]:
+        """Wait for the searches of a batch. Raises ConfigError if the memory is too small."""
         try:
-            for future, limit in zip(futures, limits, strict=True):
-                found = self._read(future.result())
-                whole = limit == most
-                rows.append(self._accepted(found, limit, self.n_best if whole else len(found)))
+            return [self._read(future.result()) for future in futures]
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and "alloc" not in str(error):
                 raise
-            raise memory_error(len(sources), self.decode.beam_size, "CPU") from error
-        again = [place for place, row in enumerate(rows) if row is None]
-        for limit in sorted({limits[place] for place in again}):
-            places = [place for place in again if limits[place] == limit]
-            found_again = self._search_again([sources[place] for place in places], limit)
-            for place, row in zip(places, found_again, strict=True):
-                rows[place] = row
-        return [(row or [])[: self.n_best] for row in rows]
+            raise memory_error(len(futures), self.decode.beam_size, "CPU") from error
 
     def _accepted(self, found: list[Found], limit: int, shown: int) -> list[Hypothesis] | None:
         """Return the hypotheses if a search with this limit finds the same, else None.
@@ -198,18 +229,19 @@ class CTranslate2Engine:
                 return None
         return [self._hypothesis(tokens, log_prob) for tokens, _, log_prob in found[:shown]]
 
-    def _search_again(self, sources: Sequence[Ids], limit: int) -> list[list[Hypothesis]]:
-        """Search for sources of the same limit, without the tokens that no output contains.
+    def _search_again(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
+        """Search for each source on its own limit, without the tokens that no output contains.
 
         Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
         scored once more, as a whole and with every token allowed.
         """
+        limits = [self.limit(source, ()) for source in sources]
         options: dict[str, Any] = {
             "disable_unk": True,
             "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
             "min_decoding_length": 1,
         }
-        found = [self._read(each) for each in self._translate(sources, limit + 1, **options)]
+        found = self._search_with(sources, [limit + 1 for limit in limits], options)
         open_ = [
             place
             for place, each in enumerate(found)
@@ -217,14 +249,36 @@ class CTranslate2Engine:
         ]
         if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
             options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
-        at_limit = self._translate([sources[place] for place in open_], limit, **options)
+        at_limit = self._search_with(
+            [sources[place] for place in open_], [limits[place] for place in open_], options
+        )
         for place, each in zip(open_, at_limit, strict=True):
-            found[place] = self._read(each)
-        rows = [list(dict.fromkeys(one.tokens[:limit] for one in each)) for each in found]
+            found[place] = each
+        rows = [
+            list(dict.fromkeys(one.tokens[:limit] for one in each))
+            for each, limit in zip(found, limits, strict=True)
+        ]
         scored = self._score(
             [(source, row) for source, each in zip(sources, rows, strict=True) for row in each]
         )
         return [self._best([next(scored) for _ in each]) for each in rows]
+
+    def _search_with(
+        self, sources: Sequence[Ids], max_lengths: Sequence[int], options: Mapping[str, Any]
+    ) -> list[list[Found]]:
+        """Search for all sources at the same time, those of the same maximum in batches."""
+        size = {
+            "max_batch_size": max(1, self.batch_tokens // self.decode.beam_size),
+            "batch_type": "tokens",
+        }
+        futures: list[Any] = [None] * len(sources)
+        for length in sorted(set(max_lengths)):
+            places = [place for place, each in enumerate(max_lengths) if each == length]
+            batch = [sources[place] for place in places]
+            started = self._translate(batch, length, asynchronous=True, **size, **options)
+            for place, future in zip(places, started, strict=True):
+                futures[place] = future
+        return self._results(futures)
 
     def _score(self, pairs: Sequence[tuple[Ids, tuple[int, ...]]]) -> Iterator[Hypothesis]:
         """Score these outputs of these sources, every token allowed."""
@@ -234,8 +288,8 @@ class CTranslate2Engine:
             [self._src_pieces(source) for source, _ in pairs],
             [self._tgt_pieces(tokens) for _, tokens in pairs],
             max_input_length=0,
-            # Logits of all positions are in memory together: not of all hypotheses of a batch.
-            max_batch_size=self.batch_tokens,
+            # Logits of all positions are in memory together, so small batches are faster as well.
+            max_batch_size=self.batch_tokens // 4,
             batch_type="tokens",
         )
         for (_, tokens), result in zip(pairs, results, strict=True):
