@@ -194,7 +194,7 @@ def test_a_backend_that_rounds_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
         return real(a.bfloat16(), b.bfloat16()).float()
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounding)
-    devices._prepare_cpu()
+    devices.prepare_cpu()
     assert matmul.fp32_precision == "ieee"
 
 

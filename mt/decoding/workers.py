@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 import torch
 
 from mt.errors import MtError
-from mt.runtime.devices import prepare_worker
+from mt.runtime.devices import prepare_cpu
 
 Result = Any
 Function = Callable[..., Result]
@@ -160,7 +160,7 @@ def _serve(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not forked:
-        prepare_worker()
+        prepare_cpu()
     torch.set_num_threads(1)
     while True:
         try:

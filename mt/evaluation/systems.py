@@ -103,14 +103,14 @@ def evaluate_systems(
 def _evaluate(
     data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> Evaluation:
-    names = [name for name in settings.metrics if name in SACREBLEU]
+    names = settings.testable
     tests = settings.n_samples if len(outputs) > 1 else {}
     compared = {
         test: _by_system(
             paired_test(
                 outputs,
                 data.refs,
-                settings.testable,
+                names,
                 settings.tokenize,
                 test=test,
                 n_samples=n_samples,
@@ -118,14 +118,14 @@ def _evaluate(
             )
         )
         for test, n_samples in tests.items()
-        if settings.testable
+        if names
     }
     systems = {}
     for system, hyps in outputs.items():
         scores = score_corpus(hyps, data.refs, names, settings.tokenize) if names else []
         intervals = _intervals(hyps, data, settings)
         slices = {
-            slicing.by: score_slices(hyps, data.refs, slicing, settings.testable, settings.tokenize)
+            slicing.by: score_slices(hyps, data.refs, slicing, names, settings.tokenize)
             for slicing in data.slicings
         }
         systems[system] = [
@@ -138,7 +138,7 @@ def _evaluate(
                     for test, found in compared.items()
                     if (system, name) in found
                 },
-                {by: values[name] for by, values in slices.items() if name in values},
+                {by: values[name] for by, values in slices.items()},
             )
             for name, score in zip(names, scores, strict=True)
         ]

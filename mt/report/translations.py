@@ -35,7 +35,7 @@ def translate_again(run: Run, say: Callable[[str], None]) -> None:
             f"{scored.name} was translated for this page with the best checkpoint: another "
             "precision, engine or version of mt than in training may change a score a little."
         )
-    if not any(one for one in run.tests if not one.sentences):
+    if all(one.sentences for one in run.tests):
         run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
 
 

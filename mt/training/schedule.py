@@ -38,11 +38,8 @@ def steps_of(config: Config) -> list[int]:
 def schedule_table(configs: Mapping[str, Config]) -> str:
     """A row for each chosen update, a column for each config; one config also gets a bar."""
     steps = sorted({step for config in configs.values() for step in steps_of(config)})
-    names = list(configs)
-    widths = [max(10, len(name) + 2) for name in names]
-    heads = ["lr"] if len(names) == 1 else names
-    if len(names) == 1:
-        widths = [10]
+    heads = list(configs) if len(configs) > 1 else ["lr"]
+    widths = [max(10, len(head) + 2) for head in heads]
     lines = ["    update" + "".join(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))]
     highest = max(rate_of(config, step) for config in configs.values() for step in steps)
     for step in steps:
@@ -53,8 +50,9 @@ def schedule_table(configs: Mapping[str, Config]) -> str:
             for config, width in zip(configs.values(), widths, strict=True)
         ]
         line = f"{step:>10,}{''.join(cells)}"
-        if len(names) == 1:
-            line += "  " + "█" * round(BAR * rate_of(configs[names[0]], step) / highest)
+        if len(configs) == 1:
+            (config,) = configs.values()
+            line += "  " + "█" * round(BAR * rate_of(config, step) / highest)
         lines.append(line.rstrip())
     return "\n".join(lines)
 
