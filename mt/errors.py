@@ -48,3 +48,8 @@ class OtherRankFailedError(MtError):
     def __init__(self, exit_code: int) -> None:
         super().__init__("")
         self.exit_code = exit_code
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its type."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokenizer import BOS, EOS, PAD, UNK
 from mt.decoding.candidates import BLOCK, Candidates, best_in_blocks
+from mt.errors import first_line
 from mt.runtime.memory import is_out_of_memory
 
 # (logits, log_probs, full, count) -> the best continuations: `fused_candidates`.
@@ -101,7 +102,7 @@ def compile_for(
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = first_line(error)
         say(f"the choice of tokens cannot be compiled, so decoding is slower ({reason})")
         return None
     return candidates

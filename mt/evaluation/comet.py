@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, first_line
 from mt.evaluation.bootstrap import Resampled, compare, resample
 from mt.evaluation.metrics import Score
 from mt.evaluation.significance import Comparison, Interval
@@ -70,11 +70,10 @@ class Comet:
 
                 self._model = comet.load_from_checkpoint(str(checkpoint), local_files_only=True)
         except Exception as error:  # of several libraries, each with its own
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
             raise ConfigError(
-                f"{option}: the COMET model {checkpoint} cannot be loaded ({reason}). Tokenizer "
-                "and config of its encoder (xlm-roberta-large, for most models) must be on this "
-                "machine too, where transformers finds them: nothing is downloaded"
+                f"{option}: the COMET model {checkpoint} cannot be loaded ({first_line(error)}). "
+                "Tokenizer and config of its encoder (xlm-roberta-large, for most models) must be "
+                "on this machine too, where transformers finds them: nothing is downloaded"
             ) from error
 
     @property

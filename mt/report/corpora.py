@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import Config, named_sources
 from mt.data.corpus import data_root, local_files, read_pairs
-from mt.errors import DataError
+from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.facts import scored_sources
 
@@ -68,7 +68,7 @@ def read_corpora(run: Run) -> Corpora:
         _count_leaks(run, data, corpora)
     except DataError as error:
         corpora.leaks = []
-        corpora.note = f"Leaks were not counted: {str(error).splitlines()[0]}"
+        corpora.note = f"Leaks were not counted: {first_line(error)}"
     return corpora
 
 

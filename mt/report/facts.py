@@ -17,7 +17,7 @@ from typing import Any
 
 from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source
-from mt.errors import CheckpointError, MtError
+from mt.errors import CheckpointError, MtError, first_line
 from mt.training.manifest import MANIFEST
 from mt.training.outputs import OUTPUTS
 from mt.training.run_dir import CONFIG
@@ -199,8 +199,8 @@ def _read_config(folder: Path, remarks: list[str]) -> Config | None:
     try:
         return load_config(str(path)).config
     except (MtError, OSError, ValueError) as error:
-        first = str(error).split("\n")[0]
-        remarks.append(f"{CONFIG} cannot be read, so settings and data are not shown: {first}")
+        reason = first_line(error)
+        remarks.append(f"{CONFIG} cannot be read, so settings and data are not shown: {reason}")
         return None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mt.data.corpus import data_root, local_files
-from mt.errors import MtError
+from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.metrics import score_corpus
 from mt.evaluation.significance import (
@@ -117,7 +117,7 @@ def _score(test: TestScore) -> ScoredSet:
                 )
             ]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
-        scored.note = f"not scored again: {str(error).splitlines()[0]}"
+        scored.note = f"not scored again: {first_line(error)}"
     return scored
 
 
@@ -182,7 +182,7 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
                 f"seed {SEED}"
             )
         except (MtError, ImportError, RuntimeError) as error:
-            why = f"no test: {str(error).splitlines()[0]}"
+            why = f"no test: {first_line(error)}"
     for index, scored in others:
         result = results.get(index)
         difference = scored.bleu.value - baseline.bleu.value

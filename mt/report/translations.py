@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mt.data.corpus import data_root, read_pairs
-from mt.errors import MtError
+from mt.errors import MtError, first_line
 from mt.report.corpora import located
 from mt.report.facts import NOT_KEPT, Run, Sentence, scored_sources
 
@@ -28,8 +28,7 @@ def translate_again(run: Run, say: Callable[[str], None]) -> None:
             say(f"{run.label}: translating {len(pairs):,} lines of {scored.name}")
             scored.sentences = _translate(run, pairs, say)
         except MtError as error:
-            reason = str(error).splitlines()[0]
-            run.remarks.append(f"{scored.name} was not translated: {reason}")
+            run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")
             continue
         run.remarks.append(
             f"{scored.name} was translated for this page with the best checkpoint: another "

@@ -23,7 +23,14 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from mt.errors import ConfigError, DataError, MtError, OtherRankFailedError, RankLostError
+from mt.errors import (
+    ConfigError,
+    DataError,
+    MtError,
+    OtherRankFailedError,
+    RankLostError,
+    first_line,
+)
 
 T = TypeVar("T")
 NOT_SHARED = (
@@ -222,7 +229,7 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
         if not _is_connection_error(error):
             raise
         raise RankLostError(
-            f"rank {world.rank}: lost the connection to another rank ({_first_line(error)}). "
+            f"rank {world.rank}: lost the connection to another rank ({first_line(error)}). "
             "Everything saved earlier is intact: run the same command again, or let torchrun do it "
             "with --max-restarts"
         ) from error
@@ -245,7 +252,7 @@ def _connect(world: World, on_gpu: bool) -> World:
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise ConfigError(
             f"rank {world.rank}: the rendezvous of {world.size} processes at {address} failed "
-            f"({_first_line(error)}). MASTER_ADDR must be the machine of rank 0, and MASTER_PORT a "
+            f"({first_line(error)}). MASTER_ADDR must be the machine of rank 0, and MASTER_PORT a "
             "free port there that all machines can reach; torchrun sets both (--standalone; on "
             "several machines --rdzv-endpoint)"
         ) from error
@@ -254,10 +261,6 @@ def _connect(world: World, on_gpu: bool) -> World:
 
 def _is_connection_error(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)  # gloo has no error class
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 def report_once(error: MtError) -> NoReturn:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from mt.errors import ConfigError, MtError, TooLittleMemoryError
+from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.runtime.devices import Device, can_compile, check_compile, seed_everything
 from mt.runtime.distributed import World
@@ -304,8 +304,3 @@ class Updater:
         if state["scaler"]:  # empty if the precision was not fp16
             self.scaler.load_state_dict(state["scaler"])
         self.skipped.zero_()
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error's text, or the name of its type."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
