@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -107,10 +108,7 @@ def score(
     ):
         refuse_overwrite(output, {option: path})
     heads = alignment_heads or ("auto" if alignments else None)
-
-    def scorer() -> Scorer:
-        return _load_scorer(model, length_penalty, heads, batch_tokens, precision, device)
-
+    scorer = partial(_load_scorer, model, length_penalty, heads, batch_tokens, precision, device)
     if contrastive:
         items = _read_items(src, tgt, contrastive, phenomena)
         _score_contrastive(scorer, items, output, as_json)

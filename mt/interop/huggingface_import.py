@@ -145,13 +145,11 @@ def convert(
     found = [each for each in embeddings(tensors, settings).values() if each is not None]
     source, target, output = (matrix[:, order] for matrix in found)
     tied = settings["tie_word_embeddings"] and settings["scale_embedding"]
-    if not (tied and tokenizer.tokenizer.joint):
-        weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
-    weights["tgt_embedding.tokens.weight"] = target[tgt_rows] / scale
+    weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
+    if not (tied and tokenizer.tokenizer.joint):  # else one matrix, under its first name
+        weights["tgt_embedding.tokens.weight"] = target[tgt_rows] / scale
     if not tied:
         weights["output.weight"] = output[tgt_rows]
-    if tied and tokenizer.tokenizer.joint:
-        weights["src_embedding.tokens.weight"] = weights.pop("tgt_embedding.tokens.weight")
     bias = tensors.get("final_logits_bias", torch.zeros(len(output))).flatten()[tgt_rows]  # (V,)
     for special in _copies(tokenizer.target.rows):
         bias[special] += NEVER

@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mt.runtime.cores import usable_cores
+from mt.runtime.cores import processor_name, usable_cores
 
 # What `mt` needs, and its extras: those of pyproject.toml.
 REQUIRED = (
@@ -105,14 +105,10 @@ def find_system() -> Finding:
     found: Finding = {
         "platform": platform.platform(),
         "python": platform.python_version(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
     }
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
-        name = next(line for line in lines if line.startswith("model name"))
-        found["processor"] = name.split(":", 1)[1].strip()
     with suppress(OSError):
         found["load"] = os.getloadavg()[0]
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.files import write_whole
+from mt.runtime.cores import processor_name
 
 MANIFEST = "manifest.json"
 PACKAGES = (
@@ -29,7 +30,7 @@ def write_manifest(run_dir: Path, facts: Mapping[str, Any]) -> None:
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "packages": _package_versions(),
         **facts,
@@ -66,17 +67,6 @@ def _torchrun_job() -> list[str]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return []
     return [f"torchrun {socket.gethostname()} {os.getppid()}"]
-
-
-def _processor() -> str:
-    """Model name of the CPU; on Linux `platform.processor()` knows only the architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def _package_versions() -> dict[str, str]:
