@@ -29,6 +29,8 @@ ODD = [
     "\u0628\u0651\u064e \u05d1\u05bc\u05b8",  # Arabic and Hebrew vowels in the usual order
     *(unicodedata.normalize("NFD", line) for line in ("Café übel", "Tiếng Việt ệ", "한국어 각")),
     "e\u0323\u0302 e\u0302\u0323 ê\u0323 ẹ\u0302",
+    "o\u0301\u0323 ó\u0323 e\u0300\u0323 è\u0323",  # Yoruba: no character has both marks
+    "a\u0327\u0308 c\u0323\u0327",  # the letter takes its second mark
 ]
 
 

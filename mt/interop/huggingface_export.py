@@ -48,8 +48,8 @@ inputs = tokenizer(["..."], return_tensors="pt", padding=True)
 print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True))
 ```
 
-The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only three or more
-combining marks on a letter, in an unusual order, may be split in another way."""
+The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only a letter with three
+or more combining marks, or with a mark that is part of no character, may be split otherwise."""
 
 
 def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:

@@ -2,7 +2,8 @@
 
 SentencePiece replaces text by a map of strings in the model file (`precompiled_charsmap`), longest
 match first. NFC is not a finite map, as any number of combining marks may follow a letter, but all
-spellings of all characters are, and so are two marks of one script in the wrong order.
+spellings of all characters are, and so are two marks of one script in the wrong order, and a letter
+with two marks that are part of characters, such as those of Yoruba.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import sys
 import tempfile
 import unicodedata
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mt.data.sentencepiece_model import (
@@ -62,8 +64,29 @@ def normalization_rules() -> dict[str, str]:
             marks_by_script.setdefault(ord(character) >> 8, []).append(character)
     for script in marks_by_script.values():
         rules |= {a + b: unicodedata.normalize("NFC", a + b) for a in script for b in script}
+    rules |= _two_marks(spelled, rules)
     rules |= dict.fromkeys([*filter(str.isspace, characters), "\u2581"], " ")
     return {text: normal for text, normal in rules.items() if text != normal}
+
+
+def _two_marks(spelled: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
+    """A letter and two marks, of those in `spelled`, for which `rules` do not suffice."""
+    letters: dict[int, set[str]] = {}  # by block of 256 characters of their marks
+    marks: dict[int, set[str]] = {}
+    for letter, *rest in spelled:
+        for mark in filter(unicodedata.combining, rest):
+            letters.setdefault(ord(mark) >> 8, set()).add(letter)
+            marks.setdefault(ord(mark) >> 8, set()).add(mark)
+    found = {}
+    for script, each in letters.items():
+        for letter, first, second in itertools.product(each, marks[script], marks[script]):
+            composed = unicodedata.normalize("NFC", letter + first)
+            whole = unicodedata.normalize("NFC", composed + second)
+            pair = rules.get(first + second, first + second)
+            by_rules = letter + pair if composed == letter + first else composed + second
+            if whole != by_rules:
+                found |= {start + second: whole for start in (letter + first, composed)}
+    return found
 
 
 def _compiled(rules: dict[str, str]) -> bytes:
