@@ -73,19 +73,19 @@ def _two_marks(spelled: Iterable[str], rules: Mapping[str, str]) -> dict[str, st
     """A letter and two marks, of those in `spelled`, for which `rules` do not suffice."""
     letters: dict[int, set[str]] = {}  # by block of 256 characters of their marks
     marks: dict[int, set[str]] = {}
-    for letter, *rest in spelled:
-        for mark in filter(unicodedata.combining, rest):
-            letters.setdefault(ord(mark) >> 8, set()).add(letter)
+    for whole in spelled:
+        for mark in filter(unicodedata.combining, whole[1:]):
+            letters.setdefault(ord(mark) >> 8, set()).add(whole[0])
             marks.setdefault(ord(mark) >> 8, set()).add(mark)
-    found = {}
+    found: dict[str, str] = {}
     for script, each in letters.items():
         for letter, first, second in itertools.product(each, marks[script], marks[script]):
             composed = unicodedata.normalize("NFC", letter + first)
-            whole = unicodedata.normalize("NFC", composed + second)
+            normal = unicodedata.normalize("NFC", composed + second)
             pair = rules.get(first + second, first + second)
             by_rules = letter + pair if composed == letter + first else composed + second
-            if whole != by_rules:
-                found |= {start + second: whole for start in (letter + first, composed)}
+            if normal != by_rules:
+                found |= {start + second: normal for start in (letter + first, composed)}
     return found
 
 
