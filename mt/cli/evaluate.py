@@ -16,6 +16,7 @@ from mt.cli.evaluate_checks import (
     check_outputs,
     check_seed,
     check_slices,
+    listed,
     paired_tests,
     slice_names,
 )
@@ -298,7 +299,7 @@ def evaluate(
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings, evaluate_systems
 
-    names = list(dict.fromkeys(name.strip().lower() for name in metrics.split(",") if name.strip()))
+    names = listed(metrics)
     check_metrics(names)
     check_comet_options("comet" in names, comet_model)
     sliced = slice_names(slices)

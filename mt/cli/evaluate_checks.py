@@ -16,9 +16,14 @@ from mt.errors import DataError
 MOST_LINES = 10_000
 
 
+def listed(text: str) -> list[str]:
+    """Names separated by commas, in lower case, each once."""
+    return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+
+
 def slice_names(text: str) -> list[str]:
     """The names that --slices lists."""
-    names = list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+    names = listed(text)
     if unknown := [name for name in names if name not in SLICES]:
         raise DataError(
             f"--slices: choose among {', '.join(SLICES)}, found {', '.join(unknown)}; correct the "
