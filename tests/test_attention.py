@@ -13,7 +13,8 @@ import torch
 from conftest import Mt, refused
 
 from mt.data.batches import collate
-from mt.decoding.attention import KINDS, attention_maps, merged, read_attention
+from mt.decoding.attention import KINDS, attention_maps, merged, read_attention, read_attentions
+from mt.decoding.engine import TorchEngine
 from mt.errors import ConfigError
 from mt.evaluation.attention_map import as_text, chosen, save_picture
 from mt.evaluation.pictures import save_figure
@@ -248,3 +249,22 @@ def test_a_png_that_is_too_large_is_refused(tmp_path: Path) -> None:
         save_figure(tmp_path / "map.png", lambda: Figure(figsize=(500, 1)))
     assert list(tmp_path.iterdir()) == []
     assert save_figure(tmp_path / "map.svg", lambda: Figure(figsize=(500, 1))) == ""
+
+
+def test_all_kinds_are_of_one_translation(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+    search = TorchEngine.search
+
+    def counted(self: TorchEngine, *job: Any) -> Any:
+        searched.append(job)
+        return search(self, *job)
+
+    monkeypatch.setattr(TorchEngine, "search", counted)
+    found = read_attentions(loaded, choose_device("cpu"), SENTENCE, None, KINDS)
+    assert len(searched) == 1
+    for kind in KINDS:
+        alone = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind)
+        assert (found[kind].rows, found[kind].columns) == (alone.rows, alone.columns)
+        assert np.array_equal(found[kind].weights, alone.weights)

@@ -227,7 +227,7 @@ def attention(
     mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
-    from mt.decoding.attention import KINDS, read_attention
+    from mt.decoding.attention import KINDS, read_attentions
     from mt.errors import ConfigError
     from mt.evaluation.attention_map import (
         PAGE_FORMAT,
@@ -240,9 +240,9 @@ def attention(
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
+    is_page = output is not None and output.suffix.lower() == PAGE_FORMAT
     if output is not None:
         check_picture(view, output)
-        is_page = output.suffix.lower() == PAGE_FORMAT
         if view == "grid" and not is_page and not (layer is None and head is None):
             raise ConfigError(
                 "--layer, --head: not with --view grid, which shows all of them; leave them out"
@@ -251,7 +251,9 @@ def attention(
         raise ConfigError(f"--view {view}: is a picture; name its file with -o")
     device = choose_device("cpu", "fp32")
     loaded = load_model(model)
-    found = read_attention(loaded, device, sentence, target, kind, pieces)
+    kinds = dict.fromkeys([kind, *KINDS] if is_page else [kind])
+    maps = read_attentions(loaded, device, sentence, target, kinds, pieces)
+    found = maps[kind]
     if output is None:
         weights, title = chosen(found.weights, layer, head)
         print_result(as_text(weights, found.rows, found.columns))
@@ -259,12 +261,9 @@ def attention(
         return
     if is_page:
         chosen(found.weights, layer, head)  # raises for what the model does not have
-        kinds = {}
-        for name in KINDS:
-            one = read_attention(loaded, device, sentence, target, name, pieces)
-            kinds[name] = (one.weights, one.rows, one.columns)
+        shown = {name: (maps[name].weights, maps[name].rows, maps[name].columns) for name in KINDS}
         save_attention_page(
-            output, kinds, kind=kind, layer=layer, head=head, view=view, title=sentence
+            output, shown, kind=kind, layer=layer, head=head, view=view, title=sentence
         )
         say(f"{output}: written")
         return

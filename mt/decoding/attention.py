@@ -5,7 +5,7 @@ Shapes: B sentences, L layers, H heads, T rows (tokens that look), S columns (to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,17 +45,31 @@ def read_attention(
     kind: str = "cross",
     pieces: bool = False,
 ) -> AttentionOfSentence:
+    """Return the attention weights of one kind for one sentence; see `read_attentions`."""
+    return read_attentions(loaded, device, source, target, [kind], pieces)[kind]
+
+
+def read_attentions(
+    loaded: LoadedModel,
+    device: Device,
+    source: str,
+    target: str | None,
+    kinds: Iterable[str],
+    pieces: bool = False,
+) -> dict[str, AttentionOfSentence]:
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
-    `kind`: `cross` (a row for each target word, a column for each source word), `encoder` (source
+    `kinds`: `cross` (a row for each target word, a column for each source word), `encoder` (source
     to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
     word belongs to the step that writes it. A word of several pieces has the mean of their rows and
     the sum of their columns; with `pieces` they stand apart.
 
     Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {kind!r}")
+    kinds = list(kinds)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {kind!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
     src = _encoded(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
@@ -65,15 +79,20 @@ def read_attention(
     else:
         tgt = _encoded(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))])
-    weights = attention_maps(loaded.model.eval(), batch.to(device.device), kind)[0].cpu().numpy()
     src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
     tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
-    rows, columns = {
+    sides = {
         "cross": (_then_eos(tgt_side), _then_eos(src_side)),
         "encoder": (_then_eos(src_side), _then_eos(src_side)),
         "decoder": (_then_eos(tgt_side), _after_bos(tgt_side)),
-    }[kind]
-    return AttentionOfSentence(merged(weights, rows[1], columns[1]), rows[0], columns[0])
+    }
+    found = {}
+    for kind in kinds:
+        maps = attention_maps(loaded.model.eval(), batch.to(device.device), kind)
+        rows, columns = sides[kind]
+        weights = merged(maps[0].cpu().numpy(), rows[1], columns[1])
+        found[kind] = AttentionOfSentence(weights, rows[0], columns[0])
+    return found
 
 
 @torch.inference_mode()

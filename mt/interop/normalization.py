@@ -14,6 +14,7 @@ import sys
 import tempfile
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from mt.data.sentencepiece_model import (
@@ -35,7 +36,7 @@ def with_normalization(model: bytes) -> bytes:
     """
     if model_facts(model).has_normalization:
         return model
-    spec = encode_field(PRECOMPILED_CHARSMAP, _compiled(normalization_rules()))
+    spec = encode_field(PRECOMPILED_CHARSMAP, _charsmap())
     spec += encode_field(REMOVE_EXTRA_WHITESPACES, True)
     # A message that comes twice is merged field by field (protobuf), so the rest of it stays.
     return model + encode_field(NORMALIZER_SPEC, spec)
@@ -89,8 +90,9 @@ def _two_marks(spelled: Iterable[str], rules: Mapping[str, str]) -> dict[str, st
     return found
 
 
-def _compiled(rules: dict[str, str]) -> bytes:
-    """The rules as SentencePiece compiles them, taken from a model that it trains with them."""
+@cache
+def _charsmap() -> bytes:
+    """`normalization_rules` compiled, taken from a model that SentencePiece trains with them."""
     import sentencepiece
 
     def codes(text: str) -> str:
@@ -99,7 +101,8 @@ def _compiled(rules: dict[str, str]) -> bytes:
     model = io.BytesIO()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rules.tsv"
-        lines = [f"{codes(text)}\t{codes(normal)}\n" for text, normal in sorted(rules.items())]
+        rules = normalization_rules().items()
+        lines = [f"{codes(text)}\t{codes(normal)}\n" for text, normal in sorted(rules)]
         path.write_text("".join(lines), encoding="utf-8")
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["a"]),

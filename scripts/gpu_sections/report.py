@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mt.errors import first_line
+
 
 @dataclass(frozen=True)
 class Item:
@@ -66,8 +68,7 @@ class Report:
         try:
             call()
         except Exception as error:
-            first = str(error).strip().partition("\n")[0]
-            self.add(name, "failed", note=f"{type(error).__name__}: {first}"[:300])
+            self.add(name, "failed", note=f"{type(error).__name__}: {first_line(error)}"[:300])
 
 
 def read_items(path: Path) -> list[Item]:
