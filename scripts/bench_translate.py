@@ -30,11 +30,11 @@ from time import perf_counter
 from typing import Any
 
 from mt.cli.convert import convert_model
-from mt.data.text_files import read_lines
-from mt.data.tokenizer import Tokenizer
-from mt.decoding.choose_engine import available_cores
+from mt.data.reading.text_files import read_lines
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.evaluation.metrics import score_corpus
-from mt.model.folder import read_folder
+from mt.runs.model_folder import read_folder
+from mt.translate.choose_engine import available_cores
 
 # Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
 BATCH_SIZES = (16, 32, 64, 128)
@@ -154,7 +154,7 @@ def received(connection: Connection) -> Iterator[list[str]]:
 
 def serve_mt(connection: Connection, model: Path, beam: int, options: dict[str, Any]) -> None:
     """Receive lines and send their translations."""
-    from mt.decoding.translate import load_translator
+    from mt.translate.translator import load_translator
 
     with load_translator(
         [model], {"beam_size": beam}, convert=convert_model, **options

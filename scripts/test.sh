@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets mt up in .venv for development, then lints, type-checks and tests it.
-#   bash scripts/test.sh [arguments for pytest, such as -m slow or tests/test_config.py]
+#   bash scripts/test.sh [arguments for pytest, such as -m slow or tests/config]
 # Tests run side by side, one process a core and one thread each (at most 8).
 
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

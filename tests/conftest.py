@@ -146,8 +146,8 @@ def tiny_run(
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
     if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
         from mt.cli.convert import convert_model
-        from mt.decoding.converted import converted_model
-        from mt.model.folder import read_folder
+        from mt.runs.model_folder import read_folder
+        from mt.translate.converted import converted_model
 
         converted_model(read_folder(run), convert_model, lambda _: None)
     return run

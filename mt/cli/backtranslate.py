@@ -74,8 +74,8 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
     from mt.cli.convert import convert_model
-    from mt.decoding import backtranslate
-    from mt.decoding.translate_file import TranslateOptions
+    from mt.translate import backtranslate
+    from mt.translate.translate_file import TranslateOptions
 
     options = TranslateOptions(
         models=model,

@@ -21,14 +21,14 @@ def check(config: ConfigName, settings: Settings = None) -> None:
     mt config check --config base.yaml
     """
     from mt.config.load import load_config, require_training_data
-    from mt.data.check import check_data
+    from mt.data.reading.check import check_data
     from mt.errors import DataError
 
     loaded = load_config(config, settings or [])
     require_training_data(loaded.config)
     data = check_data(loaded.config.data)
     if loaded.config.tokenizer.model is not None:
-        from mt.data.own_tokenizer import own_tokenizer
+        from mt.data.tokens.own_tokenizer import own_tokenizer
 
         try:
             own_tokenizer(loaded.config.tokenizer)

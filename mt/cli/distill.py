@@ -94,8 +94,8 @@ def distill(
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     """
     from mt.cli.convert import convert_model
-    from mt.decoding import distill
-    from mt.decoding.translate_file import TranslateOptions
+    from mt.translate import distill
+    from mt.translate.translate_file import TranslateOptions
 
     options = TranslateOptions(
         models=model,

@@ -11,7 +11,7 @@ from mt.cli.evaluate_models import System, Texts, config_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.tokenizer import Tokenizer
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import EvaluationSet
 
@@ -128,8 +128,8 @@ def training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping
     """Counts of the source words of the files named, else of the first model's training data."""
     from itertools import chain
 
-    from mt.data.corpus import data_root, read_pairs
-    from mt.data.text_files import read_lines
+    from mt.data.reading.corpus import data_root, read_pairs
+    from mt.data.reading.text_files import read_lines
     from mt.evaluation.slices import count_words
 
     if train_src:
@@ -154,11 +154,11 @@ def training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping
 
 def slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
     """The tokenizer of a run directory or other folder, else that of the first model."""
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.tokenizer import Tokenizer
 
     if folder is None and not models:
         raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
-    from mt.model.folder import find_model, read_folder
+    from mt.runs.model_folder import find_model, read_folder
 
     if folder is not None and Tokenizer.exists_in(folder):
         return Tokenizer.load(folder)
@@ -167,7 +167,7 @@ def slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
 
 def read(path: str, option: str) -> list[str]:
     """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
-    from mt.decoding.streaming import read_input
+    from mt.translate.streaming import read_input
 
     return list(read_input(path, option=option))
 

@@ -37,7 +37,7 @@ class Texts:
 def config_of(model: Path) -> Config:
     """The config that a model was trained with."""
     from mt.config.load import config_from_mapping
-    from mt.model.folder import find_model, read_meta
+    from mt.runs.model_folder import find_model, read_meta
 
     folder = find_model(model)
     return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
@@ -87,9 +87,9 @@ def _translate(
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.cli.convert import convert_model
-    from mt.decoding.progress import Progress
-    from mt.decoding.tally import Tally
-    from mt.decoding.translate import load_translator
+    from mt.translate.progress import Progress
+    from mt.translate.tally import Tally
+    from mt.translate.translator import load_translator
 
     outputs = []
     with load_translator(

@@ -105,11 +105,11 @@ def model(
     import json
 
     from mt.config.load import load_config
-    from mt.data.own_tokenizer import own_tokenizer
+    from mt.data.tokens.own_tokenizer import own_tokenizer
     from mt.errors import ConfigError
-    from mt.model.folder import read_folder
-    from mt.model.summary import format_summary, summarise, summary_as_json
-    from mt.training.cost import BYTES, cost_of, format_cost
+    from mt.inspect.cost import BYTES, cost_of, format_cost
+    from mt.inspect.summary import format_summary, summarise, summary_as_json
+    from mt.runs.model_folder import read_folder
 
     _one_of(config, model, settings)
     if precision not in BYTES:
@@ -227,16 +227,16 @@ def attention(
     mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
-    from mt.decoding.attention import KINDS, read_attentions
     from mt.errors import ConfigError
-    from mt.evaluation.attention_map import (
+    from mt.inspect.attention import KINDS, read_attentions
+    from mt.inspect.attention_map import (
         PAGE_FORMAT,
         as_text,
         check_picture,
         chosen,
         save_picture,
     )
-    from mt.evaluation.attention_page import save_attention_page
+    from mt.inspect.attention_page import save_attention_page
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
@@ -308,8 +308,8 @@ def positions(
     mt inspect positions --model runs/base --side tgt -o positions.png
     """
     from mt.errors import ConfigError
-    from mt.evaluation.pictures import check_format
-    from mt.evaluation.position_map import as_text, position_table, save_picture
+    from mt.inspect.pictures import check_format
+    from mt.inspect.position_map import as_text, position_table, save_picture
 
     _one_of(config, model, settings)
     if side not in ("src", "tgt"):
@@ -378,10 +378,10 @@ def tokens(
     mt inspect tokens --model runs/base --src train.de --tgt train.en --lines 0
     mt inspect tokens --model mine.model --src train.de
     """
-    from mt.decoding.streaming import read_input
-    from mt.decoding.token_listing import list_tokens
-    from mt.decoding.tokenize_file import open_tokenizer
     from mt.errors import ConfigError
+    from mt.inspect.token_listing import list_tokens
+    from mt.translate.streaming import read_input
+    from mt.translate.tokenize_file import open_tokenizer
 
     given = {"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)}
     if all(text is None and file is None for text, _, file in given.values()):
@@ -427,8 +427,8 @@ def lr(
     """
     from mt.config.load import load_config
     from mt.errors import ConfigError
-    from mt.evaluation.pictures import check_format
-    from mt.training.schedule import save_schedule, schedule_table
+    from mt.inspect.pictures import check_format
+    from mt.inspect.schedule import save_schedule, schedule_table
 
     if output is not None:
         check_format(output)

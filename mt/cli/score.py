@@ -24,8 +24,8 @@ from mt.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from mt.decoding.scoring import Scorer
     from mt.evaluation.contrastive import Item
+    from mt.translate.score_lines import Scorer
 
 
 def score(
@@ -96,7 +96,7 @@ def score(
     mt score --model runs/base --contrastive errors.tsv
     mt score --model runs/base --src test.de --tgt test.en --contrastive wrong.en
     """
-    from mt.decoding.streaming import refuse_overwrite
+    from mt.translate.streaming import refuse_overwrite
 
     contrastive = contrastive or []
     _check_options(src, tgt, contrastive, phenomena, aligned=alignments or bool(alignment_heads))
@@ -126,9 +126,9 @@ def _load_scorer(
     precision: str,
     device: str,
 ) -> Scorer:
-    from mt.decoding.scoring import Scorer
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
+    from mt.translate.score_lines import Scorer
 
     chosen = choose_device(device, precision, say)
     loaded = load_model(model)
@@ -147,8 +147,8 @@ def _score_lines(
     load: Callable[[], Scorer], src: str, tgt: str, output: str, as_json: bool
 ) -> None:
     """Write the score of each pair of lines."""
-    from mt.decoding.scoring import format_scored
-    from mt.decoding.streaming import open_output, read_input, write_lines
+    from mt.translate.score_lines import format_scored
+    from mt.translate.streaming import open_output, read_input, write_lines
 
     sources = read_input(src, option="--src")
     targets = read_input(tgt, option="--tgt")
@@ -163,8 +163,8 @@ def _read_items(
     src: str | None, tgt: str | None, contrastive: Sequence[str], phenomena: str | None
 ) -> list[Item]:
     """The items of a table, or of texts that belong together line by line."""
-    from mt.decoding.streaming import read_input
     from mt.evaluation.contrastive import items_of_lines, read_items
+    from mt.translate.streaming import read_input
 
     def texts(option: str, *paths: str) -> dict[str, list[str]]:
         return {f"{option} {path}": list(read_input(path, option=option)) for path in paths}
@@ -182,7 +182,6 @@ def _score_contrastive(
     load: Callable[[], Scorer], items: Sequence[Item], output: str, as_json: bool
 ) -> None:
     """Print the accuracy in all and by phenomenon; write a line per item to a file, if named."""
-    from mt.decoding.streaming import open_output, write_lines
     from mt.evaluation.contrastive import (
         accuracies,
         format_judged,
@@ -192,6 +191,7 @@ def _score_contrastive(
         table_json,
         translation_pairs,
     )
+    from mt.translate.streaming import open_output, write_lines
 
     with nullcontext() if output == "-" else open_output(output) as file:
         scorer = load()

@@ -136,8 +136,8 @@ def train(
     import json
 
     from mt.config.load import config_from_mapping, load_config
-    from mt.decoding.tokenize_file import train_file
     from mt.errors import ConfigError
+    from mt.translate.tokenize_file import train_file
 
     if config is None and not files:
         raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
@@ -182,7 +182,7 @@ def encode(
     mt tokenizer encode --model runs/base input.de -o pieces.de
     echo 'Guten Morgen!' | mt tokenizer encode --model mine.model --ids
     """
-    from mt.decoding.tokenize_file import encode_file
+    from mt.translate.tokenize_file import encode_file
 
     encode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)
 
@@ -204,6 +204,6 @@ def decode(
     mt tokenizer decode --model runs/base pieces.de -o text.de
     mt tokenizer decode --model mine.model --ids ids.txt
     """
-    from mt.decoding.tokenize_file import decode_file
+    from mt.translate.tokenize_file import decode_file
 
     decode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)

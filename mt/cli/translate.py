@@ -206,7 +206,7 @@ def translate(
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.cli.convert import convert_model
-    from mt.decoding.translate_file import TranslateOptions, translate_file
+    from mt.translate.translate_file import TranslateOptions, translate_file
 
     options = TranslateOptions(
         models=model,

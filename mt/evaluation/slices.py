@@ -17,7 +17,7 @@ from mt.evaluation.metrics import check_lines, sacrebleu_metric
 from mt.evaluation.words import words
 
 if TYPE_CHECKING:
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.tokenizer import Tokenizer
 
 # Slices by length, each with about as many lines as the others.
 LENGTH_SLICES = 5

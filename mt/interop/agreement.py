@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import torch
 
 from mt.config.schema import DecodeConfig
-from mt.data.corpus import data_root, read_pairs
-from mt.data.tokenizer import EOS
-from mt.decoding.engine import TorchEngine
-from mt.decoding.inference import Inference
-from mt.decoding.scoring import ForcedDecoder, Pair
-from mt.decoding.translate import Translator
+from mt.data.reading.corpus import data_root, read_pairs
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import bleu
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
+from mt.search.engine import TorchEngine
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder, Pair
+from mt.translate.translator import Translator
 
 # So many pairs of at most so many tokens are scored with both models in float32. No log-probability
 # of a token may differ by more than the tolerance, in nats.

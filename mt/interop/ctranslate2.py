@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mt.config.schema import Config, DecodeConfig
-from mt.data.tokenizer import Tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.agreement import (
@@ -155,8 +155,8 @@ def translate_with(
     folder: Path, tokenizer: Tokenizer, config: Config, quantization: str
 ) -> Translate:
     """Return what translates lines with the exported model, as mt's own engine would."""
-    from mt.decoding.engine_ctranslate2 import CTranslate2Engine
-    from mt.decoding.translate import Translator
+    from mt.search.engine_ctranslate2 import CTranslate2Engine
+    from mt.translate.translator import Translator
 
     compute_type = "int8" if quantization == "int8" else "float32"
     library = import_library()

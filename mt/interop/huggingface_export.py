@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from mt.config.schema import ModelConfig
-from mt.data.tokenizer import BOS, EOS, PAD, UNK
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.interop.agreement import agreement
 from mt.interop.huggingface_parity import Parity, compare, translate_with

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.tokenizer import BOS, PAD
+from mt.data.tokens.tokenizer import BOS, PAD
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
 from mt.interop.huggingface_folder import (

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from mt.config.schema import DecodeConfig
-from mt.data.tokenizer import BOS, EOS
+from mt.data.tokens.tokenizer import BOS, EOS
 from mt.interop.agreement import PAIRS, Translate, largest_difference, scored_pairs
 from mt.model.checkpoint import LoadedModel
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mt.data.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
-from mt.data.sentencepiece_model import model_facts
-from mt.data.tokenizer import Tokenizer
+from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
+from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.tokenizer import Tokenizer
 
 SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"

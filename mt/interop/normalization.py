@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
-from mt.data.sentencepiece_model import (
+from mt.data.tokens.sentencepiece_model import (
     NORMALIZER_SPEC,
     PRECOMPILED_CHARSMAP,
     REMOVE_EXTRA_WHITESPACES,

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.store import Store, open_built
-from mt.data.tokenizer import EOS, Tokenizer
+from mt.data.tokens.store import Store, open_built
+from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import DataError
 from mt.files import write_whole
 

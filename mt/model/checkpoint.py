@@ -21,24 +21,24 @@ import torch
 from torch import Tensor, nn
 
 from mt.config.schema import Config
-from mt.data.tokenizer import Tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
+from mt.model.transformer import Transformer
 
 # What needs no torch; whoever needs both imports all of it from here.
-from mt.model.folder import BEST as BEST
-from mt.model.folder import CHECKPOINTS as CHECKPOINTS
-from mt.model.folder import FORMAT, META, REMEDY, read_folder
-from mt.model.folder import LAST as LAST
-from mt.model.folder import STATE as STATE
-from mt.model.folder import WEIGHTS as WEIGHTS
-from mt.model.folder import DamagedError as DamagedError
-from mt.model.folder import checkpoints as checkpoints
-from mt.model.folder import find_model as find_model
-from mt.model.folder import read_meta as read_meta
-from mt.model.folder import step_name as step_name
-from mt.model.folder import step_of as step_of
-from mt.model.transformer import Transformer
+from mt.runs.model_folder import BEST as BEST
+from mt.runs.model_folder import CHECKPOINTS as CHECKPOINTS
+from mt.runs.model_folder import FORMAT, META, REMEDY, read_folder
+from mt.runs.model_folder import LAST as LAST
+from mt.runs.model_folder import STATE as STATE
+from mt.runs.model_folder import WEIGHTS as WEIGHTS
+from mt.runs.model_folder import DamagedError as DamagedError
+from mt.runs.model_folder import checkpoints as checkpoints
+from mt.runs.model_folder import find_model as find_model
+from mt.runs.model_folder import read_meta as read_meta
+from mt.runs.model_folder import step_name as step_name
+from mt.runs.model_folder import step_of as step_of
 
 
 @dataclass(frozen=True)

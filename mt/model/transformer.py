@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mt.data.tokenizer import EOS
+from mt.data.tokens.tokenizer import EOS
 from mt.model.attention import attention_bias, causal_mask
 from mt.model.cpu_ops import attend, dropout, relu_dropout
 

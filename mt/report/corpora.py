@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import Config, named_sources
-from mt.data.corpus import data_root, local_files, read_pairs
+from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.facts import scored_sources

@@ -18,9 +18,9 @@ from typing import Any
 from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source
 from mt.errors import CheckpointError, MtError, first_line
-from mt.training.manifest import MANIFEST
-from mt.training.outputs import OUTPUTS
-from mt.training.run_dir import CONFIG
+from mt.runs.manifest import MANIFEST
+from mt.runs.outputs import OUTPUTS, Sentence, read_outputs
+from mt.runs.run_dir import CONFIG
 from mt.training.runlog import LOG, METRICS
 from mt.training.validation import names_of
 
@@ -40,17 +40,6 @@ NOT_KEPT = (
     "confidence intervals, scores by length or sentences. --translate makes them again with the "
     "best checkpoint."
 )
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence of the validation or a test set, with what the model made of it."""
-
-    source: str
-    reference: str
-    output: str
-    score: float | None = None  # log-probability / length^penalty
-    flags: tuple[str, ...] = ()
 
 
 @dataclass
@@ -309,7 +298,7 @@ def _read_tests(folder: Path, metrics: Metrics) -> list[TestScore]:
         if isinstance(outputs, str) and re.fullmatch(
             rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", outputs
         ):
-            score.sentences = read_outputs(folder / outputs)
+            score.sentences = read_outputs(folder / outputs, MAX_SENTENCES)
         by_name[name] = score
     return list(by_name.values())
 
@@ -334,41 +323,12 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> T
     line = lines[step]
     score = TestScore(VALIDATION, step, number(line, "bleu"), str(line.get("signature", "")))
     if paths:
-        score.sentences = read_outputs(paths[-1])
+        score.sentences = read_outputs(paths[-1], MAX_SENTENCES)
     return score
 
 
 def _finite(value: float) -> float:
     return value if math.isfinite(value) else -math.inf
-
-
-def read_outputs(path: Path) -> list[Sentence]:
-    """The sentences of a file of `outputs/`, at most `MAX_SENTENCES`; none if there is no file."""
-    sentences: list[Sentence] = []
-    try:
-        with path.open("rb") as file:
-            for raw in file:
-                if len(sentences) == MAX_SENTENCES:
-                    break
-                if (sentence := _sentence(raw)) is not None:
-                    sentences.append(sentence)
-    except OSError:
-        return []
-    return sentences
-
-
-def _sentence(raw: bytes) -> Sentence | None:
-    try:
-        line = json.loads(raw)
-        source, reference, output = (line[key] for key in ("source", "reference", "output"))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    if not all(isinstance(text, str) for text in (source, reference, output)):
-        return None
-    score = number(line, "score")
-    flags = line.get("flags")
-    names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
-    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
 
 
 def _remark_what_is_missing(run: Run) -> None:

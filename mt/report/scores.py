@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mt.data.corpus import data_root, local_files
+from mt.data.reading.corpus import data_root, local_files
 from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.metrics import score_corpus
@@ -19,7 +19,8 @@ from mt.evaluation.significance import (
     paired_test,
 )
 from mt.evaluation.slices import by_length, score_slices
-from mt.report.facts import Run, Sentence, TestScore, scored_sources
+from mt.report.facts import Run, TestScore, scored_sources
+from mt.runs.outputs import Sentence
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.decoding.quality_flags import FLAGS, is_blank
 from mt.errors import MtError
-from mt.evaluation.attention_map import chosen
 from mt.evaluation.metrics import sacrebleu_metric
-from mt.report.facts import Run, Sentence
+from mt.inspect.attention_map import chosen
+from mt.report.facts import Run
+from mt.runs.outputs import Sentence
+from mt.translate.quality_flags import FLAGS, is_blank
 
 if TYPE_CHECKING:
     from mt.model.checkpoint import LoadedModel
@@ -239,7 +240,7 @@ def add_attention(run: Run, sentences: Sentences, say: Callable[[str], None]) ->
 
 
 def _with_attention(loaded: LoadedModel, shown: Shown) -> Shown:
-    from mt.decoding.attention import read_attention
+    from mt.inspect.attention import read_attention
     from mt.runtime.devices import choose_device
 
     sentence = shown.original

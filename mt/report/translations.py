@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mt.data.corpus import data_root, read_pairs
+from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import MtError, first_line
 from mt.report.corpora import located
-from mt.report.facts import NOT_KEPT, Run, Sentence, scored_sources
+from mt.report.facts import NOT_KEPT, Run, scored_sources
+from mt.runs.outputs import Sentence
 
 
 def translate_again(run: Run, say: Callable[[str], None]) -> None:
@@ -41,7 +42,7 @@ def translate_again(run: Run, say: Callable[[str], None]) -> None:
 def _translate(
     run: Run, pairs: Sequence[tuple[str, str]], say: Callable[[str], None]
 ) -> list[Sentence]:
-    from mt.decoding.translate import load_translator
+    from mt.translate.translator import load_translator
 
     with load_translator([run.folder], {}, say=say) as translator:
         translations = translator.translate([src for src, _ in pairs])

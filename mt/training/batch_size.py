@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.data.batches import Batch, collate
-from mt.data.tokenizer import EOS
+from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.model.checkpoint import checkpoints, read_meta
 from mt.runtime.memory import (
@@ -22,7 +22,7 @@ from mt.runtime.memory import (
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.store import Store
+    from mt.data.tokens.store import Store
     from mt.training.runlog import RunLog
     from mt.training.update import Updater
 

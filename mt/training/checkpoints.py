@@ -34,7 +34,7 @@ from mt.model.checkpoint import (
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.loader import Update
+    from mt.data.tokens.loader import Update
     from mt.training.selection import Criterion
     from mt.training.update import Updater
 

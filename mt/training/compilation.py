@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mt.data.batches import Batch, collate
-from mt.data.tokenizer import EOS
+from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.tokenizer import EOS
 from mt.training.loss import LogitsGradient, logits_gradient
 
 if TYPE_CHECKING:
-    from mt.data.store import Store
+    from mt.data.tokens.store import Store
 
 # What torch.compile generates code with; tests replace it.
 BACKEND: Any = "inductor"

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from mt.data.tokenizer import EOS
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import OtherRankFailedError, TrainingDivergedError
 from mt.files import write_whole
 from mt.runtime.devices import seed_everything
 from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
-    from mt.data.loader import Update
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.loader import Update
+    from mt.data.tokens.tokenizer import Tokenizer
     from mt.training.checkpoints import TrainState
     from mt.training.update import Updater
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from mt.errors import DataError, MtError
 from mt.model.checkpoint import CHECKPOINTS, checkpoints
-from mt.training.manifest import MANIFEST
+from mt.runs.manifest import MANIFEST
+from mt.runs.run_dir import CONFIG, LOCK, check_is_run
 from mt.training.preflight import PreflightResult, estimate_update_seconds, time_updates
-from mt.training.run_dir import CONFIG, LOCK, check_is_run
 from mt.training.runlog import format_duration
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from mt.config.schema import Config
-from mt.data.tokenizer import EOS, Tokenizer
+from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import WEIGHTS, LoadedModel, find_model, load_model
 from mt.model.transformer import Transformer

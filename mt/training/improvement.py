@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.evaluation.bootstrap import MetricResampler, compare
-from mt.training.outputs import read_valid_outputs
+from mt.runs.outputs import read_valid_outputs
 
 if TYPE_CHECKING:
     from mt.evaluation.bootstrap import Difference, Resampled

@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.config.load import require_training_data
-from mt.data.check import check_data
-from mt.data.store import corpus_facts, known_facts
+from mt.data.reading.check import check_data
+from mt.data.tokens.store import corpus_facts, known_facts
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
-from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
-from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.runtime.memory import explain_out_of_memory
-from mt.training.checkpoints import tidy
-from mt.training.dry_run import describe_training, dry_run_dir
-from mt.training.finetune import resolve_init_from
-from mt.training.manifest import is_of_this_job, write_manifest
-from mt.training.preflight import PreflightResult, estimate_update_seconds, run_preflight
-from mt.training.prepare import Prepared, prepare
-from mt.training.run_dir import (
+from mt.runs.manifest import is_of_this_job, write_manifest
+from mt.runs.run_dir import (
     CONFIG,
     check_is_run,
     check_same_run,
@@ -31,6 +23,14 @@ from mt.training.run_dir import (
     set_aside,
     write_config,
 )
+from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
+from mt.runtime.distributed import World, process_group, world_from_environment
+from mt.runtime.memory import explain_out_of_memory
+from mt.training.checkpoints import tidy
+from mt.training.dry_run import describe_training, dry_run_dir
+from mt.training.finetune import resolve_init_from
+from mt.training.preflight import PreflightResult, estimate_update_seconds, run_preflight
+from mt.training.prepare import Prepared, prepare
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import check_metric, names_of, score_tests

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
-    from mt.data.batches import Batch
+    from mt.data.tokens.batches import Batch
     from mt.model.transformer import Linear
 
 # Logits computed at a time. On a CPU 16 MB of float32: larger blocks come as fresh pages from the

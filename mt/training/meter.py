@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from mt.data.loader import Prefetcher, Update
+    from mt.data.tokens.loader import Prefetcher, Update
     from mt.runtime.distributed import World
 
 

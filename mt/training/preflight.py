@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from mt.data.batches import collate
-from mt.data.loader import Update
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Update
 from mt.errors import NonFiniteError
 from mt.runtime.memory import (
     explain_out_of_memory,
@@ -26,7 +26,7 @@ from mt.runtime.memory import (
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
-    from mt.data.batches import Plan
+    from mt.data.tokens.batches import Plan
     from mt.training.prepare import Prepared
     from mt.training.update import Updater
 

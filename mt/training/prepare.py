@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.data.batches import Plan
-from mt.data.corpus import training_pairs
-from mt.data.own_tokenizer import own_tokenizer
-from mt.data.store import known_facts, open_built, open_or_build
-from mt.data.subword_regularisation import SubwordRegularisation
-from mt.data.tokenizer import Tokenizer, train_tokenizer
+from mt.data.reading.corpus import training_pairs
+from mt.data.tokens.batches import Plan
+from mt.data.tokens.own_tokenizer import own_tokenizer
+from mt.data.tokens.store import known_facts, open_built, open_or_build
+from mt.data.tokens.subword_regularisation import SubwordRegularisation
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater
@@ -21,7 +21,7 @@ from mt.training.validation import Validation
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.store import Store
+    from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
     from mt.runtime.devices import Device
     from mt.training.runlog import RunLog

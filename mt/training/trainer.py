@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import OptimConfig
-from mt.data.loader import Prefetcher
+from mt.data.tokens.loader import Prefetcher
 from mt.errors import CheckpointError
 from mt.model.checkpoint import step_name
+from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
 from mt.training.checkpoints import (
@@ -34,12 +35,11 @@ from mt.training.finetune import load_initial_weights
 from mt.training.improvement import BestComparison
 from mt.training.meter import Meter
 from mt.training.optim import learning_rate
-from mt.training.outputs import drop_other_outputs
 from mt.training.runlog import format_duration
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
-    from mt.data.loader import Update
+    from mt.data.tokens.loader import Update
     from mt.model.checkpoint import LoadedModel
     from mt.training.improvement import NewBest
     from mt.training.prepare import Prepared

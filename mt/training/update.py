@@ -31,10 +31,10 @@ from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.batches import Batch
-    from mt.data.loader import Update
-    from mt.data.store import Store
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.batches import Batch
+    from mt.data.tokens.loader import Update
+    from mt.data.tokens.store import Store
+    from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
 
 # On a CPU: 1 % of the time, for a third of the memory.

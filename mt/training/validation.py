@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 
-from mt.data.batches import bucket, collate
-from mt.data.corpus import data_root, read_pairs
-from mt.data.store import open_built, open_or_build
-from mt.decoding.engine import TorchEngine
-from mt.decoding.inference import Inference
-from mt.decoding.lines import Translation
-from mt.decoding.translate import Translator
+from mt.data.reading.corpus import data_root, read_pairs
+from mt.data.tokens.batches import bucket, collate
+from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import Score, score_corpus
 from mt.files import write_whole
+from mt.runs.outputs import Sentence, write_test_outputs, write_valid_outputs
 from mt.runtime.memory import peak_memory_mb
+from mt.search.engine import TorchEngine
+from mt.search.inference import Inference
 from mt.training.loss import batch_loss
 from mt.training.meter import perplexity
-from mt.training.outputs import write_test_outputs, write_valid_outputs
 from mt.training.selection import Criterion
 from mt.training.signals import StopRequestedError
+from mt.translate.lines import Translation
+from mt.translate.translator import Translator
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, Source
-    from mt.data.tokenizer import Tokenizer
+    from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
     from mt.runtime.distributed import World
@@ -218,7 +218,8 @@ class Validation:
     def write_outputs(self, step: int, result: ValidationResult) -> None:
         """Write all outputs of a validation that is the best so far."""
         if result.translations:
-            write_valid_outputs(self.run_dir, step, self.src, self.ref, result.translations)
+            sentences = as_sentences(self.src, self.ref, result.translations)
+            write_valid_outputs(self.run_dir, step, sentences)
 
     def write_samples(self, name: str, outputs: list[str]) -> None:
         """Write some sentences with reference and output to `samples/NAME.txt`."""
@@ -272,8 +273,19 @@ def score_tests(
         translations = interleaved(shards)
         outputs = [translation.texts[0] for translation in translations]
         (score,) = world.on_main(partial(score_corpus, outputs, [ref], ["bleu"], tokenize))
-        write = partial(write_test_outputs, run_dir, step, n_done, src, ref, translations)
+        sentences = as_sentences(src, ref, translations)
+        write = partial(write_test_outputs, run_dir, step, n_done, sentences)
         yield name, score, world.on_main(write)
+
+
+def as_sentences(
+    src: Sequence[str], ref: Sequence[str], translations: Sequence[Translation]
+) -> list[Sentence]:
+    """Return each sentence with its best translation, as a run directory keeps them."""
+    return [
+        Sentence(source, reference, best.texts[0], best.scores[0], best.flags)
+        for source, reference, best in zip(src, ref, translations, strict=True)
+    ]
 
 
 def interleaved(shards: list[list[T]]) -> list[T]:

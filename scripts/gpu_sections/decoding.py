@@ -13,14 +13,14 @@ from torch import Tensor
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.lengths import batch_ends
-from mt.decoding.candidates import best_candidates, log_normaliser
-from mt.decoding.engine import TorchEngine
-from mt.decoding.engine_contract import LEAST_SIZE
-from mt.decoding.inference import Inference
-from mt.decoding.load_torch import with_fused_candidates
-from mt.decoding.search import Stepper
+from mt.data.tokens.lengths import batch_ends
 from mt.runtime.devices import can_compile
+from mt.search.candidates import best_candidates, log_normaliser
+from mt.search.engine import TorchEngine
+from mt.search.engine_contract import LEAST_SIZE
+from mt.search.inference import Inference
+from mt.search.search import Stepper
+from mt.translate.load_torch import with_fused_candidates
 
 SENTENCES = 20_000
 

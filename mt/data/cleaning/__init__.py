@@ -1,0 +1,1 @@
+"""Sentence pairs that are unfit for training are dropped, and counted."""

@@ -1,0 +1,1 @@
+"""Corpus files become sentence pairs."""

@@ -1,0 +1,148 @@
+"""Check the data of a config before training: faults that forbid it, and warnings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mt.config.schema import named_sources
+from mt.data.reading.corpus import (
+    aligned_files,
+    aligned_files_faults,
+    data_root,
+    local_files,
+    read_pairs,
+)
+from mt.data.reading.text_files import suffix_of
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig, Source
+
+# Pairs of a training source that are read: of local files and of a stream from the hub; and right
+# before training, which reads all of them next.
+MAX_PAIRS = 1_000_000
+MAX_STREAMED_PAIRS = 1_000
+MAX_PAIRS_BEFORE_TRAINING = 100_000
+
+# A cell that CSV quotes, and one in which it doubles a quotation mark.
+QUOTED = re.compile(r'"(?:[^"]|"")*"')
+# Share of cells with doubled quotation marks above which they are taken for quoting.
+MAX_DOUBLED = 0.001
+
+
+@dataclass
+class DataCheck:
+    """What was found in the data of a config, each as one message."""
+
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)  # what was not read, and so not checked
+
+
+def check_data(data: DataConfig, before_training: bool = False) -> DataCheck:
+    """Read the data as far as possible and say what is wrong with it.
+
+    Text files, and validation and test sets of every kind, are read whole; of other training data
+    the first `MAX_PAIRS`. Training data on the hub is not downloaded for that, unless
+    `before_training` says that it is needed anyway.
+    """
+    root = data_root(data)
+    check = DataCheck()
+    for where, source in named_sources(data):
+        if source.path is None and (faults := aligned_files_faults(source, root, where)):
+            check.faults += faults
+            continue
+        is_training = where.startswith("data.train")
+        is_streamed = is_training and not before_training and not local_files(source, root)
+        limit = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
+        limit = MAX_STREAMED_PAIRS if is_streamed else limit
+        sample = _Sample()
+        try:
+            pairs = read_pairs(source, root, where, is_streamed)
+            if is_training:
+                for _ in islice(sample.watch(pairs), limit):
+                    pass
+                if source.path is not None and next(pairs, None) is not None:
+                    check.unread.append(
+                        f"{where}: the first {limit:,} rows of {source.path} are good; the others "
+                        "were not read"
+                    )
+            else:
+                for _ in sample.watch(pairs):
+                    pass
+        except DataError as error:
+            check.faults += str(error).split("\n")
+        else:
+            check.warnings += sample.warnings(source, root, where)
+    return check
+
+
+@dataclass
+class _Sample:
+    """Counts over the pairs of a source that look wrong, with the first of them."""
+
+    pairs: int = 0
+    identical: int = 0
+    identical_text: str = ""
+    quoted: int = 0
+    doubled: int = 0
+    quoted_cell: str = ""
+
+    def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Pass the pairs on and count them."""
+        for src, tgt in pairs:
+            self.pairs += 1
+            if src == tgt and src.strip():
+                self.identical += 1
+                self.identical_text = self.identical_text or src
+            for cell in (src, tgt):
+                if cell[:1] == '"' and len(cell) > 1 and QUOTED.fullmatch(cell):
+                    self.quoted += 1
+                    if '""' in cell[1:-1]:
+                        self.doubled += 1
+                        self.quoted_cell = cell if self.doubled == 1 else self.quoted_cell
+                    self.quoted_cell = self.quoted_cell or cell
+            yield src, tgt
+
+    def warnings(self, source: Source, root: Path, where: str) -> Iterator[str]:
+        """What to tell the user about these pairs."""
+        if _is_same_text(source, root):
+            yield (
+                f"{where}: src and tgt are the same ({source.src}), so the model would learn to "
+                "copy. Set tgt to the translations"
+            )
+        elif 2 * self.identical > self.pairs:
+            yield (
+                f"{where}: source and target are the same in {self.identical:,} of {self.pairs:,} "
+                f"pairs, such as {self.identical_text[:60]!r}, so the model would learn to copy. "
+                "Check that tgt is the translation"
+            )
+        is_doubled = self.doubled > max(1, MAX_DOUBLED * 2 * self.pairs)
+        if source.quoting is None and (is_doubled or self.quoted > self.pairs):
+            cell = (
+                self.quoted_cell if len(self.quoted_cell) <= 60 else self.quoted_cell[:57] + "..."
+            )
+            remedy = (
+                f"Set quoting to csv in {where} if the quotation marks are not part of the text, "
+                "else to none"
+                if source.path and suffix_of(Path(source.path)) in (".tsv", ".txt")
+                else "If they are not part of the text, write the data without them"
+            )
+            yield (
+                f"{where}: {self.quoted:,} of {2 * self.pairs:,} texts are in quotation marks as "
+                f"CSV writes them, such as {cell}. {remedy}"
+            )
+
+
+def _is_same_text(source: Source, root: Path) -> bool:
+    """Whether both sides are the same column or the same file."""
+    if source.src == source.tgt:
+        return True
+    if source.path is not None:
+        return False
+    return any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))

@@ -1,0 +1,145 @@
+"""Rows of data sets that the `datasets` library reads: Parquet, save_to_disk and the hub."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from mt.data.reading.text_files import (
+    TABLE_SUFFIXES,
+    existing_path,
+    is_pattern,
+    matching_files,
+    suffix_of,
+    under,
+)
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import Source
+    from mt.data.reading.columns import Row
+
+PARQUET = ".parquet"
+
+
+def read_dataset(source: Source, root: Path, where: str, stream: bool = False) -> Iterator[Row]:
+    """The rows of Parquet files, a folder of them, a folder of save_to_disk or a hub data set.
+
+    With `stream` a hub data set is not downloaded whole. Every error of the library becomes a
+    `DataError`.
+    """
+    number = 0
+    try:
+        for batch in _open_dataset(source, root, where, stream).iter(batch_size=1000):
+            for cells in zip(*batch.values(), strict=True):
+                number += 1
+                place = f"{source.path}, row {number:,} (the first is 1)"
+                yield place, dict(zip(batch, cells, strict=True))
+    except DataError:
+        raise
+    except Exception as error:  # the library passes on whatever its many readers raise
+        raise DataError(_unreadable(source, root, where, error)) from error
+
+
+def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
+    """A `Dataset` or `IterableDataset`: local files, local folder or hub name, in this order."""
+    import datasets
+    import huggingface_hub
+
+    # Errors reach the user as one message of ours, without the libraries' own output.
+    for library in (datasets, huggingface_hub):
+        library.utils.disable_progress_bars()
+        logging.getLogger(library.__name__).setLevel(logging.CRITICAL)
+    name = cast(str, source.path)
+    path = under(root, name)
+    if path.is_dir():
+        return _folder_dataset(source, path, where)
+    files = matching_files(name, root)
+    if suffix_of(path) == PARQUET and files and files[0].is_file():
+        _require_split(source, path, where, ["train"])
+        return _load_local("parquet", data_files={"train": [_literal(file) for file in files]})[
+            "train"
+        ]
+    if path.exists():
+        raise DataError(
+            f"{where}.path: {path} is not of a type that mt reads; required is "
+            f"{', '.join((*TABLE_SUFFIXES, PARQUET))} or a folder written by save_to_disk. For two "
+            "line-aligned text files leave path out and set src and tgt to the files."
+        )
+    if not _may_be_on_the_hub(name):
+        existing_path(name, root, f"{where}.path")  # raises
+    # A part of a split ("train[:1000]") cannot be streamed.
+    streaming = stream and not set("[+") & set(source.split)
+    return datasets.load_dataset(name, source.name, split=source.split, streaming=streaming)
+
+
+def _may_be_on_the_hub(name: str) -> bool:
+    """Whether a name may be that of a hub data set: `owner/name` or `name`."""
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
+    return (
+        not is_path
+        and not is_pattern(name)
+        and suffix_of(Path(name)) not in (*TABLE_SUFFIXES, PARQUET)
+    )
+
+
+def _load_local(loader: str, **options: Any) -> Any:
+    """All splits of local files, streamed: nothing is copied to disk."""
+    import datasets
+
+    # The scratch folder only holds the library's lock file.
+    with tempfile.TemporaryDirectory() as scratch:
+        return datasets.load_dataset(loader, streaming=True, cache_dir=scratch, **options)
+
+
+def _literal(path: Path) -> str:
+    return glob.escape(str(path.absolute()))
+
+
+def _folder_dataset(source: Source, path: Path, where: str) -> Any:
+    """A split of a folder written by save_to_disk, or of Parquet files as downloaded."""
+    import datasets
+
+    if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        saved = datasets.load_from_disk(str(path))
+        splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
+        _require_split(source, path, where, list(splits))
+        return splits[source.split].with_format(None)
+    if any(path.rglob("*" + PARQUET)):
+        # The library finds the splits in the names of the files, or in a data card (README.md).
+        splits = _load_local(str(path.absolute()), name=source.name)
+        _require_split(source, path, where, list(splits))
+        return splits[source.split]
+    raise DataError(
+        f"{where}.path: {path} is a folder without Parquet files that save_to_disk did not write. "
+        f"Name the files in it, with * for several ({path.name}/*.jsonl), or save the data set "
+        "there with save_to_disk."
+    )
+
+
+def _require_split(source: Source, path: Path, where: str, splits: list[str]) -> None:
+    if source.split not in splits:
+        raise DataError(
+            f"{where}.split: {path} has no split {source.split!r}; set split to one that it has: "
+            f"{', '.join(map(repr, splits))}."
+        )
+
+
+def _unreadable(source: Source, root: Path, where: str, error: Exception) -> str:
+    path = under(root, cast(str, source.path))
+    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    if any(file.exists() for file in matching_files(cast(str, source.path), root)):
+        return (
+            f"{where}.path: {path} cannot be read with the datasets library: {reason}. Repair or "
+            "write the file again; every row needs the same columns."
+        )
+    return (
+        f"{where}.path: {source.path!r} cannot be opened. Tried: {path.absolute()} (no such file "
+        f"or folder), then the hub data set {source.path!r}, name {source.name!r}, split "
+        f"{source.split!r} ({reason}). Correct path, name or split; without a network, download "
+        "the data set beforehand or name a local file."
+    )

@@ -1,0 +1,202 @@
+"""Rows of table files: JSON Lines, JSON, CSV, TSV and tab-separated text, plain or gzip."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.data.reading.columns import lookup
+from mt.data.reading.text_files import DELIMITERS, read_lines, require_text, suffix_of
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import Source
+    from mt.data.reading.columns import Row
+
+# Delimiters that a message may suggest.
+USUAL_DELIMITERS = (";", "\t", "|", ",")
+
+
+def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
+    """The rows of a table file, in order; of all but `.json` lists in bounded memory.
+
+    Raises `DataError`, with the line, where the file is damaged.
+    """
+    require_text(path, f"{where}.path")
+    if suffix_of(path) == ".jsonl":
+        return _json_lines(path, where)
+    if suffix_of(path) == ".json":
+        return _json_rows(path, source, where)
+    return _delimited_rows(path, source, where)
+
+
+# --- JSON -------------------------------------------------------------------------------------
+
+
+def _json_lines(path: Path, where: str) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path, f"{where}.path"), start=1):
+        if line.strip():
+            place = f"{path}, line {number:,}"
+            yield place, _json_object(line, place, where)
+
+
+def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}.path: {place}: one JSON object is required, such as "
+            f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
+            f"remove it{'; a file that is one list must be named .json' if line[0] == '[' else ''}."
+        ) from None
+    if not isinstance(value, dict):
+        raise DataError(
+            f"{where}.path: {place}: one JSON object is required, found "
+            f"{type(value).__name__} {line.strip()[:40]!r}. Correct the line or remove it."
+        )
+    return value
+
+
+def _json_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
+    """The rows of a list in a `.json` file, or of JSON Lines under that name."""
+    if _holds_json_lines(path, source, where):
+        yield from _json_lines(path, where)
+        return
+    text = "\n".join(read_lines(path, f"{where}.path"))
+    try:
+        rows = json.loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{where}.path: {path} is not JSON ({error}). Write a list of objects, or one object "
+            "per line into a .jsonl file."
+        ) from None
+    if not isinstance(rows, list):
+        raise DataError(_not_a_list(rows, path, where))
+    for number, row in enumerate(rows, start=1):
+        place = f"{path}, row {number:,} (the first is 1)"
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{where}.path: {place}: an object is required, found {type(row).__name__} "
+                f"{str(row)[:40]!r}. Correct the row or remove it."
+            )
+        yield place, row
+
+
+def _holds_json_lines(path: Path, source: Source, where: str) -> bool:
+    """Whether the first line that is not blank is a whole JSON object: one row.
+
+    If it is all there is, it must have the two columns: other objects hold the rows inside.
+    """
+    lines = filter(str.strip, read_lines(path, f"{where}.path"))
+    try:
+        first = json.loads(next(lines, ""))
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(first, dict):
+        return False
+    is_row = all(isinstance(lookup(first, column), str) for column in (source.src, source.tgt))
+    return is_row or next(lines, None) is not None
+
+
+def _not_a_list(value: object, path: Path, where: str) -> str:
+    """What to do with a JSON file that is not a list, such as {"data": [...]}."""
+    rows = value if isinstance(value, dict) else {}
+    keys = [key for key, below in rows.items() if isinstance(below, list)]
+    found = f"one {type(value).__name__}"
+    if rows:
+        found = f"one object with the keys {', '.join(map(repr, list(rows)[:5]))}"
+    if keys:
+        found = f"one object with the list {keys[0]!r}"
+    remedy = f" With jq: jq -c '.[\"{keys[0]}\"][]' {path} > rows.jsonl" if keys else ""
+    return (
+        f"{where}.path: {path} holds {found}; a list of objects, or one object per line (.jsonl), "
+        f"is required (pandas: to_json with orient='records').{remedy}"
+    )
+
+
+# --- cells between delimiters -----------------------------------------------------------------
+
+
+def _delimited_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
+    """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
+    delimiter = source.delimiter or DELIMITERS[suffix_of(path)]
+    quoting = source.quoting or ("csv" if suffix_of(path) == ".csv" else "none")
+    lines = read_lines(path, f"{where}.path")
+    if quoting == "csv":
+        rows = _quoted_cells(lines, delimiter, path, where)
+    else:
+        rows = _plain_cells(lines, delimiter)
+    first = next(rows, None)
+    if first is None:
+        return
+    line, names = first
+    wanted = {source.src, source.tgt}
+    if len(names) == 1 and not wanted <= set(names):
+        _suggest_delimiter(names[0], delimiter, f"{where}.path: {path}, line {line:,}")
+    if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
+        names = [str(number) for number in range(1, len(names) + 1)]
+        rows = chain([first], rows)
+    for column in sorted(wanted):
+        if names.count(column) > 1:
+            raise DataError(
+                f"{where}.path: {path}, line {line:,} names the column {column!r} "
+                f"{names.count(column)} times. Give each column another name."
+            )
+    for line, cells in rows:
+        if len(cells) != len(names):
+            raise DataError(
+                f"{where}.path: {path}, line {line:,}: as many cells as in the first line are "
+                f"required ({len(names):,}), found {len(cells):,}. Correct the line; where cells "
+                "contain the delimiter or line breaks in quotation marks set quoting to csv, else "
+                f"to none (here {quoting})."
+            )
+        yield f"{path}, line {line:,}", dict(zip(names, cells, strict=True))
+
+
+def _plain_cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of each line that is not empty. A quotation mark is a character."""
+    for number, line in enumerate(lines, start=1):
+        if line:
+            yield number, line.split(delimiter)
+
+
+def _quoted_cells(
+    lines: Iterator[str], delimiter: str, path: Path, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
+    # The csv module would end a row at a carriage return inside a cell.
+    with_ends = (line.replace("\r", " ") + "\n" for line in lines)
+    reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            if cells:
+                yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        if "field limit" in str(error):
+            raise DataError(
+                f"{where}.path: {path}, line {start:,}: a cell of this row has more than "
+                f"{csv.field_size_limit():,} characters. Most often a quotation mark that is not "
+                "closed makes one cell of many lines: correct it, or set quoting to none where "
+                "quotation marks are part of the text."
+            ) from None
+        raise DataError(
+            f"{where}.path: {path}, line {start:,}: this row is not CSV ({error}). A quotation "
+            'mark inside a quoted cell is written twice (""). Correct the row, or set quoting to '
+            "none where quotation marks are part of the text."
+        ) from None
+
+
+def _suggest_delimiter(name: str, delimiter: str, place: str) -> None:
+    """Raise where the only column of the first line contains another usual delimiter."""
+    found = [other for other in USUAL_DELIMITERS if other != delimiter and other in name]
+    if found:
+        raise DataError(
+            f"{place} is a single column with the delimiter {delimiter!r}: {name[:60]!r}. If "
+            f"{found[0]!r} separates its columns, set delimiter to {json.dumps(found[0])}."
+        )

@@ -1,0 +1,1 @@
+"""Sentence pairs become token ids on disk, and those become padded batches."""

@@ -1,0 +1,136 @@
+"""Load the batches of training in a thread of its own, ahead of the updates that use them."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from mt.data.tokens.batches import Batch, Plan
+from mt.data.tokens.lengths import Indices
+
+CPU = torch.device("cpu")
+# Updates that are loaded ahead of training.
+PREFETCH = 4
+
+
+@dataclass(frozen=True)
+class Update:
+    """The micro-batches of one update for this rank, and its position in the training data."""
+
+    epoch: int
+    number: int  # within the epoch, from 0
+    of: int  # updates in the epoch
+    batches: list[Batch]
+    n_tgt: int  # target tokens of the whole update, over all ranks: its loss is divided by this
+
+    @property
+    def last(self) -> bool:
+        """Whether it is the last update of its epoch."""
+        return self.number == self.of - 1
+
+
+class Prefetcher:
+    """Iterator over updates without end, from a given position on, loaded ahead by a thread.
+
+    A context manager: leaving it stops the thread. `waited` counts the seconds that training has
+    waited for data.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        epoch: int,
+        number: int,
+        rank: int = 0,
+        world_size: int = 1,
+        device: torch.device = CPU,
+    ) -> None:
+        """Start at update `number` of `epoch`, with the share of `rank` of `world_size` ranks.
+
+        `device` is where the batches will be copied to.
+        """
+        self.plan = plan
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        self.waited = 0.0
+        self._queue: queue.Queue[Update | BaseException] = queue.Queue(maxsize=PREFETCH)
+        self._stop = threading.Event()
+        self._first_loaded = threading.Event()
+        self._thread = threading.Thread(target=self._load, args=(epoch, number), daemon=True)
+
+    def __enter__(self) -> Prefetcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        while self._thread.is_alive():
+            # The thread may be waiting for space in the queue.
+            if not self._queue.empty():
+                self._queue.get_nowait()
+            self._thread.join(0.05)
+
+    def ready(self, seconds: float) -> bool:
+        """Wait at most `seconds` for the first update; whether it is loaded.
+
+        With subword regularisation the first update can take minutes.
+        """
+        start = time.perf_counter()
+        ready = self._first_loaded.wait(seconds)
+        self.waited += time.perf_counter() - start
+        return ready
+
+    def __iter__(self) -> Iterator[Update]:
+        while True:
+            start = time.perf_counter()
+            item = self._queue.get()
+            self.waited += time.perf_counter() - start
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def _load(self, epoch: int, number: int) -> None:
+        """Put updates, or what went wrong, into the queue until `_stop` is set."""
+        try:
+            pin = self.device.type == "cuda"
+            if pin:
+                torch.cuda.set_device(self.device)  # of this thread
+            # While the updates of one epoch are loaded, the next one is planned.
+            with ThreadPoolExecutor(1) as planner:
+                next_epoch = planner.submit(self._planned, epoch)
+                while not self._stop.is_set():
+                    plan, updates = next_epoch.result()
+                    next_epoch = planner.submit(self._planned, epoch + 1)
+                    for position in range(number, len(updates)):
+                        batches, n_tgt = plan.shard(
+                            updates[position], self.rank, self.world_size, pin
+                        )
+                        self._put(Update(epoch, position, len(updates), batches, n_tgt))
+                        if self._stop.is_set():
+                            return
+                    epoch += 1
+                    number = 0
+        except BaseException as error:
+            self._put(error)
+
+    def _planned(self, epoch: int) -> tuple[Plan, list[list[Indices]]]:
+        """The plan of an epoch, with its subwords sampled, and its updates."""
+        plan = self.plan.for_epoch(epoch, self._stop)
+        return plan, plan.updates(epoch)
+
+    def _put(self, item: Update | BaseException) -> None:
+        """Put an item into the queue, waiting for space unless `_stop` is set."""
+        while not self._stop.is_set():
+            try:
+                self._queue.put(item, timeout=0.1)
+            except queue.Full:
+                continue
+            self._first_loaded.set()
+            return

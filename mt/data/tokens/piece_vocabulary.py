@@ -1,0 +1,167 @@
+"""A SentencePiece model whose pieces have the ids of a vocabulary of their own.
+
+Marian trains a SentencePiece model for each language and one vocabulary for both, or one for each;
+so an id belongs to a piece, not to a place in the SentencePiece model. `mt import` keeps such
+models as they are: segmentation by the SentencePiece model, ids by the vocabulary.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, overload
+
+from mt.data.tokens.sentencepiece_model import model_facts
+
+# The special pieces by id; data/tokens/tokenizer.py has the ids' names.
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+
+class PieceVocabulary:
+    """Segments by a SentencePiece model and numbers the pieces by a list of them.
+
+    It has those methods of `SentencePieceProcessor` that `Tokenizer` uses. A piece that is not in
+    the list is unk. A line may begin with one piece that no SentencePiece model makes: `>>deu<<`,
+    by which multilingual Marian models are told the target language. It must be in the list.
+    """
+
+    def __init__(self, model: bytes, pieces: Sequence[str]) -> None:
+        """`pieces`: the text of each id; RuntimeError if the model is damaged."""
+        from sentencepiece import SentencePieceProcessor
+
+        self._model = SentencePieceProcessor(model_proto=model)
+        self._pieces = list(pieces)
+        self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+        size = self._model.piece_size()
+        self._unk = self._model.unk_id()  # in the model
+        self._symbols = set(model_facts(model).user_defined_symbols)
+        # The id in the list of each id of the model.
+        self._listed = [self.piece_to_id(self._model.id_to_piece(i)) for i in range(size)]
+
+    def piece_size(self) -> int:
+        """Pieces of the list."""
+        return len(self._pieces)
+
+    @overload
+    def id_to_piece(self, number: int) -> str: ...
+    @overload
+    def id_to_piece(self, number: list[int]) -> list[str]: ...
+    def id_to_piece(self, number: int | list[int]) -> str | list[str]:
+        """The text of an id, or of each of several."""
+        if isinstance(number, int):
+            return self._pieces[number]
+        return [self._pieces[each] for each in number]
+
+    def piece_to_id(self, piece: str) -> int:
+        """The id of a piece; that of unk if it is not in the list."""
+        return self._ids.get(piece, self.unk_id())
+
+    def pad_id(self) -> int:
+        """The id of `<pad>`, as of the other special pieces below; -1 if it is not in the list."""
+        return self._ids.get("<pad>", -1)
+
+    def unk_id(self) -> int:
+        """The id of `<unk>`."""
+        return self._ids.get("<unk>", -1)
+
+    def bos_id(self) -> int:
+        """The id of `<s>`."""
+        return self._ids.get("<s>", -1)
+
+    def eos_id(self) -> int:
+        """The id of `</s>`."""
+        return self._ids.get("</s>", -1)
+
+    def is_byte(self, number: int) -> bool:
+        """Whether subword regularisation must leave an id alone.
+
+        These are bytes, user-defined symbols, and pieces that SentencePiece does not make.
+        """
+        return self._score(number) is None
+
+    def get_score(self, number: int) -> float:
+        """The score of a piece in the SentencePiece model; 0 if it is not in there."""
+        return self._score(number) or 0.0
+
+    def _score(self, number: int) -> float | None:
+        model, piece = self._model, self._pieces[number]
+        place = model.piece_to_id(piece)
+        if place == self._unk or place in self._symbols or model.is_byte(place):
+            return None
+        if model.is_control(place) or model.is_unused(place):
+            return None
+        return float(model.get_score(place))
+
+    def encode(
+        self, text: str | list[str], out_type: type = int, num_threads: int = 1
+    ) -> list[Any]:
+        """The ids (`out_type` int) or pieces (str) of a line, or of each of several."""
+        if isinstance(text, str):
+            return list(self.encode([text], out_type)[0])
+        split = [self.split_language(line) for line in text]
+        rest = [line for _, line in split]
+        if out_type is str:
+            rows = self._model.encode(rest, out_type=str, num_threads=num_threads)
+            return [
+                [language, *row] if language else row
+                for (language, _), row in zip(split, rows, strict=True)
+            ]
+        encoded: list[list[int]] = []
+        for (language, line), row in zip(
+            split, self._model.encode(rest, num_threads=num_threads), strict=True
+        ):
+            if self._unk in row:  # the list may have characters that the model has not
+                pieces = self._model.encode(line, out_type=str)
+                ids = [self.piece_to_id(piece) for piece in pieces]
+            else:
+                ids = [self._listed[each] for each in row]
+            encoded.append([self._ids[language], *ids] if language else ids)
+        return encoded
+
+    def split_language(self, line: str) -> tuple[str, str]:
+        """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""
+        if line.startswith(">>"):
+            code, end, rest = line.partition("<<")
+            if code + end in self._ids:
+                return code + end, rest
+        return "", line
+
+    def decode(
+        self, rows: Sequence[Sequence[int]] | Sequence[Sequence[str]], num_threads: int = 1
+    ) -> list[str]:
+        """The text of each row of ids or pieces."""
+        pieces = [
+            [one if isinstance(one, str) else self._pieces[one] for one in row] for row in rows
+        ]
+        texts: list[str] = self._model.decode(pieces, num_threads=num_threads)
+        return texts
+
+
+def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
+    """Pieces of the joint vocabulary and None, or of source and target; the inverse of the next.
+
+    Raises ValueError if that is not what `content` has.
+    """
+    mapping = json.loads(content)
+    if isinstance(mapping, dict) and "joint" in mapping:
+        return _pieces(mapping["joint"]), None
+    if not isinstance(mapping, dict) or mapping.keys() != {"source", "target"}:
+        raise ValueError("the vocabulary must have the key joint, or source and target")
+    return _pieces(mapping["source"]), _pieces(mapping["target"])
+
+
+def _pieces(value: object) -> list[str]:
+    pieces = value if isinstance(value, list) else []
+    if not pieces or not all(isinstance(piece, str) for piece in pieces):
+        raise ValueError("a vocabulary must be a list of pieces")
+    if len(set(pieces)) < len(pieces):
+        raise ValueError("the pieces of a vocabulary must differ")
+    return pieces
+
+
+def write_vocabularies(src_pieces: Sequence[str], tgt_pieces: Sequence[str] | None) -> bytes:
+    """The file of a joint vocabulary (`tgt_pieces` None), or of two."""
+    lists = {"joint": src_pieces}
+    if tgt_pieces is not None:
+        lists = {"source": src_pieces, "target": tgt_pieces}
+    return json.dumps(lists, ensure_ascii=False, indent=0).encode()

@@ -1,0 +1,404 @@
+"""Split lines into token ids and join them again: SentencePiece, trained on the training data."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import re
+import unicodedata
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.data.tokens.piece_vocabulary import PieceVocabulary, read_vocabularies
+from mt.data.tokens.sentencepiece_model import model_facts
+from mt.errors import CheckpointError, DataError
+from mt.files import write_whole
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+    from mt.config.schema import TokenizerConfig
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+
+# Longer lines (in characters) are not used for training: SentencePiece's BPE keeps positions inside
+# a word in 16 bits and would abort the whole process.
+MAX_LINE_LENGTH = 10_000
+
+# SentencePiece does not change the text: its default, nmt_nfkc, would teach the model to write
+# "..." for an ellipsis sign, 1/2 for ½ and half-width commas in Chinese, and would split Persian
+# words at the zero-width non-joiner. `normalize_line` does what normalisation there is.
+NORMALIZATION = "identity"
+
+# Share of the text that the characters in the vocabulary cover. With byte fallback, characters that
+# make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
+# that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese. Without
+# byte fallback every character gets a token.
+COVERAGE_WITH_BYTES: tuple[float, ...] = (0.99999, 0.9995)
+COVERAGE_WITHOUT_BYTES: tuple[float, ...] = (1.0,)
+
+# SentencePiece starts threads for a list of lines, also for one: 75 us instead of 5. One by one, so
+# many lines take no longer (Zen 4).
+FEW_LINES = 50
+
+# Fixed, because unigram training sums floats by thread: the result depends on their number.
+TRAINING_THREADS = 4
+
+
+def normalize_line(line: str) -> str:
+    """Normalise a line as tokens see it: `decode(encode(line)) == normalize_line(line)`.
+
+    Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
+    space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
+    and U+2581, SentencePiece's sign for a space. Nothing else changes.
+    """
+    return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
+
+
+class Tokenizer:
+    """A SentencePiece model for each side, or one for both where the vocabulary is joint.
+
+    Ids are those of the side's own vocabulary; 0 to 3 are pad, unk, bos and eos. Text that looks
+    like a special token ("</s>") stays text. An imported model has two SentencePiece models and a
+    vocabulary beside them, joint or not; see `piece_vocabulary`.
+    """
+
+    def __init__(
+        self, src_model: bytes, tgt_model: bytes | None = None, vocabulary: bytes | None = None
+    ) -> None:
+        """`tgt_model` None means a joint vocabulary; ValueError where special ids are others.
+
+        `vocabulary`: the ids of pieces, as `write_vocabularies` gives them; None: the models' own.
+        """
+        files = [src_model, tgt_model, vocabulary]
+        self._files = [file for file in files if file is not None]
+        processors: list[SentencePieceProcessor | PieceVocabulary]
+        if vocabulary is None:
+            from sentencepiece import SentencePieceProcessor
+
+            self.joint = tgt_model is None
+            processors = [SentencePieceProcessor(model_proto=model) for model in self._files]
+        else:
+            src_pieces, tgt_pieces = read_vocabularies(vocabulary)
+            self.joint = tgt_pieces is None
+            processors = [
+                PieceVocabulary(src_model, src_pieces),
+                PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces),
+            ]
+        for processor in processors:
+            found = special_ids(processor)
+            if found != [PAD, UNK, BOS, EOS]:
+                raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
+        self._src = processors[0]
+        self._tgt = processors[-1]
+
+    @property
+    def models(self) -> list[bytes]:
+        """The SentencePiece models: one for both sides, or that of the source, then the target."""
+        return self._files[:2]
+
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether ids are those of the SentencePiece models, not of a vocabulary beside them."""
+        return len(self._files) < 3
+
+    @property
+    def src_vocab_size(self) -> int:
+        """Tokens of the source vocabulary, special ones included."""
+        return int(self._src.piece_size())
+
+    @property
+    def tgt_vocab_size(self) -> int:
+        """Tokens of the target vocabulary, special ones included."""
+        return int(self._tgt.piece_size())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the bytes of all files, source before target, in hex."""
+        return hashlib.sha256(b"".join(self._files)).hexdigest()
+
+    def processor(self, side: str) -> SentencePieceProcessor | PieceVocabulary:
+        """SentencePiece with the vocabulary of a side, src or tgt; lines are not normalised."""
+        return self._src if side == "src" else self._tgt
+
+    def encode_src(self, lines: list[str], threads: int = 1) -> list[list[int]]:
+        """Source ids of each line, without bos and eos; an empty list for a blank line."""
+        return _encode(self._src, lines, threads)
+
+    def encode_tgt(self, lines: list[str], threads: int = 1) -> list[list[int]]:
+        """Target ids of each line, without bos and eos; an empty list for a blank line."""
+        return _encode(self._tgt, lines, threads)
+
+    def src_pieces(self, line: str) -> list[str]:
+        """The pieces of a source line as text, `▁` for a space, `<0xC3>` for a byte."""
+        pieces: list[str] = self._src.encode(normalize_line(line), out_type=str)
+        return pieces
+
+    def tgt_pieces(self, line: str) -> list[str]:
+        """The pieces of a target line as text."""
+        pieces: list[str] = self._tgt.encode(normalize_line(line), out_type=str)
+        return pieces
+
+    def src_pieces_of(self, ids: list[int]) -> list[str]:
+        """Source ids as text, as `src_pieces` gives it."""
+        pieces: list[str] = self._src.id_to_piece(ids)
+        return pieces
+
+    def tgt_pieces_of(self, ids: list[int]) -> list[str]:
+        """Target ids as text, as `tgt_pieces` gives it."""
+        pieces: list[str] = self._tgt.id_to_piece(ids)
+        return pieces
+
+    def split_language(self, line: str) -> tuple[str, str]:
+        """Split a source line into the token that names its target language, and text.
+
+        Such a token is `>>deu<<` of an imported model; without one it is "".
+        """
+        if isinstance(self._src, PieceVocabulary):
+            return self._src.split_language(normalize_line(line))
+        return "", line
+
+    def tgt_piece_id(self, piece: str) -> int:
+        """The id of a target piece given as text; the id of unk if there is no such piece."""
+        return int(self._tgt.piece_to_id(piece))
+
+    def src_vocabulary(self) -> list[tuple[str, float]]:
+        """Text and score (for unigram a log-probability) of each source id.
+
+        The text of special ids, bytes and user-defined symbols is "": they are never split or
+        joined.
+        """
+        return _vocabulary(self._src, self.models[0])
+
+    def tgt_vocabulary(self) -> list[tuple[str, float]]:
+        """Text and score of each target id; see `src_vocabulary`."""
+        return _vocabulary(self._tgt, self.models[-1])
+
+    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
+        """One line of normalised text per row of target ids.
+
+        Special ids are left out; bytes that are not UTF-8 become U+FFFD. Byte pieces can spell any
+        character, also a line feed. The text is normalised again, so no row can give two lines.
+        """
+        top = self.tgt_vocab_size
+        for row in ids:
+            if row and not (min(row) >= 0 and max(row) < top):
+                raise AssertionError(f"target ids must be in 0..{top - 1}, found a row {row}")
+        rows = [[i for i in row if i > EOS] for row in ids]
+        if len(rows) < FEW_LINES and not isinstance(self._tgt, PieceVocabulary):
+            return _normalized([self._tgt.decode(row) for row in rows])
+        texts: list[str] = self._tgt.decode(rows)
+        return _normalized(texts)
+
+    def save(self, folder: Path) -> None:
+        """Write the model files into `folder`, each whole or not at all.
+
+        Raises `CheckpointError` where they cannot be written.
+        """
+        names = {1: _JOINT, 2: _SEPARATE, 3: _IMPORTED}[len(self._files)]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, content in zip(names, self._files, strict=True):
+                write_whole(folder / name, content)
+            for stale in set(_JOINT + _IMPORTED) - set(names):
+                (folder / stale).unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"the tokenizer cannot be saved in {folder}: {error.strerror}. "
+                "Give a folder that is writable and has space, then run again."
+            ) from error
+
+    @staticmethod
+    def exists_in(folder: Path) -> bool:
+        """Whether all files of a tokenizer are in `folder`."""
+        return any(all((folder / name).exists() for name in names) for names in (_JOINT, _SEPARATE))
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
+        names = _SEPARATE
+        if (folder / _JOINT[0]).exists():
+            names = _JOINT
+        elif (folder / _IMPORTED[-1]).exists():
+            names = _IMPORTED
+        try:
+            models = [(folder / name).read_bytes() for name in names]
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder} contains no tokenizer: required is {_JOINT[0]}, or {_SEPARATE[0]} and "
+                f"{_SEPARATE[1]} ({error.filename}: {error.strerror}). Give the run directory of a "
+                "training that has started, or copy the file(s) there."
+            ) from error
+        try:
+            if not all(models):
+                raise ValueError("the file is empty")
+            return cls(*models)
+        except (RuntimeError, ValueError) as error:
+            reason = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
+            raise CheckpointError(
+                f"{folder}: {' or '.join(names)} is damaged or not a tokenizer of mt ({reason}). "
+                "Copy it again from the run directory where it was trained."
+            ) from error
+
+
+def train_tokenizer(
+    cfg: TokenizerConfig,
+    pairs: Iterable[tuple[str, str]],
+    seed: int,
+    log: Callable[[str], None],
+    unit: str = "pairs",
+) -> Tokenizer:
+    """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
+
+    Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
+    than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
+    is no text, or where `cfg.vocab_size` is smaller than the alphabet. `unit`: what messages call a
+    pair.
+    """
+    src, tgt, seen = _sample(pairs, cfg.sample_lines, seed)
+    if seen > len(src):
+        log(f"tokenizer: trained on {len(src):,} of {seen:,} {unit}, drawn at random")
+    if cfg.joint:
+        return Tokenizer(_train(cfg, src + tgt, "", log))
+    return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
+
+
+def special_ids(processor: SentencePieceProcessor | PieceVocabulary) -> list[int]:
+    """The ids of pad, unk, bos and eos; -1 for one that there is not."""
+    return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+
+
+_JOINT = ["tokenizer.model"]
+_SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
+_IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
+
+
+def _vocabulary(
+    model: SentencePieceProcessor | PieceVocabulary, content: bytes
+) -> list[tuple[str, float]]:
+    symbols: set[int] = set()
+    if not isinstance(model, PieceVocabulary):
+        symbols.update(model_facts(content).user_defined_symbols)
+    ids = range(model.piece_size())
+    pieces = [
+        "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids
+    ]
+    return [(piece, model.get_score(i)) for i, piece in enumerate(pieces)]
+
+
+def _encode(
+    processor: SentencePieceProcessor | PieceVocabulary, lines: list[str], threads: int
+) -> list[list[int]]:
+    lines = _normalized(lines)
+    if len(lines) < FEW_LINES:
+        return [processor.encode(line) for line in lines]
+    rows: list[list[int]] = processor.encode(lines, num_threads=threads)
+    return rows
+
+
+def _normalized(lines: list[str]) -> list[str]:
+    return [normalize_line(line) for line in lines]
+
+
+def _sample(
+    pairs: Iterable[tuple[str, str]], size: int, seed: int
+) -> tuple[list[str], list[str], int]:
+    """`size` pairs drawn uniformly, normalised, as two lists; and the number of all pairs.
+
+    Reservoir sampling (Vitter, 1985, algorithm R).
+    """
+    draw = random.Random(seed).random
+    src: list[str] = []
+    tgt: list[str] = []
+    seen = 0
+    for seen, (src_line, tgt_line) in enumerate(pairs, start=1):
+        if seen <= size:
+            src.append(normalize_line(src_line))
+            tgt.append(normalize_line(tgt_line))
+        elif (place := int(draw() * seen)) < size:
+            src[place] = normalize_line(src_line)
+            tgt[place] = normalize_line(tgt_line)
+    return src, tgt, seen
+
+
+def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
+    """The bytes of a model trained on normalised lines; `side` ("source ") is for messages."""
+    text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
+    if not text:
+        raise DataError(
+            f"tokenizer: the {side}training data has no line of text of 1 to {MAX_LINE_LENGTH:,} "
+            "characters, so no vocabulary can be learned. Check the files that data.train names."
+        )
+    if too_long := sum(len(line) > MAX_LINE_LENGTH for line in lines):
+        log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
+    needed = ""
+    coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES
+    if cfg.character_coverage is not None:
+        coverages = (cfg.character_coverage,)
+    for coverage in coverages:
+        try:
+            model = _run_trainer(cfg, text, coverage)
+        except RuntimeError as error:
+            match = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if not match:
+                raise DataError(
+                    f"tokenizer: SentencePiece cannot learn from the {side}training data: {error}"
+                ) from error
+            needed = match[1]
+            continue
+        size = Tokenizer(model).src_vocab_size
+        if size < cfg.vocab_size:
+            log(
+                f"tokenizer: the {side}training data supports {size:,} tokens, fewer than "
+                f"tokenizer.vocab_size {cfg.vocab_size:,}; the {side}vocabulary has {size:,}"
+            )
+        return model
+    raise DataError(_too_small(cfg, side, int(needed)))
+
+
+def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
+    parts = "4 special tokens" + (", 256 bytes" if cfg.byte_fallback else "")
+    if cfg.user_defined_symbols:
+        parts += f", {len(cfg.user_defined_symbols):,} user-defined symbols"
+    characters = needed - cfg.symbols
+    bytes_fit = not cfg.byte_fallback and cfg.vocab_size > 4 + 256
+    remedy = ", or set tokenizer.byte_fallback to true" if bytes_fit else ""
+    return (
+        f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens ({parts}, "
+        f"{characters:,} characters of the training data), found {cfg.vocab_size:,}. "
+        f"Set it to several times {needed:,}, so that there is room for words{remedy}."
+    )
+
+
+def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    # An empty list would stand in the model file, and change the bytes of every vocabulary.
+    symbols: dict[str, Any] = {}
+    if cfg.user_defined_symbols:
+        symbols["user_defined_symbols"] = cfg.user_defined_symbols
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text),
+        model_writer=model,
+        model_type=cfg.type,
+        vocab_size=cfg.vocab_size,
+        # With a hard limit training fails where the text does not support the size.
+        hard_vocab_limit=False,
+        character_coverage=coverage,
+        byte_fallback=cfg.byte_fallback,
+        split_digits=cfg.split_digits,
+        normalization_rule_name=NORMALIZATION,
+        # In bytes; SentencePiece silently skips longer lines.
+        max_sentence_length=4 * MAX_LINE_LENGTH,
+        num_threads=TRAINING_THREADS,
+        pad_id=PAD,
+        unk_id=UNK,
+        bos_id=BOS,
+        eos_id=EOS,
+        minloglevel=2,
+        **symbols,
+    )
+    return model.getvalue()

@@ -1,0 +1,1 @@
+"""Listings and pictures: parameters, attention, tokens, positions, learning rate."""

@@ -1,0 +1,174 @@
+"""Where a model looks: all attention weights of a sentence pair, by word or by piece.
+
+Shapes: B sentences, L layers, H heads, T rows (tokens that look), S columns (tokens looked at).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mt.data.tokens.batches import Batch, collate
+from mt.errors import ConfigError
+from mt.model.attention import attention_bias, attention_weights, causal_mask
+from mt.model.checkpoint import LoadedModel
+from mt.model.transformer import MultiHeadAttention, Transformer
+from mt.runtime.devices import Device
+from mt.search.alignment import cross_attention, word_numbers
+from mt.search.engine import TorchEngine
+from mt.search.inference import Inference
+
+KINDS = ("cross", "encoder", "decoder")
+BOS, EOS = "<s>", "</s>"
+
+
+@dataclass(frozen=True)
+class AttentionOfSentence:
+    """The weights of one kind of attention, all layers and heads, with labels for both axes."""
+
+    weights: npt.NDArray[np.float32]  # (L, H, T, S), each row sums to 1
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def read_attention(
+    loaded: LoadedModel,
+    device: Device,
+    source: str,
+    target: str | None = None,
+    kind: str = "cross",
+    pieces: bool = False,
+) -> AttentionOfSentence:
+    """Return the attention weights of one kind for one sentence; see `read_attentions`."""
+    return read_attentions(loaded, device, source, target, [kind], pieces)[kind]
+
+
+def read_attentions(
+    loaded: LoadedModel,
+    device: Device,
+    source: str,
+    target: str | None,
+    kinds: Iterable[str],
+    pieces: bool = False,
+) -> dict[str, AttentionOfSentence]:
+    """Return the attention weights for one sentence, translated by the model if `target` is None.
+
+    `kinds`: `cross` (a row for each target word, a column for each source word), `encoder` (source
+    to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
+    word belongs to the step that writes it. A word of several pieces has the mean of their rows and
+    the sum of their columns; with `pieces` they stand apart.
+
+    Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
+    """
+    kinds = list(kinds)
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {kind!r}")
+    tokenizer = loaded.tokenizer
+    inference = Inference(loaded.model, device)
+    src = _encoded(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
+    if target is None:
+        engine = TorchEngine(inference, loaded.config.decode)
+        tgt = list(engine.search([src], [[]])[0][0].tokens)
+    else:
+        tgt = _encoded(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
+    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))])
+    src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
+    tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
+    sides = {
+        "cross": (_then_eos(tgt_side), _then_eos(src_side)),
+        "encoder": (_then_eos(src_side), _then_eos(src_side)),
+        "decoder": (_then_eos(tgt_side), _after_bos(tgt_side)),
+    }
+    found = {}
+    for kind in kinds:
+        maps = attention_maps(loaded.model.eval(), batch.to(device.device), kind)
+        rows, columns = sides[kind]
+        weights = merged(maps[0].cpu().numpy(), rows[1], columns[1])
+        found[kind] = AttentionOfSentence(weights, rows[0], columns[0])
+    return found
+
+
+@torch.inference_mode()
+def attention_maps(model: Transformer, batch: Batch, kind: str) -> Tensor:
+    """Return the weights of every layer and head: (B, L, H, T, S) fp32, each row sums to 1."""
+    if kind == "cross":
+        return cross_attention(model, batch)
+    maps: list[Tensor] = []
+
+    def attend_and_keep(attention: MultiHeadAttention, bias: Tensor, x: Tensor) -> Tensor:
+        q, k, _ = attention.project(x)  # 3 x (B, H, T, K)
+        maps.append(attention_weights(q.float(), k.float(), bias.float()))
+        return attention(x, bias)
+
+    src_bias = attention_bias(batch.src_mask, model.dtype)[:, None, None, :]  # (B, 1, 1, S)
+    if kind == "encoder":
+        x = model.src_embedding(batch.src, model.dtype)
+        for encoder_layer in model.encoder_layers:
+            x = encoder_layer(x, partial(attend_and_keep, encoder_layer.attention, src_bias))
+        return torch.stack(maps, dim=1)
+    memory = model.encode(batch.src, batch.src_mask)
+    x = model.tgt_embedding(batch.tgt_in, model.dtype)
+    tgt_bias = attention_bias(causal_mask(batch.tgt_in.shape[1], x.device), model.dtype)  # (T, T)
+    for layer in model.decoder_layers:
+        x = layer(
+            x,
+            self_attention=partial(attend_and_keep, layer.self_attention, tgt_bias),
+            cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
+        )
+    return torch.stack(maps, dim=1)
+
+
+def merged(
+    weights: npt.NDArray[np.float32], rows: Sequence[int], columns: Sequence[int]
+) -> npt.NDArray[np.float32]:
+    """Return weights (L, H, T, S) by word: the mean of a word's rows, the sum of its columns.
+
+    `rows` and `columns` number the words, from 0, that each token belongs to.
+    """
+    to_row = np.equal.outer(np.arange(rows[-1] + 1), rows).astype(np.float32)
+    to_row /= to_row.sum(1, keepdims=True)
+    to_column = np.equal.outer(columns, np.arange(columns[-1] + 1)).astype(np.float32)
+    return (to_row @ weights @ to_column).astype(np.float32)
+
+
+def _encoded(ids: list[int], what: str, max_tokens: int) -> list[int]:
+    if not ids:
+        raise ConfigError(f"{what}: is blank; give a sentence, in quotes")
+    if len(ids) >= max_tokens:
+        raise ConfigError(
+            f"{what}: has {len(ids):,} tokens, the model takes {max_tokens - 1:,}; "
+            "give a shorter one"
+        )
+    return ids
+
+
+def _labels(pieces: list[str], text: str, apart: bool) -> tuple[tuple[str, ...], list[int]]:
+    """Return the words of a sentence, and which of them each piece belongs to."""
+    if apart:
+        return tuple(pieces), list(range(len(pieces)))
+    numbers = word_numbers(pieces)
+    words = text.split()
+    if len(words) != (numbers[-1] + 1 if numbers else 0):  # a character that the tokenizer rewrites
+        words = [
+            "".join(piece for piece, word in zip(pieces, numbers, strict=True) if word == number)
+            for number in range(numbers[-1] + 1)
+        ]
+        words = [word.replace("▁", "") for word in words]
+    return tuple(words), numbers
+
+
+def _then_eos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+    words, numbers = side
+    return (*words, EOS), [*numbers, len(words)]
+
+
+def _after_bos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+    words, numbers = side
+    return (BOS, *words), [0, *(number + 1 for number in numbers)]

@@ -1,0 +1,107 @@
+"""Position embeddings as a picture: the matrix itself, and how similar any two positions are.
+
+Shapes: P positions, D width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mt.errors import ConfigError
+from mt.inspect.pictures import save_figure
+from mt.model.transformer import Transformer, sinusoids
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from mt.config.schema import ModelConfig
+
+    Table = npt.NDArray[np.floating[Any]]
+
+# Distances that the text form lists.
+DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)
+
+
+def position_table(
+    config: ModelConfig, count: int, model: Transformer | None = None, side: str = "src"
+) -> tuple[Table, str]:
+    """Return the first `count` position embeddings (P, D) and what they are.
+
+    Those of `model`, on a side (src or tgt), or without a model the sinusoids of `config`. Raises
+    ConfigError for learned positions without a model.
+    """
+    if model is not None:
+        embedding = model.src_embedding if side == "src" else model.tgt_embedding
+        table = embedding.positions.detach().double().numpy()
+    elif config.positions == "learned":
+        raise ConfigError(
+            "model.positions: learned positions are random before training; give --model"
+        )
+    else:
+        table = sinusoids(config.max_positions, config.d_model).numpy()
+    kind = config.positions if config.positions == "sinusoidal" else f"learned, {side}"
+    return table[:count], f"{kind} positions, d_model {config.d_model}"
+
+
+def similarity(table: Table) -> Table:
+    """Cosine of every two positions: (P, D) -> (P, P).
+
+    For sinusoids it is 2/D times the sum of cos(distance / 10000^(2i/D)): the same for all pairs at
+    the same distance, so that attention can find "three words back" anywhere in a sentence.
+    """
+    unit = table / np.linalg.norm(table, axis=1, keepdims=True)
+    return np.asarray(unit @ unit.T)
+
+
+def as_text(table: Table) -> str:
+    """Return a line for each distance: mean, least and largest cosine of positions so far apart."""
+    cosines = similarity(table)
+    lines = ["distance   mean cosine   least   largest"]
+    for distance in DISTANCES:
+        if distance < len(table):
+            found = np.diagonal(cosines, distance)
+            lines.append(
+                f"{distance:>8}{found.mean():>14.3f}{found.min():>8.3f}{found.max():>10.3f}"
+            )
+    return "\n".join(lines)
+
+
+def save_picture(output: Path, table: Table, title: str, is_interleaved: bool) -> str:
+    """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does.
+
+    `is_interleaved`: even dimensions are sines and odd ones cosines.
+    """
+
+    def draw() -> Figure:
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        limit = float(np.abs(table).max())
+        shown, dimensions = table, "dimension"
+        if is_interleaved:  # sine and cosine in turn would be stripes too narrow to see
+            shown = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+            dimensions = "dimension: even ones (sine), then odd ones (cosine)"
+        _image(left, shown, "RdBu_r", limit, "position", dimensions)
+        left.set_title(title, fontsize=9)
+        _image(right, similarity(table), "RdBu_r", 1.0, "position", "position")
+        right.set_title("cosine of every two positions", fontsize=9)
+        return figure
+
+    return save_figure(output, draw)
+
+
+def _image(axes: Axes, values: Table, cmap: str, limit: float, rows: str, columns: str) -> None:
+    image = axes.imshow(
+        values, cmap=cmap, vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
+    )
+    axes.set_ylabel(rows)
+    axes.set_xlabel(columns)
+    figure = axes.figure
+    bar = figure.colorbar(image, ax=axes, fraction=0.045)
+    bar.outline.set_visible(False)

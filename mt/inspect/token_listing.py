@@ -1,0 +1,130 @@
+"""How lines are split: their tokens with ids, what is spelled in bytes or unknown, and counts."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from mt.data.tokens.tokenizer import UNK, Tokenizer, normalize_line
+
+WIDTH = 100  # columns of a line of tokens
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+@dataclass
+class Side:
+    """Counts over the lines of one side."""
+
+    name: str  # source or target
+    tokenizer: Tokenizer
+    lines: int = 0
+    words: int = 0
+    tokens: int = 0
+    unknown: int = 0
+    bytes: int = 0
+    longest: int = 0
+    used: set[int] = field(default_factory=set)
+
+    def split(self, line: str) -> list[tuple[str, int]]:
+        """Pieces and ids of a line, which is counted; a piece that is unknown is its text."""
+        processor = self.tokenizer.processor("src" if self.name == "source" else "tgt")
+        text = normalize_line(line)
+        ids = processor.encode(text)
+        pieces = processor.encode(text, out_type=str)
+        self.lines += 1
+        self.words += len(text.split())
+        self.tokens += len(ids)
+        self.unknown += ids.count(UNK)
+        self.bytes += sum(BYTE.fullmatch(piece) is not None for piece in pieces)
+        self.longest = max(self.longest, len(ids))
+        self.used.update(ids)
+        return list(zip(pieces, ids, strict=True))
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens of this side's vocabulary."""
+        tokenizer = self.tokenizer
+        return tokenizer.src_vocab_size if self.name == "source" else tokenizer.tgt_vocab_size
+
+
+def list_tokens(tokenizer: Tokenizer, texts: dict[str, Iterable[str]], shown: int) -> Iterator[str]:
+    """Show the first `shown` lines of each side token by token, then counts over all lines.
+
+    `texts`: lines by side, `source` and `target`; a line of each in turn.
+    """
+    sides = {name: Side(name, tokenizer) for name in texts}
+    for number, lines in enumerate(zip_longest(*texts.values()), 1):
+        for name, line in zip(texts, lines, strict=True):
+            if line is None:
+                continue
+            tokens = sides[name].split(line)
+            if number <= shown:
+                yield f"{name} {number:,}: {normalize_line(line)}".rstrip()
+                yield from _rows(tokens)
+                yield from _rare(tokens)
+                yield ""
+    yield from _summary(list(sides.values()))
+
+
+def _rows(tokens: list[tuple[str, int]]) -> Iterator[str]:
+    """Pieces with their ids below, in as many rows as needed."""
+    pieces = ids = " "
+    for piece, number in tokens:
+        width = max(_columns(piece), len(str(number)))
+        if len(ids) + 1 + width > WIDTH and ids.strip():
+            yield from (pieces.rstrip(), ids.rstrip())
+            pieces = ids = " "
+        pieces += " " + piece + " " * (width - _columns(piece))
+        ids += f" {number:<{width}}"
+    if ids.strip():
+        yield from (pieces.rstrip(), ids.rstrip())
+
+
+def _columns(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+def _rare(tokens: list[tuple[str, int]]) -> Iterator[str]:
+    """Which characters are spelled in bytes, and which texts are unknown."""
+    spelled = bytearray()
+    found: list[str] = []
+    for piece, _ in [*tokens, ("", 0)]:
+        if match := BYTE.fullmatch(piece):
+            spelled.append(int(match[1], 16))
+        elif spelled:
+            found += spelled.decode("utf-8", "replace")
+            spelled.clear()
+    if found:
+        yield f"  in bytes: {_named(found)}"
+    if unknown := [piece for piece, number in tokens if number == UNK]:
+        yield f"  unknown: {_named(unknown)}"
+
+
+def _named(texts: list[str]) -> str:
+    """Each text once, with its code points: ☃ (U+2603)."""
+    codes = {text: " ".join(f"U+{ord(character):04X}" for character in text) for text in texts}
+    return ", ".join(f"{text} ({code})" for text, code in codes.items())
+
+
+def _summary(sides: list[Side]) -> Iterator[str]:
+    def share(part: int, side: Side) -> str:
+        return f"{part:,} ({100 * part / max(1, side.tokens):.2f} %)"
+
+    rows = {
+        "": [side.name for side in sides],
+        "lines": [f"{side.lines:,}" for side in sides],
+        "words": [f"{side.words:,}" for side in sides],
+        "tokens": [f"{side.tokens:,}" for side in sides],
+        "tokens per word": [f"{side.tokens / max(1, side.words):.2f}" for side in sides],
+        "tokens of the longest line": [f"{side.longest:,}" for side in sides],
+        "byte tokens": [share(side.bytes, side) for side in sides],
+        "unknown tokens": [share(side.unknown, side) for side in sides],
+        "vocabulary used": [f"{len(side.used):,} of {side.vocabulary:,}" for side in sides],
+    }
+    for name, cells in rows.items():
+        yield f"{name:<27}" + "".join(f"{cell:>22}" for cell in cells)

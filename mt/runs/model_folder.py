@@ -1,0 +1,152 @@
+"""What a model folder holds, read without torch: where it is, its config, tokenizer and checksums.
+
+A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
+checkpoint of a training run also holds `state.pt`, from which training resumes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import CheckpointError
+from mt.files import sha256_of
+
+FORMAT = 1
+# Files of a model folder.
+WEIGHTS = "model.safetensors"
+STATE = "state.pt"
+META = "meta.json"
+# Where a run directory keeps its model folders, and the links to two of them.
+CHECKPOINTS = "checkpoints"
+LAST = "last"
+BEST = "best"
+REMEDY = "use another checkpoint, or copy this one again"
+
+
+class DamagedError(CheckpointError):
+    """A model folder is incomplete, or its content differs from what was written."""
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model folder with everything but its weights."""
+
+    folder: Path
+    meta: dict[str, Any]
+    config: Config
+    tokenizer: Tokenizer
+
+    @property
+    def weights_hash(self) -> str:
+        """SHA-256 of the weights, as `meta.json` has it."""
+        return str(self.meta["sha256"][WEIGHTS])
+
+
+def step_name(step: int) -> str:
+    """Name the folder of the checkpoint after update `step`: `step-00002000`."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int:
+    """Return the update in a checkpoint's name, the inverse of `step_name`."""
+    return int(name.removeprefix("step-"))
+
+
+def checkpoints(run_dir: Path) -> list[Path]:
+    """List the checkpoints of a run, oldest first; other files beside them are ignored."""
+    return sorted(
+        path
+        for path in (run_dir / CHECKPOINTS).glob("step-*")
+        if re.fullmatch(r"step-\d{8,}", path.name)
+    )
+
+
+def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Read `meta.json` of a model folder and verify the checksums of the files `names`.
+
+    Raises DamagedError if a file is missing or differs, CheckpointError if a newer mt wrote it.
+    """
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        _require(meta, format=int, sha256=dict)
+        if meta["format"] > FORMAT:
+            raise CheckpointError(
+                f"{folder}: was written by a newer mt (format {meta['format']}, this version reads "
+                f"up to {FORMAT}); install that version"
+            )
+        if meta["format"] < 1:
+            raise ValueError(f"format {meta['format']}")
+        for name in names:
+            if sha256_of(folder / name) != meta["sha256"].get(name):
+                raise DamagedError(
+                    f"{folder / name}: damaged, its checksum differs from the one in {META}; "
+                    f"{REMEDY}"
+                )
+    except OSError as error:
+        reason = f"{error.filename}: {error.strerror}"
+        raise DamagedError(f"{folder}: not a complete model folder ({reason}); {REMEDY}") from error
+    except (ValueError, TypeError) as error:  # json raises ValueError
+        raise DamagedError(
+            f"{folder}: not a complete model folder ({META}: {error}); {REMEDY}"
+        ) from error
+    return cast("dict[str, Any]", meta)
+
+
+def _require(meta: Any, **kinds: type) -> None:
+    """Raise ValueError if `meta.json` lacks one of the keys, or its value has another type."""
+    if not isinstance(meta, dict):
+        raise ValueError("not a JSON object")
+    if missing := [key for key, kind in kinds.items() if not isinstance(meta.get(key), kind)]:
+        raise ValueError(f"{', '.join(missing)} missing")
+
+
+def find_model(path: Path, option: str = "--model") -> Path:
+    """Resolve what `--model` (or the key `option`) names to a model folder.
+
+    A run directory stands for its best checkpoint, or its last one if none is the best yet.
+    """
+    if (path / META).is_file():
+        return path.resolve()
+    for name in (BEST, LAST):
+        link = path / CHECKPOINTS / name
+        if (link / META).is_file():
+            return link.resolve()
+    if not path.exists():
+        problem = "nothing exists at this path"
+    elif (path / CHECKPOINTS).is_dir():
+        problem = "this run has not saved a checkpoint yet; wait for its first validation"
+    else:
+        problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
+    raise CheckpointError(
+        f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
+    )
+
+
+def read_folder(path: Path) -> ModelFolder:
+    """Read the model at a run directory, checkpoint or exported folder; verify its weights."""
+    folder = find_model(path)
+    meta = read_meta(folder, [WEIGHTS])
+    try:
+        _require(meta, config=dict, tokenizer=str)
+    except ValueError as error:
+        raise DamagedError(
+            f"{folder}: not a complete model folder ({META}: {error}); copy it again"
+        ) from error
+    config = config_from_mapping(meta["config"], str(folder / META))
+    # The checkpoints of a run share the tokenizer of the run.
+    of_run = not Tokenizer.exists_in(folder) and folder.parent.name == CHECKPOINTS
+    tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
+    if tokenizer.fingerprint != meta["tokenizer"]:
+        raise CheckpointError(
+            f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "
+            "files there"
+        )
+    return ModelFolder(folder, meta, config, tokenizer)

@@ -1,0 +1,179 @@
+"""The run directory: claiming it, setting it aside, and the config that it was made with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mt.config.load import load_config
+from mt.config.schema import Config
+from mt.errors import CheckpointError, DataError
+from mt.files import write_whole
+from mt.runs.model_folder import checkpoints
+from mt.runs.manifest import MANIFEST
+
+CONFIG = "config.yaml"
+LOCK = ".lock"
+
+
+def claim(run_dir: Path) -> Any:
+    """Create the run directory, check that it is writable, and lock it for this process.
+
+    The lock is held until the returned file is closed or the process ends. Raises DataError if the
+    directory is not writable or another process trains in it.
+    """
+    try:
+        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        probe = run_dir / "checkpoints" / f".probe-{os.getpid()}"
+        probe.write_bytes(b"mt")
+        probe.unlink()
+        return _lock(run_dir)
+    except OSError as error:
+        raise DataError(
+            f"run directory {run_dir}: must be a folder that can be written, but {error.strerror} "
+            f"({error.filename}); give another one with --run-dir"
+        ) from error
+
+
+def _lock(run_dir: Path) -> Any:
+    lock = (run_dir / LOCK).open("a")
+    try:
+        import fcntl
+
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise DataError(
+            f"run directory {run_dir}: another process is training in it; wait for it, or give "
+            "another --run-dir"
+        ) from error
+    except OSError:  # some network file systems have no locks
+        pass
+    return lock
+
+
+@contextmanager
+def explain_write_errors(run_dir: Path) -> Iterator[None]:
+    """Turn an OSError inside the block (metrics, samples, links) into a DataError with a remedy.
+
+    Checkpoints report their own write errors.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"run directory {run_dir}: cannot be written ({error}). Everything saved earlier is "
+            "intact: free some space or fix the cause, then run the same command again"
+        ) from error
+
+
+def set_aside(run_dir: Path) -> Path | None:
+    """Rename a used run directory to `NAME.old-N` (`--fresh`) and return its new path.
+
+    Returns None if the folder holds no run; other files are left alone. Raises DataError if another
+    process trains in it, or if it cannot be renamed.
+    """
+    if not any((run_dir / name).exists() for name in (LOCK, CONFIG, "checkpoints")):
+        return None
+    run_dir = run_dir.absolute()
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.old-{number}")).exists():
+        number += 1
+    try:
+        with _lock(run_dir):
+            run_dir.rename(aside)
+    except OSError as error:
+        raise DataError(
+            f"run directory {run_dir}: cannot be renamed to {aside.name} ({error.strerror}); give "
+            "another --run-dir"
+        ) from error
+    return aside
+
+
+def check_is_run(run_dir: Path) -> None:
+    """Raise DataError if the folder holds a `config.yaml` that no run of mt has written."""
+    if not (run_dir / CONFIG).exists():
+        return
+    if (run_dir / LOCK).exists() or (run_dir / MANIFEST).exists() or checkpoints(run_dir):
+        return
+    raise DataError(
+        f"run directory {run_dir}: holds a {CONFIG} that no run of mt has written, and training "
+        "would overwrite it; rename that file, or give another --run-dir"
+    )
+
+
+def check_same_run(run_dir: Path, config: Config) -> list[str]:
+    """Compare `config` with the one that the run was started with; return the keys that differ.
+
+    Keys that may not change raise CheckpointError: `tokenizer` once there is a tokenizer, `model`
+    once there are weights, and what the run starts from. Dropouts may change at any time.
+    """
+    path = run_dir / CONFIG
+    if not path.exists():
+        return []
+    differing = _differing_keys(load_config(str(path)).config, config)
+    has_weights = bool(checkpoints(run_dir))
+    has_tokenizer = any(run_dir.glob("tokenizer*.model"))
+    adjustable = _adjustable_keys(config)
+
+    def lines(keys: Sequence[str]) -> str:
+        return "; ".join(differing[key] for key in keys)
+
+    shapes = [
+        key
+        for key in differing
+        if key not in adjustable
+        and (
+            (has_weights and key.startswith("model."))
+            or (has_tokenizer and key.startswith("tokenizer."))
+        )
+    ]
+    if shapes:
+        raise CheckpointError(
+            f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
+            f"cannot change their shape ({lines(shapes)}); give another --run-dir, or --fresh to "
+            "set that run aside"
+        )
+    fixed = {
+        "train.init_from": has_tokenizer,
+        "train.new_vocabulary": has_tokenizer,
+        "train.freeze": has_weights,
+        "optim.optimizer": has_weights,
+    }
+    if changed := [key for key in differing if fixed.get(key)]:
+        raise CheckpointError(
+            f"run directory {run_dir}: the initial weights, frozen parts and optimiser of a run "
+            f"cannot change ({lines(changed)}); set them back (train.init_from is not read again), "
+            "or give another --run-dir, where train.init_from can name this run, or --fresh to set "
+            "this one aside"
+        )
+    return list(differing.values())
+
+
+def _differing_keys(before: Config, now: Config) -> dict[str, str]:
+    """`section.key` -> a line about it, for every key whose value differs."""
+    old: Mapping[str, Mapping[str, Any]] = before.model_dump(mode="json")
+    new: Mapping[str, Mapping[str, Any]] = now.model_dump(mode="json")
+    return {
+        f"{section}.{key}": f"{section}.{key}: was {value}, now {new[section][key]}"
+        for section, values in old.items()
+        for key, value in values.items()
+        if new[section][key] != value
+    }
+
+
+def _adjustable_keys(config: Config) -> set[str]:
+    """Keys of `model` and `tokenizer` that change neither a weight's shape nor its meaning."""
+    keys = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}
+    keys.add("tokenizer.sampling_alpha")
+    if config.model.positions == "sinusoidal":
+        keys.add("model.max_positions")
+    return keys
+
+
+def write_config(run_dir: Path, config: Config) -> None:
+    """Write `config.yaml` before anything else, so that it describes all that the folder holds."""
+    write_whole(run_dir / CONFIG, config.to_yaml())

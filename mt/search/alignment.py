@@ -1,0 +1,120 @@
+"""Word alignment: which source word each target word was translated from, read from attention.
+
+Shapes: B pairs, S source length, T target length, L decoder layers, H heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from mt.data.tokens.batches import Batch
+from mt.errors import ConfigError
+from mt.model.attention import attention_bias, attention_weights, causal_mask
+from mt.model.transformer import MultiHeadAttention, Transformer
+
+
+def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:
+    """Read `--alignment-heads`: `2`, `2:1` or `1:3,2:1` become (layer, head) pairs counted from 0.
+
+    A layer alone means all its heads. `auto` is the second-to-last layer, whose heads align best
+    on average (Garg et al., 2019, section 3.1). Raises ConfigError for anything else.
+    """
+    if text == "auto":
+        text = str(max(1, n_layers - 1))
+    chosen: list[tuple[int, int]] = []
+    for part in text.split(","):
+        numbers = part.strip().split(":")
+        if not all(number.isdecimal() for number in numbers) or len(numbers) > 2:
+            raise ConfigError(
+                "--alignment-heads: must be LAYER or LAYER:HEAD, separated by commas, "
+                f"found {part!r}"
+            )
+        layer = int(numbers[0])
+        heads = [int(numbers[1])] if len(numbers) == 2 else list(range(1, n_heads + 1))
+        if not 1 <= layer <= n_layers or not all(1 <= head <= n_heads for head in heads):
+            raise ConfigError(
+                f"--alignment-heads: the decoder has layers 1 to {n_layers} with heads 1 to "
+                f"{n_heads}, found {part!r}"
+            )
+        chosen += [(layer - 1, head - 1) for head in heads]
+    return chosen
+
+
+@torch.inference_mode()
+def cross_attention(model: Transformer, batch: Batch) -> Tensor:
+    """Compute the cross-attention weights of all layers and heads: (B, L, H, T, S) fp32.
+
+    Row t belongs to the step that predicts token t, and sums to 1.
+    """
+    memory = model.encode(batch.src, batch.src_mask)
+    src_bias = attention_bias(batch.src_mask, torch.float32)[:, None, None, :]  # (B, 1, 1, S)
+    causal = causal_mask(batch.tgt_in.shape[1], memory.device)
+    tgt_bias = attention_bias(causal, model.dtype)  # (T, T)
+    maps: list[Tensor] = []
+
+    def attend_and_keep(attention: MultiHeadAttention, x: Tensor) -> Tensor:
+        keys, values = attention.key_value(memory)  # 2 x (B, H, S, K)
+        weights = attention_weights(attention.query(x).float(), keys.float(), src_bias)
+        maps.append(weights)
+        return attention.merge((weights @ values.float()).to(x.dtype))
+
+    x = model.tgt_embedding(batch.tgt_in, model.dtype)
+    for layer in model.decoder_layers:
+        x = layer(
+            x,
+            self_attention=partial(layer.self_attention, bias=tgt_bias),
+            cross_attention=partial(attend_and_keep, layer.cross_attention),
+        )
+    return torch.stack(maps, dim=1)
+
+
+def word_numbers(pieces: Sequence[str]) -> list[int]:
+    """Number the words of a line from 0: one number per piece. A word begins at `▁`."""
+    words, number, empty = list[int](), -1, False
+    for piece in pieces:
+        if piece.startswith("▁"):
+            number += not empty  # `▁` twice in a row is one space in the text
+            empty = piece == "▁"
+        else:
+            number, empty = max(number, 0), False
+        words.append(max(number, 0))
+    # A `▁` at the end is no space in the text.
+    return [min(word, max(0, number - empty)) for word in words]
+
+
+def word_links(attention: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> str:
+    """Write `i-j` for each target word j and the source word i that it attends to most, from 0.
+
+    attention (T, S). The weights of a word's pieces are added up; rows and columns beyond the
+    pieces, those of eos, are ignored.
+    """
+    src_words = word_numbers(src_pieces)
+    tgt_words = word_numbers(tgt_pieces)
+    if not src_words or not tgt_words:
+        return ""
+    by_word = torch.zeros(tgt_words[-1] + 1, src_words[-1] + 1, dtype=attention.dtype)
+    inner = attention[: len(tgt_words), : len(src_words)]
+    rows = torch.tensor(tgt_words)[:, None].expand_as(inner)
+    columns = torch.tensor(src_words)[None, :].expand_as(inner)
+    by_word.index_put_((rows, columns), inner, accumulate=True)
+    best = by_word.argmax(1).tolist()
+    return " ".join(f"{source}-{target}" for target, source in enumerate(best))
+
+
+def joined_word_links(parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]]) -> str:
+    """Write the links of a line that was translated in parts: the arguments of `word_links` each.
+
+    The output of each part begins a new word, even if its first piece does not begin with `▁`.
+    """
+    inner = [attention[: len(tgt), : len(src)] for attention, src, tgt in parts]
+    src_pieces = [piece for _, src, _ in parts for piece in src]
+    tgt_pieces = [
+        piece if number else f"▁{piece.lstrip('▁')}"
+        for *_, tgt in parts
+        for number, piece in enumerate(tgt)
+    ]
+    return word_links(torch.block_diag(*inner), src_pieces, tgt_pieces)

@@ -1,0 +1,117 @@
+"""Constraints: what a translation must or must not contain, as callables on log-probabilities.
+
+A constraint changes, in place, the log-probabilities (B, N, V) of what may follow each hypothesis.
+What it forbids becomes -inf; the rest keeps the model's probability, nothing is renormalised. The
+search applies constraints before it ends a sentence at its length limit, so that none of them can
+prevent that end. All but `force_prefixes` can be pickled and sent to another process.
+
+Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mt.data.tokens.tokenizer import EOS
+
+
+class Past(NamedTuple):
+    """The sentences still in the batch and the tokens of their hypotheses."""
+
+    rows: Tensor  # (B,) index of the sentence in the whole search
+    tokens: Tensor  # (B, N, t) without bos
+
+
+Constraint = Callable[[Tensor, Past], None]
+
+
+def forbid(tokens: Sequence[int]) -> Constraint:
+    """Forbid these tokens everywhere."""
+    return partial(_forbid, list(tokens))
+
+
+def _forbid(tokens: list[int], log_probs: Tensor, past: Past) -> None:
+    log_probs[..., tokens] = -torch.inf
+
+
+def min_length(least: int) -> Constraint:
+    """Forbid eos before `least` tokens."""
+    return partial(_min_length, least)
+
+
+def _min_length(least: int, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2] < least:
+        log_probs[..., EOS] = -torch.inf
+
+
+def repetition_penalty(penalty: float) -> Constraint:
+    """Multiply the log-probability of tokens that the hypothesis already contains.
+
+    A `penalty` above 1 makes them less likely. Keskar et al., 2019 (CTRL), section 4.1, applied to
+    log-probabilities, which are never positive.
+    """
+    return partial(_repetition_penalty, penalty)
+
+
+def _repetition_penalty(penalty: float, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2]:
+        used = log_probs.gather(2, past.tokens)  # (B, N, t)
+        log_probs.scatter_(2, past.tokens, used * penalty)  # a token used twice is penalised once
+
+
+def no_repeat_ngram(n: int) -> Constraint:
+    """Forbid an n-gram that the hypothesis already contains (Paulus et al., 2017, section 2.5)."""
+    return partial(_no_repeat_ngram, n)
+
+
+def _no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
+    if past.tokens.shape[2] < n:
+        return
+    ngrams = past.tokens.unfold(2, n, 1)  # (B, N, t - n + 1, n)
+    newest = past.tokens[:, :, past.tokens.shape[2] - n + 1 :].unsqueeze(2)  # (B, N, 1, n - 1)
+    again = (ngrams[..., :-1] == newest).all(-1)  # (B, N, t - n + 1)
+    last = ngrams[..., -1]
+    # An n-gram that is not about to repeat forbids nothing: it writes back the value it has read.
+    # amin: a token may end several n-grams, and one that forbids it is enough.
+    values = log_probs.gather(2, last).masked_fill(again, -torch.inf)
+    log_probs.scatter_reduce_(2, last, values, "amin")
+
+
+def force_prefixes(
+    prefixes: Sequence[Sequence[int]], others: Sequence[Constraint] = ()
+) -> Constraint:
+    """Make the hypotheses of sentence i begin with the tokens `prefixes[i]`.
+
+    `others` apply after the prefix.
+    """
+    lengths = torch.tensor([len(prefix) for prefix in prefixes], dtype=torch.long)
+    padded = torch.full((len(prefixes), int(max(lengths, default=0))), EOS)
+    for row, prefix in zip(padded, prefixes, strict=True):
+        row[: len(prefix)] = torch.tensor(prefix, dtype=torch.long)
+
+    def constrain(log_probs: Tensor, past: Past) -> None:
+        step = past.tokens.shape[2]
+        if step >= padded.shape[1]:
+            apply(others, log_probs, past)
+            return
+        rows = past.rows.to(padded.device)
+        forced = padded[rows, step].to(log_probs.device)  # (B,)
+        within = (lengths[rows] > step).to(log_probs.device)  # (B,)
+        tokens = forced[:, None, None].expand(-1, log_probs.shape[1], 1)  # (B, N, 1)
+        own = log_probs.gather(2, tokens)
+        apply(others, log_probs, past)
+        only = torch.full_like(log_probs, -torch.inf).scatter_(2, tokens, own)
+        log_probs.copy_(torch.where(within[:, None, None], only, log_probs))
+
+    return constrain
+
+
+def apply(constraints: Sequence[Constraint], log_probs: Tensor, past: Past) -> None:
+    """Apply all constraints, in order."""
+    for constrain in constraints:
+        constrain(log_probs, past)

@@ -1,0 +1,239 @@
+"""The engine: a batch of source ids in, hypotheses out.
+
+`TorchEngine` decodes with PyTorch on every device and supports every option. Code above it (lines,
+windows, order, formats) only relies on `engine_contract.Engine`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mt.config.schema import DecodeConfig
+from mt.data.tokens.batches import pad_rows
+from mt.data.tokens.tokenizer import EOS, PAD
+from mt.errors import ConfigError
+from mt.runtime.memory import (
+    is_out_of_memory,
+    peak_memory_mb,
+    release_cached_memory,
+    unused_memory_mb,
+)
+from mt.search.constraints import Constraint, force_prefixes
+from mt.search.engine_contract import (
+    LEAST_SIZE,
+    WINDOW,
+    Hypothesis,
+    Ids,
+    Job,
+    check_n_best,
+    memory_error,
+    output_limit,
+)
+from mt.search.fused_candidates import FusedCandidates
+from mt.search.options import Sampling
+from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
+
+# Padded source tokens x beam of a batch on a CPU: more gains nothing on two cores.
+BATCH_TOKENS = 8192
+# On a GPU as many as fit into half of the free memory, at most so many.
+MOST_BATCH_TOKENS = 524_288
+# Lines that a GPU translates at a time: enough for several such batches.
+WINDOW_ON_GPU = 100_000
+
+
+class IncrementalModel(Protocol):
+    """A model, or several, that can decode token by token (`Inference`, `Ensemble`)."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Length of the longest source or target, eos or bos counted."""
+        ...
+
+    def bytes_per_token(self, shortest: int) -> float:
+        """Estimate the memory that decoding takes for each source token and hypothesis.
+
+        A source shorter than `shortest` tokens takes as much as one of that length.
+        """
+        ...
+
+    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
+        """Encode a batch: src ids (B, S), src_mask (B, S) True at real tokens."""
+        ...
+
+
+@dataclass(frozen=True)
+class TorchEngine:
+    """A model with everything else that the search of a batch depends on.
+
+    It can be pickled and sent to another process, unless `fused` is compiled. Raises ConfigError
+    for an n-best list longer than the beam.
+    """
+
+    model: IncrementalModel
+    decode: DecodeConfig
+    n_best: int = 1
+    sampling: Sampling | None = None
+    constraints: Sequence[Constraint] = ()
+    exact: bool = False  # see `beam_search`
+    fused: FusedCandidates | None = field(default=None, compare=False)  # see `next_candidates`
+    # Numbers of sources of the batches that did not fit into the memory, searched in halves.
+    halved: list[int] = field(default_factory=list, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check that the options fit together."""
+        if self.sampling is None:
+            check_n_best(self.n_best, self.decode.beam_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.device
+
+    @property
+    def max_target(self) -> int:
+        """Number of tokens of the longest target, eos not counted."""
+        return self.model.max_tokens - 1  # bos takes the first position
+
+    @property
+    def max_source(self) -> int:
+        """Number of tokens of the longest source, eos not counted."""
+        return self.model.max_tokens - 1
+
+    @property
+    def hypotheses_per_source(self) -> int:
+        """Hypotheses of a source that are in memory at a time."""
+        return self.decode.beam_size if self.sampling is None else self.n_best
+
+    @property
+    def batch_tokens(self) -> int:
+        """Padded source tokens x beam of a batch that decodes fast."""
+        if self.device.type == "cpu":
+            return BATCH_TOKENS
+        half = unused_memory_mb(self.device) * 1e6 / 2
+        return min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE)))
+
+    @property
+    def window(self) -> int:
+        """Lines to sort by length and translate at a time."""
+        return WINDOW if self.device.type == "cpu" else WINDOW_ON_GPU
+
+    @property
+    def n_halved(self) -> int:
+        """Batches that did not fit into the memory so far."""
+        return len(self.halved)
+
+    @property
+    def threads(self) -> int:
+        """Batches that `search_batches` decodes at a time."""
+        return 1
+
+    def limit(self, source: Ids, prefix: Ids) -> int:
+        """Return the maximum number of output tokens for a source, eos not counted."""
+        return output_limit(self.decode, source, prefix, self.max_target)
+
+    def search(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
+    ) -> list[list[Hypothesis]]:
+        """Return the `n_best` hypotheses of each source, best first.
+
+        Those of source i begin with the tokens `prefixes[i]`. A batch that does not fit into the
+        memory is searched in two halves. Raises ConfigError if a single source does not fit.
+        """
+        if prefixes is None:
+            prefixes = [()] * len(sources)
+        try:
+            if self.sampling is not None:
+                return self._sample(self.sampling, sources, prefixes)
+            return self._search(sources, prefixes)
+        except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+            if not is_out_of_memory(error):
+                raise
+            if len(sources) == 1:
+                raise self._memory_error() from error
+        # Outside of `except`: the error holds on to the tensors of the failed search.
+        release_cached_memory(self.device)
+        self.halved.append(len(sources))
+        half = len(sources) // 2
+        return self.search(sources[:half], prefixes[:half]) + self.search(
+            sources[half:], prefixes[half:]
+        )
+
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Yield (index of the job, `search(*job)`), in order."""
+        return enumerate(itertools.starmap(self.search, jobs))
+
+    def _memory_error(self) -> ConfigError:
+        used = peak_memory_mb(self.device)
+        where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
+        return memory_error(1, self.hypotheses_per_source, where)
+
+    def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
+        beam_size = self.decode.beam_size
+        stepper, limits, constraints = self._start(sources, prefixes, beam_size)
+        if beam_size == 1:
+            found = greedy_search(
+                stepper,
+                limits,
+                length_penalty=self.decode.length_penalty,
+                constraints=constraints,
+                fused=self.fused,
+            )
+            return [[hypothesis] for hypothesis in found]
+        return beam_search(
+            stepper,
+            limits,
+            beam_size=beam_size,
+            length_penalty=self.decode.length_penalty,
+            n_best=self.n_best,
+            exact=self.exact,
+            constraints=constraints,
+            fused=self.fused,
+        )
+
+    def _sample(
+        self, sampling: Sampling, sources: Sequence[Ids], prefixes: Sequence[Ids]
+    ) -> list[list[Hypothesis]]:
+        """Draw `n_best` samples of each source, each as if it were alone."""
+        count = self.n_best
+        seeds = [sampling.seed_of(source, number) for source in sources for number in range(count)]
+        stepper, limits, constraints = self._start(
+            [source for source in sources for _ in range(count)],
+            [prefix for prefix in prefixes for _ in range(count)],
+            1,
+        )
+        found = sampling_search(
+            stepper,
+            limits,
+            seeds,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            length_penalty=self.decode.length_penalty,
+            constraints=constraints,
+        )
+        return [found[start : start + count] for start in range(0, len(found), count)]
+
+    def _start(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int
+    ) -> tuple[Stepper, Tensor, Sequence[Constraint]]:
+        """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
+        src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
+        limits = torch.tensor(
+            [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)], device=self.device
+        )
+        constraints = self.constraints
+        if any(prefixes):
+            constraints = [force_prefixes(prefixes, constraints)]
+        return self.model.start(src, src != PAD, n_hypotheses), limits, constraints

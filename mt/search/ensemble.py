@@ -1,0 +1,71 @@
+"""Ensembles: several models of one vocabulary, whose distributions are averaged at every step.
+
+To the search an ensemble is a `Stepper` like a single model: all members extend the same
+hypotheses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from mt.errors import ConfigError
+from mt.search.inference import Decoding, Inference
+
+# What is averaged: probabilities, or their logarithms.
+MEANS = ("probability", "log")
+
+
+class Ensemble:
+    """Several `Inference` on one device with the interface of one."""
+
+    def __init__(self, members: Sequence[Inference], mean: str = "probability") -> None:
+        """Average `probability` (one confident member suffices) or `log` (all must agree).
+
+        Raises ConfigError for any other `mean`.
+        """
+        if mean not in MEANS:
+            raise ConfigError(f"--ensemble: must be {' or '.join(MEANS)}, found {mean!r}")
+        self.members = list(members)
+        self.mean = mean
+        self.device = self.members[0].device
+        self.max_tokens = min(member.max_tokens for member in self.members)
+
+    def bytes_per_token(self, shortest: int) -> float:
+        """Sum of the members' estimates; see `Inference.bytes_per_token`."""
+        return sum(member.bytes_per_token(shortest) for member in self.members)
+
+    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
+        """Encode a batch with every member; see `Inference.start`."""
+        members = [member.start(src, src_mask, n_hypotheses) for member in self.members]
+        return EnsembleDecoding(members, self.mean)
+
+
+class EnsembleDecoding:
+    """One batch being decoded by every member: a `Stepper`."""
+
+    def __init__(self, members: Sequence[Decoding], mean: str) -> None:
+        self.members = list(members)
+        self.mean = mean
+
+    @torch.inference_mode()
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        """tokens (B, N), parents (B, N) -> fp32 log-probabilities up to a constant, (B, N, V)."""
+        total, *others = (
+            member.step(tokens, parents).float().log_softmax(-1) for member in self.members
+        )
+        if self.mean == "log":
+            for log_probs in others:
+                total.add_(log_probs)
+            return total.div_(len(self.members))
+        for log_probs in others:
+            torch.logaddexp(total, log_probs, out=total)
+        return total  # not divided by the number of members, which is a constant
+
+    @torch.inference_mode()
+    def keep(self, rows: Tensor) -> None:
+        """Drop all sentences but these; rows (B',)."""
+        for member in self.members:
+            member.keep(rows)

@@ -1,0 +1,114 @@
+"""Forced decoding: how probable a model finds given targets.
+
+One pass over both sides instead of a search. Shapes: B pairs, S source length, T target length,
+N real target tokens of a batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.lengths import batch_ends
+from mt.errors import ConfigError
+from mt.model.transformer import Transformer
+from mt.runtime.memory import is_out_of_memory, peak_memory_mb
+from mt.search.alignment import cross_attention, parse_heads
+from mt.search.inference import Inference
+
+# Padded tokens of a batch. On a CPU the logits, (tokens, V) in fp32, need most of the memory.
+BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
+
+# Source and target ids, without bos and eos.
+Pair = tuple[Sequence[int], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class ForcedScores:
+    """What the model says about one target given its source."""
+
+    # ln p of each token given those before it, eos included; empty if the pair is too long.
+    log_probs: tuple[float, ...] = ()
+    # (T, S), the mean of the chosen heads' cross-attention, eos included on both sides.
+    attention: Tensor | None = None
+
+
+class ForcedDecoder:
+    """A model that reads pairs of token ids in batches."""
+
+    def __init__(
+        self, inference: Inference, heads: str | None = None, batch_tokens: int | None = None
+    ) -> None:
+        """Return the attention of `heads`, in the form of `parse_heads`; None: no attention.
+
+        Raises ConfigError for heads that the model does not have.
+        """
+        self.inference = inference
+        self.batch_tokens = batch_tokens or BATCH_TOKENS[inference.device.type]
+        config = inference.model.config
+        self.heads: list[tuple[int, int]] = []
+        if heads is not None:
+            self.heads = parse_heads(heads, config.n_decoder_layers, config.n_heads)
+
+    def score(self, pairs: Sequence[Pair], log_probs: bool = True) -> list[ForcedScores]:
+        """Score each pair, in order.
+
+        Without `log_probs` only the attention is computed; each of them takes a pass of its own.
+        Raises ConfigError if the memory is too small for a batch.
+        """
+        lengths = np.array([max(len(src), len(tgt)) + 1 for src, tgt in pairs], np.int64)
+        order = np.argsort(-lengths, kind="stable")
+        order = order[lengths[order] <= self.inference.max_tokens]
+        scores = [ForcedScores() for _ in pairs]
+        if len(order):
+            for rows in np.split(order, batch_ends(lengths[order], self.batch_tokens)[:-1]):
+                try:
+                    batch_scores = self._score_batch([pairs[row] for row in rows], log_probs)
+                except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+                    if not is_out_of_memory(error):
+                        raise
+                    device = self.inference.device
+                    raise ConfigError(
+                        f"scoring: a batch of {len(rows):,} with the longest side of "
+                        f"{lengths[rows].max():,} tokens does not fit into the memory of "
+                        f"{device.type.upper()}: {peak_memory_mb(device):,.0f} MB were in use. "
+                        "Lower --batch-tokens"
+                    ) from error
+                for row, one in zip(rows, batch_scores, strict=True):
+                    scores[row] = one
+        return scores
+
+    def _score_batch(self, pairs: Sequence[Pair], log_probs: bool) -> list[ForcedScores]:
+        ids = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in pairs]
+        batch = collate(ids).to(self.inference.device)
+        model = self.inference.model
+        found: list[tuple[float, ...]] = [()] * len(pairs)
+        if log_probs:
+            sizes = [len(tgt) + 1 for _, tgt in pairs]
+            rows = token_log_probs(model, batch).cpu().split(sizes)
+            found = [tuple(row.tolist()) for row in rows]
+        attention: list[Tensor | None] = [None] * len(pairs)
+        if self.heads:
+            layers, heads = zip(*self.heads, strict=True)
+            maps = cross_attention(model, batch)[:, list(layers), list(heads)]
+            means = maps.mean(1).cpu()  # (B, T, S)
+            # Copies: a view would keep the whole padded batch in memory.
+            attention = [
+                mean[: len(tgt) + 1, : len(src) + 1].clone()
+                for mean, (src, tgt) in zip(means, pairs, strict=True)
+            ]
+        return [ForcedScores(*both) for both in zip(found, attention, strict=True)]
+
+
+@torch.inference_mode()
+def token_log_probs(model: Transformer, batch: Batch) -> Tensor:
+    """ln p of each real target token given those before it, eos included, pair by pair: (N,)."""
+    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B T, D)
+    logits = model.output(hidden[batch.tgt_positions])  # (N, V)
+    return -F.cross_entropy(logits.float(), batch.tgt_out, reduction="none")

@@ -1,0 +1,50 @@
+"""Back-translation: monolingual target text → a corpus whose sources a reverse model has written.
+
+Sennrich et al., 2016; sampled instead of searched, Edunov et al., 2018; tagged, Caswell et al.,
+2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from mt.config.yaml_text import dump
+from mt.errors import ConfigError
+from mt.translate.streaming import read_input, refuse_overwrite, with_note_about_returns
+from mt.translate.synthetic import TSV_COLUMNS, check_output, make_corpus
+from mt.translate.translate_file import TranslateOptions, number_of_lines
+
+
+def backtranslate(options: TranslateOptions, tag: str | None, say: Callable[[str], None]) -> str:
+    """Translate `options.source` with a model of the reverse direction into a TSV corpus.
+
+    A row has the synthetic source, after the tag if there is one, and the line as its target.
+    Returns the lines of a config that train on it. Raises MtError for what the user must correct.
+    """
+    check_output(options)
+    if tag is not None and (not tag or tag.split() != [tag]):
+        raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
+    refuse_overwrite(options.output, {"the input": options.source})
+    before = f"{tag} " if tag else ""
+    name = "stdin" if options.source == "-" else options.source
+    lines = read_input(options.source, options.errors)
+    make_corpus(
+        options,
+        # A tab would begin a reference.
+        (line.replace("\t", " ") for line in with_note_about_returns(lines, name, say)),
+        number_of_lines(options.source),
+        lambda target, source: (f"{before}{source}", target),
+        say,
+        made_with={"--tag": tag or ""},
+    )
+    return config_lines(options.output, tag)
+
+
+def config_lines(path: str, tag: str | None) -> str:
+    """Return what to paste into the config of the model that is trained on the corpus."""
+    entry = {"path": str(Path(path).absolute()), **TSV_COLUMNS}
+    text = dump([entry])
+    if tag:  # a piece of the vocabulary, instead of the letters it is written with
+        text += dump({"tokenizer": {"user_defined_symbols": [tag]}})
+    return text.rstrip("\n")

@@ -1,0 +1,146 @@
+"""Line formats: which part of an input line is translated, and how the translation is written.
+
+Text lines hold nothing else; TSV lines have columns, and JSON lines have fields, which are kept.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mt.errors import ConfigError, DataError
+from mt.translate.lines import Translation
+
+FORMATS = ("text", "tsv", "jsonl")
+# The fields that a translation adds to a JSON object.
+JSON_KEYS = ("translation", "translations", "score", "alignment", "flags")
+# White space between the tokens of JSON.
+JSON_SPACE = " \t\n\r"
+# Characters of a broken line that a message shows.
+SHOWN = 40
+# Halves of a UTF-16 pair: JSON can spell them as escapes, UTF-8 cannot hold them.
+SURROGATES = re.compile("[\\ud800-\\udfff]")
+
+
+@dataclass(frozen=True)
+class LineFormat:
+    """The format of input and output lines, as the options of `mt translate` describe it."""
+
+    name: str = "text"
+    column: int | None = None  # of a TSV line, from 1; None: the first
+    field: str | None = None  # of a JSON line; None: text
+    n_best: int = 1
+    scores: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an unknown format, and for an option of another format."""
+        if self.name not in FORMATS:
+            known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+            raise ConfigError(f"--format: must be {known}, found {self.name!r}")
+        owners = (("--column", self.column, "tsv"), ("--field", self.field, "jsonl"))
+        for option, value, name in owners:
+            if value is not None and self.name != name:
+                raise ConfigError(
+                    f"{option}: works only with --format {name}, found {self.name}; "
+                    f"add --format {name}, or leave out {option}"
+                )
+
+    def extract(self, line: str, where: str) -> str:
+        """Return the text to translate in a line; a blank line is returned as is.
+
+        Raises DataError, which begins with `where`, if the line lacks the column or field.
+        """
+        if self.name == "text" or not line.strip():
+            return line
+        if self.name == "tsv":
+            cells = line.split("\t")
+            column = self.column or 1
+            if len(cells) < column:
+                raise DataError(
+                    f"{where}: --column {column} is asked for, but the line has "
+                    f"{len(cells)}; columns are separated by tabs and counted from 1"
+                )
+            return cells[column - 1]
+        field = self.field or "text"
+        row = _json_object(line, where)
+        if taken := [key for key in JSON_KEYS if key in row]:
+            raise DataError(
+                f"{where}: already has the field {taken[0]!r}, which the translation "
+                "would overwrite; rename it"
+            )
+        if not isinstance(row.get(field), str):
+            fields = f"its fields are {', '.join(row) or 'none'}"
+            found = f"found {row[field]!r}" if field in row else fields
+            raise DataError(f"{where}: --field {field} must hold a text, {found}")
+        return SURROGATES.sub("\ufffd", row[field])
+
+    def render(self, line: str, translation: Translation, number: int) -> Iterator[str]:
+        """Yield the output for line `number` (from 1): one line, or one per n-best entry.
+
+        Text: the translation, or `n ||| text ||| score` with n from 0, as in other toolkits.
+        TSV: the input line with more columns. JSON: the object with more fields; an n-best list is
+        one of them. With text, a score precedes the translation and an alignment follows it, each
+        separated by a tab.
+        """
+        if self.name == "jsonl":
+            yield self._json(line, translation) if line.strip() else line
+            return
+        rows = itertools.zip_longest(translation.texts, translation.scores, translation.alignments)
+        for text, score, aligned in itertools.islice(rows, self.n_best):
+            last = [] if aligned is None else [aligned]
+            if self.n_best > 1 and self.name == "text":
+                yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
+                continue
+            before = [line] if self.name == "tsv" else []
+            scored = [f"{score:.4f}"] if self._with_scores else []
+            yield "\t".join([*before, *scored, text, *last])
+
+    @property
+    def _with_scores(self) -> bool:
+        return self.scores or self.n_best > 1
+
+    def _json(self, line: str, translation: Translation) -> str:
+        """Return the object with more fields; what it holds stays as it is, to the last digit."""
+        more = json.dumps(self._fields(translation), ensure_ascii=False)
+        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
+
+    def _fields(self, translation: Translation) -> dict[str, Any]:
+        """Return what a JSON object gains."""
+        rows: list[dict[str, Any]] = []
+        columns = (translation.texts, translation.scores, translation.alignments)
+        for text, score, aligned in itertools.zip_longest(*columns):
+            row: dict[str, Any] = {"translation": text}
+            if self._with_scores:
+                row["score"] = round(score, 4)
+            if aligned is not None:
+                row["alignment"] = aligned
+            rows.append(row)
+        fields = {"translations": rows[: self.n_best]} if self.n_best > 1 else rows[0]
+        return fields | ({"flags": list(translation.flags)} if translation.flags else {})
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{where}, character {error.pos + 1:,}: cannot be read as JSON: {error.msg}; "
+            f"every line must be one JSON object, found {_shortened(line)!r}; "
+            "jq -c . FILE makes such lines"
+        ) from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; deep nesting
+        raise DataError(f"{where}: cannot be read as JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"{where}: must be a JSON object, found {_shortened(line)!r}; "
+            "jq -c '.[]' FILE makes lines of a list"
+        )
+    return row
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= SHOWN else f"{line[:SHOWN]}..."

@@ -1,0 +1,145 @@
+"""Score pairs of lines with a model: the whole of `mt score` but its options."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import DataError
+from mt.model.transformer import Transformer
+from mt.runtime.devices import Device
+from mt.search.alignment import word_links
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder, ForcedScores
+from mt.translate.tally import LineNumbers
+
+# Pairs read before they are sorted by length and scored.
+WINDOW = 20_000
+
+
+@dataclass
+class ScoreTally:
+    """Counts for the closing summary of `mt score`."""
+
+    pairs: int = 0
+    tokens: int = 0  # of the target, eos included
+    log_prob: float = 0.0
+    too_long: LineNumbers = field(default_factory=LineNumbers)
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """One line, such as `500 pairs in 1.2 s: perplexity 4.81 over 7,210 tokens`."""
+        text = f"{self.pairs:,} pair{'s' * (self.pairs != 1)}"
+        if self.too_long.count:
+            text += (
+                f" ({self.too_long.count:,} too long for the model, scored nan: {self.too_long})"
+            )
+        text += f" in {self.seconds:.1f} s: "
+        if self.tokens:
+            text += f"perplexity {math.exp(-self.log_prob / self.tokens):.2f} over "
+        return f"{text}{self.tokens:,} tokens"
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """One pair of lines and its score."""
+
+    src_pieces: tuple[str, ...]
+    tgt_pieces: tuple[str, ...]
+    forced: ForcedScores
+    # Sum of the log-probabilities / length^penalty, eos included; nan if the pair is too long.
+    score: float
+
+    @property
+    def alignment(self) -> str:
+        """Word links in the form of `word_links`; empty without attention."""
+        attention = self.forced.attention
+        return "" if attention is None else word_links(attention, self.src_pieces, self.tgt_pieces)
+
+
+class Scorer:
+    """Scores pairs of lines with a model and its tokenizer."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        device: Device,
+        *,
+        length_penalty: float,
+        heads: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        """Raises ConfigError for `heads` that the model does not have."""
+        self.forced = ForcedDecoder(Inference(model, device), heads, batch_tokens)
+        self.tokenizer = tokenizer
+        self.length_penalty = length_penalty
+        self.tally = ScoreTally()
+
+    def score(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ScoredPair]:
+        """Yield one `ScoredPair` per pair of lines, in order; reads a window of lines at a time.
+
+        Raises DataError if one side has more lines than the other.
+        """
+        pairs = itertools.zip_longest(sources, targets)
+        while window := list(itertools.islice(pairs, WINDOW)):
+            for number, (source, target) in enumerate(window, self.tally.pairs + 1):
+                if source is None or target is None:
+                    short, long = ("--src", "--tgt") if source is None else ("--tgt", "--src")
+                    raise DataError(
+                        f"{short}: ends before line {number:,}, {long} has more lines; line n of "
+                        "one must belong to line n of the other: check that both belong together "
+                        "and that no line was added, dropped or split"
+                    )
+            yield from self._score_window(window)
+
+    def _score_window(self, lines: list[tuple[str, str]]) -> list[ScoredPair]:
+        start = time.perf_counter()
+        tokenizer, tally = self.tokenizer, self.tally
+        sources = tokenizer.encode_src([source for source, _ in lines])
+        targets = tokenizer.encode_tgt([target for _, target in lines])
+        pairs = list(zip(sources, targets, strict=True))
+        results = []
+        for number, ((src, tgt), forced) in enumerate(
+            zip(pairs, self.forced.score(pairs), strict=True), tally.pairs + 1
+        ):
+            total = sum(forced.log_probs)
+            score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
+            src_pieces = tuple(tokenizer.src_pieces_of(src))
+            tgt_pieces = tuple(tokenizer.tgt_pieces_of(tgt))
+            results.append(ScoredPair(src_pieces, tgt_pieces, forced, score))
+            if not forced.log_probs:
+                tally.too_long.add(number)
+            tally.tokens += len(forced.log_probs)
+            tally.log_prob += total
+        tally.pairs += len(lines)
+        tally.seconds += time.perf_counter() - start
+        return results
+
+
+def format_scored(pairs: Iterable[ScoredPair], as_json: bool, aligned: bool) -> Iterator[str]:
+    """Format output lines: the score, with a tab and the alignment if `aligned`; or all as JSON."""
+    for pair in pairs:
+        if as_json:
+            yield _json_line(pair, aligned)
+        else:
+            yield f"{pair.score:.4f}\t{pair.alignment}" if aligned else f"{pair.score:.4f}"
+
+
+def _json_line(pair: ScoredPair, aligned: bool) -> str:
+    log_probs = pair.forced.log_probs
+    values: dict[str, Any] = {
+        "score": round(pair.score, 6) if log_probs else None,  # JSON has no nan
+        "log_prob": round(sum(log_probs), 6) if log_probs else None,
+        "tokens": [*pair.tgt_pieces, "</s>"],
+        "token_log_probs": [round(value, 6) for value in log_probs],
+    }
+    if aligned:
+        values["alignment"] = pair.alignment
+    return json.dumps(values, ensure_ascii=False)

@@ -1,0 +1,272 @@
+"""Input and output of `mt translate`: files, standard streams, and windows of lines."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import queue
+import stat
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TextIO
+
+from mt.data.reading.text_files import decode_lines, read_lines
+from mt.errors import ConfigError, DataError
+from mt.files import whole_file
+
+if TYPE_CHECKING:
+    from mt.translate.formats import LineFormat
+    from mt.translate.resume import ResumableOutput
+    from mt.translate.tally import Tally
+    from mt.translate.translator import Translator
+
+# Values of --errors: invalid UTF-8 is refused, or replaced by U+FFFD.
+ERRORS = ("strict", "replace")
+# Lines of the first window.
+FIRST_WINDOW = 2_000
+# Later windows take about this long, so that an interruption costs little.
+WINDOW_SECONDS = 15.0
+# With `max_wait`, lines that may be read before they are wanted.
+LINES_AHEAD = 20_000
+
+
+def windows(
+    lines: Iterator[str], size: Callable[[], int], max_wait: float | None = None
+) -> Iterator[list[str]]:
+    """Yield lists of up to `size()` lines.
+
+    With `max_wait`, a shorter list is passed on after so many seconds, if no more lines arrive.
+    """
+    if max_wait is None:
+        yield from iter(lambda: list(itertools.islice(lines, size())), [])
+        return
+    max_wait = min(max_wait, threading.TIMEOUT_MAX)
+    arrived: queue.Queue[str | BaseException | None] = queue.Queue(maxsize=LINES_AHEAD)
+
+    def read() -> None:
+        try:
+            for line in lines:
+                arrived.put(line)
+            arrived.put(None)
+        except BaseException as error:  # raised again by the thread that waits for the lines
+            arrived.put(error)
+
+    threading.Thread(target=read, daemon=True).start()
+    item = arrived.get()
+    while item is not None:
+        window: list[str] = []
+        most = size()
+        deadline = time.monotonic() + max_wait
+        try:
+            while len(window) < most and item is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                window.append(item)
+                item = arrived.get(timeout=max(0.0, deadline - time.monotonic()))
+        except queue.Empty:
+            yield window
+            item = arrived.get()
+        else:
+            yield window
+
+
+def window_size(tally: Tally, most: int) -> int:
+    """Return how many lines to translate next, at most `most`, by the speed so far."""
+    if not tally.lines:
+        return FIRST_WINDOW
+    return int(min(most, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
+
+
+def read_input(source: str, errors: str | None = None, option: str = "") -> Iterator[str]:
+    """Return the lines of a file (plain or .gz) or of stdin (`-`).
+
+    `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict")
+    or becomes U+FFFD ("replace"); None is strict, in a command without --errors.
+    Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
+    before the first line is asked for.
+    """
+    if errors not in (None, *ERRORS):
+        raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
+    if source == "-":
+        if not sys.stdin:
+            raise DataError("stdin: is closed; name an input file, or send text to it")
+        return _with_remedy(_stdin(errors or ERRORS[0]), errors)
+    return read_file(Path(source), option, errors)
+
+
+def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
+    """Return the lines of a file, plain or .gz; otherwise as `read_input`.
+
+    `option`: what named the file, for messages.
+    """
+    if path.is_dir():
+        raise DataError(
+            f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
+            "file in it (the folder of a model goes to --model)"
+        )
+    lines = _with_remedy(read_lines(path, option, errors or ERRORS[0]), errors)
+    # Reading one line opens the file, so that its faults are reported before a model is loaded.
+    return itertools.chain(list(itertools.islice(lines, 1)), lines)
+
+
+def with_note_about_returns(
+    lines: Iterator[str], name: str, say: Callable[[str], None]
+) -> Iterator[str]:
+    """Yield the lines; say so if the first one looks like a whole file with old Mac line ends."""
+    for line in itertools.islice(lines, 1):
+        if "\r" in line:
+            say(
+                f"{name}, line 1: holds carriage returns (CR). Lines end at a line feed (LF); if "
+                "each CR is to end a line, as on old Macs, convert the text first: tr '\\r' '\\n'"
+            )
+        yield line
+    yield from lines
+
+
+def _stdin(errors: str) -> Iterator[str]:
+    """Yield the lines of stdin, holding a reference to it.
+
+    The reader may be a daemon thread. Without the reference Python would close stdin at exit, wait
+    for the reader in vain, and abort.
+    """
+    stdin = sys.stdin
+    yield from decode_lines(stdin.buffer, "stdin", errors)
+
+
+def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
+    """Yield the lines; add to an error about invalid UTF-8 that `--errors replace` accepts it.
+
+    `errors`: the value of that option; None if the command does not have it.
+    """
+    try:
+        yield from lines
+    except OSError as error:  # of stdin; that of a file is a DataError already
+        raise DataError(f"stdin: cannot be read: {error.strerror}; name an input file") from error
+    except DataError as error:
+        if errors is None or not isinstance(error.__context__, UnicodeDecodeError):
+            raise
+        raise DataError(
+            f"{error}. Or give --errors replace, which turns them into U+FFFD"
+        ) from None
+
+
+def refuse_overwrite(output: str, inputs: Mapping[str, str | Path | None]) -> None:
+    """Raise ConfigError if writing `output` would destroy one of the inputs, also through links.
+
+    `inputs`: files by the option that names them; `-` is stdin, None is not given.
+    """
+    targets = [output, f"{output}.partial"]
+    for option, name in inputs.items():
+        source = None if name is None else _regular_file(str(name), sys.stdin)
+        if source is None:
+            continue
+        for target in targets:
+            place = _regular_file(target, sys.stdout)
+            if place is not None and os.path.samestat(source, place):
+                shown = "stdout" if output == "-" else output
+                raise ConfigError(
+                    f"--output {shown}: is the same file as {option} ({name}), which would be "
+                    "lost; name another file"
+                )
+
+
+def _regular_file(name: str, standard: TextIO | None) -> os.stat_result | None:
+    """Return the status of a file, or of a standard stream (`-`); None if it is not a file."""
+    try:
+        status = os.stat(name) if name != "-" else os.fstat(standard.fileno() if standard else -1)
+    except (OSError, ValueError):  # ValueError: a stream of Python's own, without a descriptor
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+@contextmanager
+def open_output(
+    output: str, opener: Callable[[Path], AbstractContextManager[BinaryIO]] = whole_file
+) -> Iterator[BinaryIO]:
+    """Open stdout (`-`) or a file that appears only as a whole, once the block ends well.
+
+    `opener` makes that file. Devices and pipes (/dev/null, >(...)) are written to directly. Raises
+    DataError if the output cannot be written; most often on entering, before any work is done.
+    """
+    path = Path(output)
+    to_stdout = output in ("-", "/dev/stdout")
+    try:
+        if to_stdout:
+            if not sys.stdout:
+                raise DataError("stdout: is closed; give an output file with -o")
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        elif path.is_dir():
+            raise DataError(
+                f"--output {output}: is a folder, a file is required; name a file in it"
+            )
+        elif path.is_relative_to("/dev"):
+            with path.open("ab") as file:  # /dev/fd/N may be a file with earlier content
+                yield file
+        else:
+            with opener(path) as file:
+                yield file
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does; no fault
+        raise
+    except OSError as error:
+        if to_stdout:
+            raise DataError(
+                f"stdout: cannot be written: {error.strerror}; give an output file with -o"
+            ) from error
+        raise DataError(
+            f"--output {output}: cannot be written in the folder {path.parent.absolute()}: "
+            f"{error.strerror}; an existing file there is unchanged. Give a writable place with "
+            "enough room"
+        ) from error
+
+
+def write_lines(file: BinaryIO, lines: Iterable[str]) -> None:
+    """Write each line as UTF-8, followed by a line feed."""
+    file.writelines(line.encode("utf-8") + b"\n" for line in lines)
+
+
+def translate_lines(
+    translator: Translator,
+    lines: Iterator[str],
+    name: str,
+    prefixes: Iterator[str] | None,
+    line_format: LineFormat,
+    file: BinaryIO,
+    output: ResumableOutput,
+    max_wait: float | None,
+) -> None:
+    """Translate `lines` into `file`, starting after those that `output` already holds.
+
+    `name`: where the lines come from, for messages. `prefixes`: what each output must begin with,
+    line for line. `max_wait`: as for `windows`.
+    """
+    lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
+    if prefixes is not None:
+        prefixes = itertools.islice(prefixes, output.lines, None)
+    tally = translator.tally
+    tally.before = output.lines
+    read: deque[list[str]] = deque()  # windows that are not written yet
+
+    def texts() -> Iterator[list[str]]:
+        number = output.lines
+        for window in windows(
+            lines, lambda: window_size(tally, translator.engine.window), max_wait
+        ):
+            read.append(window)
+            yield [
+                line_format.extract(line, f"{name}, line {number + place:,}")
+                for place, line in enumerate(window, 1)
+            ]
+            number += len(window)
+
+    for translations in translator.translate_windows(texts(), prefixes):
+        window = read.popleft()
+        pairs = zip(window, translations, strict=True)
+        for number, (line, translation) in enumerate(pairs, output.lines + 1):
+            write_lines(file, line_format.render(line, translation, number))
+        output.finished(file, window)

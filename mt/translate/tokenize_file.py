@@ -1,0 +1,220 @@
+"""The whole of `mt tokenizer`: learn a vocabulary; lines to pieces or ids, and back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mt.data.reading.corpus import training_pairs
+from mt.data.tokens.own_tokenizer import read_model
+from mt.data.tokens.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
+from mt.errors import ConfigError, DataError
+from mt.files import write_whole
+from mt.runtime.cores import usable_cores
+from mt.translate.streaming import (
+    open_output,
+    read_input,
+    refuse_overwrite,
+    windows,
+    with_note_about_returns,
+    write_lines,
+)
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
+
+    from mt.config.schema import Config
+    from mt.data.tokens.piece_vocabulary import PieceVocabulary
+
+# Lines given to SentencePiece at a time, and seconds that a pipe may keep fewer waiting.
+LINES = 20_000
+STDIN_WAIT = 0.2
+SIDES = ("src", "tgt")
+
+
+def train_file(
+    config: Config, files: Sequence[str], output: Path, say: Callable[[str], None]
+) -> None:
+    """Learn the vocabulary that `config.tokenizer` describes and write it to `output`.
+
+    The text is that of `files`, or of `config.data.train` without any. Two vocabularies
+    (`joint: false`) become NAME.src.model and NAME.tgt.model. Raises MtError for what the user must
+    correct; an existing file is never replaced, as models may depend on it.
+    """
+    cfg = config.tokenizer
+    if cfg.model is not None:
+        raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
+    if not files and not config.data.train:
+        raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
+    if files and not cfg.joint:
+        raise ConfigError(
+            "tokenizer.joint: must be true with text files, found false; for two vocabularies give "
+            "--config without files, or run the command for each side"
+        )
+    outputs = [output] if cfg.joint else [_with_side(output, side) for side in SIDES]
+    for path in outputs:
+        if path.exists():
+            raise ConfigError(
+                f"--output {path}: exists, and models may depend on it; name another file, or "
+                "remove it"
+            )
+        if not path.parent.is_dir():
+            raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
+    pairs = zip(_lines_of(files), repeat("")) if files else training_pairs(config.data)
+    unit = "lines" if files else "pairs"
+    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit)
+    for path, model in zip(outputs, tokenizer.models, strict=True):
+        try:
+            write_whole(path, model)
+        except OSError as error:
+            raise DataError(f"--output {path}: cannot be written: {error.strerror}") from error
+        size = tokenizer.src_vocab_size if path == outputs[0] else tokenizer.tgt_vocab_size
+        say(f"{path}: {size:,} tokens")
+
+
+def _with_side(path: Path, side: str) -> Path:
+    """`tokenizer.model` -> `tokenizer.src.model`."""
+    return path.with_name(f"{path.name.removesuffix('.model')}.{side}.model")
+
+
+def _lines_of(files: Sequence[str]) -> Iterator[str]:
+    for name in files:
+        yield from read_input(name)
+
+
+def open_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder."""
+    if path.is_file():
+        return Tokenizer(read_model(path, "--model"))
+    if Tokenizer.exists_in(path):
+        return Tokenizer.load(path)
+    from mt.runs.model_folder import read_folder
+
+    return read_folder(path).tokenizer
+
+
+def processor_of(
+    tokenizer: Tokenizer, side: str | None
+) -> SentencePieceProcessor | PieceVocabulary:
+    """SentencePiece with the vocabulary of a side, which must be given where there are two."""
+    if side is not None and side not in SIDES:
+        raise ConfigError(f"--side: must be src or tgt, found {side!r}")
+    if side is None and not (tokenizer.joint and tokenizer.has_own_ids):
+        raise ConfigError(
+            "--side: must be src or tgt, as source and target have SentencePiece models of their "
+            "own"
+        )
+    return tokenizer.processor(side or "src")
+
+
+def encode_file(
+    model: Path,
+    source: str,
+    output: str,
+    *,
+    side: str | None,
+    ids: bool,
+    errors: str,
+    say: Callable[[str], None],
+) -> None:
+    """Write the pieces, or with `ids` the ids, of each line, separated by spaces.
+
+    One line out for each line in, in order; a blank line stays blank.
+    """
+    refuse_overwrite(output, {"the input": source})
+    processor = processor_of(open_tokenizer(model), side)
+    pieces = processor.id_to_piece(list(range(processor.piece_size())))
+    names = [str(i) for i in range(len(pieces))] if ids else pieces
+
+    def encoded(lines: list[str]) -> tuple[list[str], int]:
+        lines = [normalize_line(line) for line in lines]
+        rows = processor.encode(lines, num_threads=usable_cores())
+        texts = [" ".join([names[i] for i in row]) for row in rows]
+        if not ids:  # what is unknown stands as it is in the text, so that it can come back
+            for number, row in enumerate(rows):
+                if UNK in row:
+                    texts[number] = " ".join(processor.encode(lines[number], out_type=str))
+        return texts, sum(map(len, rows))
+
+    _convert(source, output, errors, encoded, say)
+
+
+def decode_file(
+    model: Path,
+    source: str,
+    output: str,
+    *,
+    side: str | None,
+    ids: bool,
+    errors: str,
+    say: Callable[[str], None],
+) -> None:
+    """Write the text of each line of pieces, or with `ids` of ids; the reverse of `encode_file`.
+
+    One line out for each line in, in order. Raises DataError for what is no id of the vocabulary.
+    """
+    refuse_overwrite(output, {"the input": source})
+    processor = processor_of(open_tokenizer(model), side)
+    size = processor.piece_size()
+    before = 0
+
+    def decoded(lines: list[str]) -> tuple[list[str], int]:
+        nonlocal before
+        rows: list[list[str]] | list[list[int]] = [line.split() for line in lines]
+        if ids:
+            rows = [
+                _ids(line, f"{_name(source)}, line {before + n:,}", size)
+                for n, line in enumerate(lines, 1)
+            ]
+        before += len(lines)
+        texts = processor.decode(rows, num_threads=usable_cores())
+        # Bytes can spell a line feed; a row must not give two lines.
+        return [normalize_line(text) for text in texts], sum(map(len, rows))
+
+    _convert(source, output, errors, decoded, say)
+
+
+def _ids(line: str, where: str, size: int) -> list[int]:
+    """The ids in a line; `where` names it in messages."""
+    row = []
+    for word in line.split():
+        if not (word.isascii() and word.isdigit() and int(word) < size):
+            raise DataError(
+                f"{where}: must hold ids from 0 to {size - 1:,}, found {word[:40]!r}; "
+                "leave --ids out if these are pieces, or name the model that made the ids"
+            )
+        row.append(int(word))
+    return row
+
+
+def _convert(
+    source: str,
+    output: str,
+    errors: str,
+    convert: Callable[[list[str]], tuple[list[str], int]],
+    say: Callable[[str], None],
+) -> None:
+    """Convert all lines and say how many lines and tokens there were."""
+    lines = with_note_about_returns(read_input(source, errors), _name(source), say)
+    started = time.monotonic()
+    n_lines = 0
+    n_tokens = 0
+    with open_output(output) as file:
+        for window in windows(lines, lambda: LINES, STDIN_WAIT if source == "-" else None):
+            texts, tokens = convert(window)
+            write_lines(file, texts)
+            file.flush()
+            n_lines += len(texts)
+            n_tokens += tokens
+    seconds = time.monotonic() - started
+    say(
+        f"{n_lines:,} lines, {n_tokens:,} tokens in {seconds:.1f} s: "
+        f"{n_lines / max(seconds, 1e-9):,.0f} lines/s"
+    )
+
+
+def _name(source: str) -> str:
+    return "stdin" if source == "-" else source

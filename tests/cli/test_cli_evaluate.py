@@ -1,0 +1,172 @@
+"""`mt evaluate`: scores of files and of a model, and the message for each mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from conftest import Mt, mt_command, refused
+
+from mt.errors import MtError
+
+
+def test_scores_of_translations(mt: Mt, tiny_corpus: Path) -> None:
+    target, other = tiny_corpus / "test.tgt", tiny_corpus / "test.src"
+    ended = mt("evaluate", "--hyp", target, "--ref", target)
+    assert (ended.code, ended.err) == (0, "")
+    found = [line.split()[:2] for line in ended.lines]
+    assert found == [["BLEU", "100.00"], ["chrF2", "100.00"], ["TER", "0.00"]]
+    assert "tok:13a" in ended.lines[0]
+    two = mt(
+        "evaluate", "--hyp", target, "--hyp", other, "--ref", target, "--metrics", "chrF, bleu"
+    ).lines
+    assert [line.split()[:3] for line in two[1:5]] == [
+        ["chrF2", str(target), "100.00"],
+        [str(other), two[2].split()[1], two[2].split()[2]],
+        ["BLEU", str(target), "100.00"],
+        [str(other), two[4].split()[1], two[4].split()[2]],
+    ]
+    assert two[4].endswith("  worse")
+    refs = mt(
+        "evaluate", "--hyp", other, "--ref", target, "--ref", other, "--metrics", "bleu"
+    ).lines
+    assert refs[0].startswith("BLEU 100.00  nrefs:2|")
+    stdin = mt(
+        "evaluate", "--hyp", "-", "--ref", target, "--metrics", "ter", stdin=target.read_bytes()
+    )
+    assert stdin.lines[0].startswith("TER 0.00 ")
+
+
+def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    source, target, out = tiny_corpus / "test.src", tiny_corpus / "test.tgt", tmp_path / "out"
+    for options in (
+        [],
+        ["--beam-size", 1],
+        ["--length-penalty", 0, "--precision", "fp32", "--device", "cpu"],
+    ):
+        assert mt("translate", "-m", tiny_run, source, "-o", out, *options).code == 0
+        by_hand = json.loads(mt("evaluate", "--hyp", out, "--ref", target, "--json").out)
+        ended = mt("evaluate", "-m", tiny_run, "--src", source, "--ref", target, "--json", *options)
+        assert json.loads(ended.out) == {str(tiny_run): by_hand[str(out)]}
+        assert re.fullmatch(r"mt: 40 lines in .* tokens/s\n(mt: .*\n)*", ended.err)
+    scores = {score["name"]: score for score in by_hand[str(out)]}
+    assert scores.keys() == {"BLEU", "chrF2", "TER"}
+    assert scores["BLEU"].keys() >= {"name", "value", "signature"}
+
+
+def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
+    files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
+    search = ["--beam-size", 3, "--length-penalty", 0.5]
+    execution = ["--batch-tokens", 7, "--precision", "bf16", "--device", "cuda:3"]
+    with mock.patch(
+        "mt.translate.translator.load_translator", side_effect=MtError("enough")
+    ) as made:
+        ended = mt("evaluate", "-m", tiny_run, *files, *search, *execution)
+    assert refused(ended) == "enough"
+    assert made.call_args.args == ([tiny_run], {"beam_size": 3, "length_penalty": 0.5})
+    expected = {"batch_tokens": 7, "precision": "bf16", "device": "cuda:3"}
+    assert made.call_args.kwargs.items() >= expected.items()
+
+
+NOTHING = "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE"
+NO_REFERENCE = "evaluate: no reference to score against; give --ref FILE, detokenised"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", NOTHING),
+        ("--ref b", NOTHING),
+        ("--hyp a", NO_REFERENCE),
+        ("--model m --src a", NO_REFERENCE),
+        ("--src a --ref b", "evaluate: --model and --src go together; give --model FOLDER too"),
+        ("--model m --ref b", "evaluate: --model and --src go together; give --src FILE too"),
+        ("--hyp a --model m --ref b", "evaluate: --model and --src go together; give --src FILE"),
+        (
+            "--hyp a --ref b --beam-size 2 --device cpu",
+            "evaluate: --beam-size, --device only with --model; --hyp is scored as it is",
+        ),
+        ("--hyp a --ref b --length-penalty 2", "evaluate: --length-penalty only with --model"),
+        ("--hyp a --ref b --batch-tokens 2", "evaluate: --batch-tokens only with --model"),
+        ("--hyp a --ref b --precision fp32", "evaluate: --precision only with --model"),
+        ("--hyp - --ref -", "evaluate: only one FILE can be - (stdin)"),
+        ("--hyp a --ref -  --ref -", "evaluate: only one FILE can be - (stdin)"),
+        ("--hyp . --ref b", "--hyp: . is a folder, a text file is required; name a file in it"),
+        ("--hyp a --ref nowhere", "--ref: there is no file"),
+        ("--hyp nowhere --ref b", "--hyp: there is no file"),
+        ("--model m --src nowhere --ref b", "--src: there is no file"),
+        (
+            "--hyp a --ref b --metrics bleu,meteor",
+            "--metrics: choose among bleu, chrf, ter, comet, found meteor; correct the list",
+        ),
+        (
+            "--hyp a --ref b --metrics ,",
+            "--metrics: choose among bleu, chrf, ter, comet, found none; correct the list",
+        ),
+        ("--hyp none --ref none", "hypotheses: nothing to score, found 0 lines"),
+        (
+            "--hyp latin --ref b",
+            "--hyp: latin, line 1, byte 0 (the line's first is 0): ff 0a is not UTF-8.",
+        ),
+        (
+            "--hyp a --ref b --ref c",
+            "--ref c has 1 lines, --hyp a has 2; line n of one must belong to line n of the other",
+        ),
+        ("--hyp a --hyp c --ref b", "--hyp c has 1 lines, --hyp a has 2;"),
+        ("--model m --src a --ref c", "--ref c has 1 lines, --src a has 2;"),
+    ],
+)
+def test_message_about_options(
+    options: str, message: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in (
+        ("a", b"x\ny\n"),
+        ("b", b"x\ny\n"),
+        ("c", b"x\n"),
+        ("none", b""),
+        ("latin", b"\xff\n"),
+    ):
+        (tmp_path / name).write_bytes(content)
+    assert refused(mt("evaluate", *options.split())).startswith(message)
+
+
+def test_closed_stdin(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None:
+    hyp = mt("evaluate", "--hyp", "-", "--ref", tiny_corpus / "test.tgt", stdin=None)
+    assert refused(hyp) == "stdin: is closed; name an input file, or send text to it"
+    source = mt("translate", "-m", tiny_run, stdin=None)
+    assert refused(source) == "stdin: is closed; name an input file, or send text to it"
+
+
+def test_file_names_that_the_terminal_cannot_encode(tmp_path: Path) -> None:
+    for name in ("größe", "plain"):
+        (tmp_path / name).write_bytes(b"x\n")
+    names = [tmp_path / "größe", tmp_path / "plain"]
+    command, environment = mt_command(
+        "evaluate", "--metrics", "chrf", "--hyp", names[0], "--hyp", names[1], "--ref", names[0]
+    )
+    environment |= {"PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert rb"gr\xf6\xdfe" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--src - --tgt -", "--src, --tgt: only one of them can be stdin"),
+        ("--src nowhere --tgt a", "--src: there is no file"),
+        ("--src a --tgt nowhere", "--tgt: there is no file"),
+        ("--src a --tgt .", "--tgt: . is a folder, a text file is required"),
+        ("--src a --tgt a -o a", "--output a: is the same file as --src (a)"),
+    ],
+)
+def test_message_about_options_of_score(
+    options: str, message: str, mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_bytes(b"x\n")
+    assert refused(mt("score", "-m", "no-model", *options.split())).startswith(message)

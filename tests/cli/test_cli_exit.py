@@ -1,0 +1,127 @@
+"""How a command ends: by a signal, a closed pipe, a full disk or a defect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from conftest import Ended, Mt, mt_command
+
+from mt.cli.main import main
+from mt.errors import MtError
+
+
+def wait_for(path: Path, pattern: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a file of this name pattern exists."""
+    while not list(path.glob(pattern)):
+        assert process.poll() is None, "ended too early"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "message"),
+    [(signal.SIGINT, 130, b"mt: interrupted\n"), (signal.SIGTERM, 143, b"")],
+)
+def test_interrupted_or_terminated(
+    number: int, code: int, message: bytes, tiny_run: Path, tmp_path: Path
+) -> None:
+    """Stdin stays open, so the command works until the signal arrives. No partial file remains."""
+    command, environment = mt_command("translate", "-m", tiny_run, "-o", tmp_path / "out")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
+    ) as process:
+        wait_for(tmp_path, "out.partial", process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (code, b"", message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "message"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")]
+)
+@pytest.mark.parametrize("arrives_as", [ImportError, MtError])
+def test_a_signal_that_arrives_as_another_error(
+    number: int,
+    message: str,
+    arrives_as: type[Exception],
+    mt: Mt,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it does from an import of compiled code."""
+
+    def load(*_: object, **__: object) -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise arrives_as("initialization failed") from error
+
+    monkeypatch.setattr("mt.translate.translate_file.load_translator", load)
+    assert mt("translate", "-m", tmp_path) == Ended(128 + number, b"", message)
+
+
+def test_a_closed_pipe_ends_translate_quietly(tiny_run: Path, tmp_path: Path) -> None:
+    """As in `mt translate ... | head -1`."""
+    (tmp_path / "in").write_bytes(b"\n" * 200_000)
+    command, environment = mt_command("translate", "-m", tiny_run, tmp_path / "in")
+    environment.pop("PYTHONUNBUFFERED", None)
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.read(1) == b"\n"
+        process.stdout.close()
+        err = process.stderr.read()
+    assert (process.returncode, err) == (0, b"")
+
+
+def config_check(tiny_config: Path, stdout: int) -> subprocess.CompletedProcess[bytes]:
+    """`mt config check`, whose one line stays in Python's buffer until it is flushed."""
+    command, environment = mt_command("config", "check", "-c", tiny_config)
+    environment.pop("PYTHONUNBUFFERED", None)
+    return subprocess.run(
+        command, env=environment, stdout=stdout, stderr=subprocess.PIPE, check=False
+    )
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_a_result_on_a_full_disk(tiny_config: Path) -> None:
+    with open("/dev/full", "wb") as file:
+        ended = config_check(tiny_config, file.fileno())
+    assert ended.returncode == 2
+    assert ended.stderr.decode() == (
+        "mt: stdout: cannot be written: No space left on device; redirect it to a disk with "
+        "free space\n"
+    )
+
+
+def test_a_result_into_a_closed_pipe(tiny_config: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = config_check(tiny_config, writer)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_a_defect_keeps_its_traceback() -> None:
+    """Nobody could report it otherwise."""
+    with (
+        mock.patch("mt.config.schema.json_schema", side_effect=ZeroDivisionError("ours")),
+        mock.patch.object(sys, "argv", ["mt", "config", "schema"]),
+        pytest.raises(ZeroDivisionError),
+    ):
+        main()
+
+
+def test_keyboard_interrupt_anywhere_is_one_line(mt: Mt) -> None:
+    with mock.patch("mt.config.schema.json_schema", side_effect=KeyboardInterrupt):
+        assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")

@@ -1,0 +1,145 @@
+"""What `--model` takes, and the message for each folder that is not a model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Mt, refused
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete model folder: weights, tokenizer and meta.json."""
+    from mt.data.tokens.tokenizer import Tokenizer
+    from mt.model import checkpoint
+
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    newest = checkpoint.checkpoints(tiny_run)[-1]
+    meta = checkpoint.read_meta(newest, [])
+    kept = {key: meta[key] for key in ("config", "tokenizer", "step")}
+    checkpoint.save_model_folder(
+        folder, checkpoint.load_weights(newest), kept, tokenizer=Tokenizer.load(tiny_run)
+    )
+    return folder
+
+
+def truncated(name: str) -> Callable[[Path], None]:
+    """Cut off the last byte of the file `name`."""
+
+    def cut(folder: Path) -> None:
+        (folder / name).write_bytes((folder / name).read_bytes()[:-1])
+
+    return cut
+
+
+def without(name: str) -> Callable[[Path], None]:
+    """Delete the file `name`."""
+    return lambda folder: (folder / name).unlink()
+
+
+def meta(change: Callable[[Any], Any]) -> Callable[[Path], None]:
+    """Change the tree in meta.json."""
+
+    def rewrite(folder: Path) -> None:
+        path = folder / "meta.json"
+        path.write_text(
+            json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8"
+        )
+
+    return rewrite
+
+
+def lacking(key: str) -> Callable[[Any], Any]:
+    """Remove a key of meta.json."""
+    return lambda tree: {name: value for name, value in tree.items() if name != key}
+
+
+def d_model(tree: Any) -> Any:
+    """Make the config in meta.json that of a larger model."""
+    tree["config"]["model"]["d_model"] = 64
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("harm", "expected"),
+    [
+        (without("meta.json"), ["must be a run directory, a checkpoint or an", "meta.json"]),
+        (
+            without("model.safetensors"),
+            ["not a complete model folder", "model.safetensors", "No such file"],
+        ),
+        (without("tokenizer.model"), ["contains no tokenizer", "tokenizer.model"]),
+        (truncated("model.safetensors"), ["model.safetensors: damaged, its checksum differs"]),
+        (truncated("tokenizer.model"), ["tokenizer"]),
+        (truncated("meta.json"), ["not a complete model folder", "meta.json"]),
+        (
+            meta(lambda tree: tree | {"format": 99}),
+            ["written by a newer mt (format 99", "install that version"],
+        ),
+        (meta(lambda tree: []), ["not a complete model folder", "meta.json"]),
+        (meta(lambda tree: {"format": 1}), ["not a complete model folder", "meta.json"]),
+        (meta(lambda tree: tree | {"format": "x"}), ["not a complete", "meta.json"]),
+        (meta(lambda tree: tree | {"sha256": []}), ["not a complete", "meta.json"]),
+        (meta(lambda tree: tree | {"config": 3}), ["meta.json"]),
+        (meta(lacking("config")), ["meta.json", "config"]),
+        (meta(lacking("tokenizer")), ["meta.json", "tokenizer"]),
+        (
+            meta(lambda tree: tree | {"tokenizer": "0" * 64}),
+            ["its tokenizer is not the one it was trained with"],
+        ),
+        (meta(d_model), ["the weights do not fit the config", "must be (64,), found (32,)"]),
+    ],
+    ids=[
+        "no meta", "no weights", "no tokenizer", "weights", "tokenizer", "meta", "newer", "list",
+        "empty", "format", "checksums", "config", "no config", "no fingerprint", "fingerprint",
+        "shape",
+    ],
+)  # fmt: skip
+def test_a_damaged_model_folder(
+    harm: Callable[[Path], None], expected: list[str], mt: Mt, exported: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(exported, folder)
+    harm(folder)
+    message = refused(mt("translate", "-m", folder, stdin=b"eins\n"))
+    for words in [str(folder), *expected]:
+        assert words in message
+
+
+def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "young" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "file").write_bytes(b"x")
+    for name, problem in (
+        ("nowhere", "nothing exists at this path"),
+        ("empty", "it contains neither meta.json nor checkpoints/best"),
+        ("file", "it contains neither meta.json nor checkpoints/best"),
+        ("young", "this run has not saved a checkpoint yet; wait for its first validation"),
+    ):
+        assert refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n")) == (
+            f"--model {tmp_path / name}: must be a run directory, a checkpoint or an exported "
+            f"folder; {problem}"
+        )
+
+
+def test_a_run_a_checkpoint_and_a_model_folder_translate_alike(
+    mt: Mt, tiny_run: Path, exported: Path, tiny_corpus: Path
+) -> None:
+    source = tiny_corpus / "test.src"
+    outputs = [
+        mt("translate", "-m", model, source).out
+        for model in (
+            tiny_run,
+            (tiny_run / "checkpoints" / "best").resolve(),
+            tiny_run / "checkpoints" / "best",
+        )
+    ]
+    assert outputs[0].count(b"\n") == 40
+    assert len(set(outputs)) == 1
+    newest = mt("translate", "-m", tiny_run / "checkpoints" / "last", source).out
+    assert mt("translate", "-m", exported, source).out == newest

@@ -1,0 +1,265 @@
+"""`mt translate`: the line contract, what each option does, and the message for each mistake."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from conftest import Mt, refused
+
+
+@pytest.fixture(scope="module")
+def source(tiny_corpus: Path) -> Path:
+    return tiny_corpus / "test.src"
+
+
+# Characters that lines are made of, by the trouble they make.
+CONTROLS = [chr(code) for code in [*range(0x20), *range(0x7F, 0xA0)] if code != 10]
+LINE_ENDS = ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\r\r", "\t", "\x00"]
+SPACES = [" ", "  ", "\u00a0", "\u2003", "\u3000", "\u200b", "\u202f", "\u1680"]
+ASTRAL = ["😀", "👩‍👩‍👧", "🇩🇪", "👍🏽", "❤️", "𝔘", "𐍈"]
+RIGHT_TO_LEFT = ["שלום", "مرحبا", "\u202e", "\u2067", "\u200f", "\u061c"]
+UNNORMALISED = [
+    "\ufeff", "\ufffe", "\uffff", "\U0010ffff", "\ue000", "\u0301", "\u0308\u0323", "e\u0301",
+    "ﬁ", "½", "Å", "한",
+]  # fmt: skip
+MARKUP = [
+    "▁", "</s>", "<s>", "<unk>", "<pad>", "<0x0A>", " ||| ", "\\n", "%s", "{}", "'", '"', "`",
+    "$(x)",
+]  # fmt: skip
+SCRIPTS = ["你好。", "日本語、", "ไทย", "हिन्दी", "e", "ß", "ĳ"]
+PLAIN = ["eins", "zwei ", "drei, ", "vier. ", "0", "12", "-", "--"]
+POOLS = [
+    CONTROLS, LINE_ENDS, SPACES, ASTRAL, RIGHT_TO_LEFT, UNNORMALISED, MARKUP, SCRIPTS, PLAIN,
+]  # fmt: skip
+
+
+def odd_lines(count: int) -> list[str]:
+    """Random lines of difficult characters, always the same; every tenth is blank, some long."""
+    draw = random.Random(1)
+    lines = []
+    for number in range(count):
+        if number % 10 == 3:
+            lines.append(
+                "".join(draw.choices([*SPACES[:5], "\t", "\x85", "\u2028"], k=draw.randint(0, 4)))
+            )
+            continue
+        pools = draw.sample(POOLS, draw.randint(1, 4))
+        length = 150 if number % 60 == 17 else draw.randint(1, 12)
+        lines.append("".join(draw.choice(draw.choice(pools)) for _ in range(length)))
+    return [line.removesuffix("\r") for line in lines]
+
+
+def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
+    from mt.data.tokens.tokenizer import Tokenizer
+
+    lines = odd_lines(300)
+    # Only white space counts as blank; the tokenizer also leaves nothing of ▁ and line separators.
+    blank = [not line.strip(" \t\r\u00a0\u1680\u2003\u202f\u3000") for line in lines]
+    empty = [not line.replace("▁", " ").strip() for line in lines]
+    assert 20 < sum(blank) < sum(empty) < 60
+    stdin = "".join(line + "\n" for line in lines).encode()
+    ended = mt("translate", "--model", tiny_run, "--beam-size", 1, stdin=stdin)
+    assert ended.code == 0
+    assert ended.out.endswith(b"\n")
+    found = ended.lines
+    assert len(found) == 300
+    for line, is_empty in zip(found, empty, strict=True):
+        assert len(line.splitlines()) <= 1  # no character that any program takes for a line's end
+        assert line == " ".join(line.split())
+        if is_empty:
+            assert line == ""
+    assert f"mt: 300 lines ({sum(blank)} blank; " in ended.err
+    sizes = [len(ids) for ids in Tokenizer.load(tiny_run).encode_src(lines)]
+    long = [number for number, size in enumerate(sizes, start=1) if size > 32]  # data.max_tokens
+    assert len(long) > 5
+    shown = ", ".join(map(str, long[:5]))
+    assert (
+        f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...)"
+        in ended.err
+    )
+    assert all(line.startswith("mt: ") for line in ended.err.splitlines())
+
+
+def test_a_file_a_gzipped_file_and_stdin_are_translated_alike(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    lines = odd_lines(40)
+    unix = "\n".join(lines).encode()  # no newline after the last line
+    windows = ("\ufeff" + "\r\n".join(lines) + "\r\n").encode()
+    (tmp_path / "unix").write_bytes(unix)
+    (tmp_path / "windows").write_bytes(windows)
+    (tmp_path / "text.gz").write_bytes(gzip.compress(unix))
+    outputs = []
+    for arguments, stdin in (
+        ([tmp_path / "unix"], b""),
+        ([tmp_path / "windows"], b""),
+        ([tmp_path / "text.gz"], b""),
+        (["-"], windows),
+        ([], unix),
+        ([tmp_path / "unix", "-o", "-"], b""),
+        ([tmp_path / "unix", "--output", tmp_path / "out"], b""),
+    ):
+        ended = mt("translate", "-m", tiny_run, "--beam-size", 1, *arguments, stdin=stdin)
+        assert ended.code == 0
+        if "--output" in arguments:
+            assert ended.out == b""
+        outputs.append((tmp_path / "out").read_bytes() if "--output" in arguments else ended.out)
+    assert outputs[0].count(b"\n") == 40
+    assert len(set(outputs)) == 1
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["out", "text.gz", "unix", "windows"]
+
+
+def test_empty_input_and_a_last_line_without_newline(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    for stdin, lines in ((b"", 0), (b"\n", 1), (b"eins", 1), (b"\n\n", 2), (b"eins\n\nzwei", 3)):
+        ended = mt("translate", "-m", tiny_run, stdin=stdin)
+        assert (ended.code, ended.out.count(b"\n")) == (0, lines)
+        assert ended.err.startswith(f"mt: {lines} line{'' if lines == 1 else 's'} ")
+        assert mt("translate", "-m", tiny_run, "-o", out, stdin=stdin).code == 0
+        assert out.read_bytes() == ended.out
+
+
+def test_output_over_the_input_is_refused(mt: Mt, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"eins\n")
+    (tmp_path / "link").symlink_to(path)
+    for output in (path, tmp_path / "link"):
+        message = refused(mt("translate", "-m", "no-model", path, "-o", output))
+        assert message.startswith(f"--output {output}: is the same file as the input")
+    assert path.read_bytes() == b"eins\n"
+
+
+def test_beam_size_n_best_and_scores(mt: Mt, tiny_run: Path, source: Path) -> None:
+    def translated(*options: object) -> list[str]:
+        ended = mt("translate", "-m", tiny_run, source, *options)
+        assert ended.code == 0
+        return ended.lines
+
+    own = translated()
+    assert own == translated("--beam-size", 2)  # as in the config
+    assert translated("--beam-size", 1) != translated("--beam-size", 5)
+    scored = [line.split("\t") for line in translated("--scores")]
+    assert [text for _, text in scored] == own
+    assert all(-20 < float(score) < 0 for score, _ in scored)
+    listed = [line.split(" ||| ") for line in translated("--n-best", 2)]
+    assert [int(number) for number, _, _ in listed] == [
+        number for number in range(40) for _ in range(2)
+    ]
+    assert [text for _, text, _ in listed[::2]] == own
+    assert [score for _, _, score in listed[::2]] == [score for score, _ in scored]
+    assert all(
+        float(first[2]) >= float(second[2])
+        for first, second in zip(listed[::2], listed[1::2], strict=True)
+    )
+    # Sums of log-probabilities are negative: dividing them by more favours longer outputs.
+    none = translated("--length-penalty", 0, "--beam-size", 5)
+    much = translated("--length-penalty", 3, "--beam-size", 5)
+    assert sum(len(line) for line in none) < sum(len(line) for line in much)
+
+
+def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path) -> None:
+    from mt.search.inference import Inference
+
+    started: list[tuple[int, Any]] = []  # rows and dtype of every batch
+    start = Inference.start
+
+    def spy(self: Inference, src: Any, src_mask: Any, n: int) -> Any:
+        stepper = start(self, src, src_mask, n)
+        started.append((len(src), self.model.output.weight.dtype))
+        return stepper
+
+    def scores(*options: object) -> list[str]:
+        started.clear()
+        ended = mt("translate", "-m", tiny_run, source, "--scores", "--engine", "torch", *options)
+        assert ended.code == 0
+        return ended.lines
+
+    with mock.patch.object(Inference, "start", spy):
+        fp32 = scores("--precision", "fp32")
+        assert {str(dtype) for _, dtype in started} == {"torch.float32"}
+        assert scores("--precision", "fp32", "--device", "cpu", "--batch-tokens", 1) == fp32
+        assert [rows for rows, _ in started] == [1] * 40
+        assert scores("--precision", "fp32", "--batch-tokens", 10**6) == fp32
+        assert [rows for rows, _ in started] == [40]
+        bf16 = scores("--precision", "bf16")
+        assert {str(dtype) for _, dtype in started} == {"torch.bfloat16"}
+    assert bf16 != fp32
+    close = [
+        abs(float(a.split("\t")[0]) - float(b.split("\t")[0])) < 0.1
+        for a, b in zip(fp32, bf16, strict=True)
+    ]
+    assert sum(close) > 30
+
+
+def test_errors_replace_translates_input_that_is_not_utf8(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    raw = b"eins\nzw\xffei\ndrei\n"
+    out = tmp_path / "out"
+    message = refused(mt("translate", "-m", tiny_run, "-o", out, stdin=raw))
+    assert message.startswith(
+        "stdin, line 2, byte 2 (the line's first is 0): ff 65 69 0a is not UTF-8."
+    )
+    assert "iconv" in message
+    assert "--errors replace" in message
+    assert list(tmp_path.iterdir()) == []
+    ended = mt("translate", "-m", tiny_run, "--errors", "replace", stdin=raw)
+    assert (ended.code, len(ended.lines)) == (0, 3)
+    same = mt("translate", "-m", tiny_run, stdin="eins\nzw\ufffdei\ndrei\n".encode())
+    assert ended.out == same.out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--errors", "ignore"], "--errors: must be strict or replace, found 'ignore'"),
+        (["--device", "tpu"], "--device: must be auto, cpu, cuda or cuda:N, found 'tpu'"),
+        (["--precision", "fp16", "--device", "cpu"], "precision: fp16 needs a GPU"),
+        (["--precision", "int3"], "precision: must be auto, fp32, bf16, fp16, int8, found 'int3'"),
+        (["--n-best", "3"], "--n-best: must be at most the beam size, 2, found 3"),
+        (
+            ["--n-best", "2", "--beam-size", "1"],
+            "--n-best: must be at most the beam size, 1, found 2",
+        ),
+        (["nowhere.txt"], "there is no file"),
+        (["-o", "nowhere/out"], "--output nowhere/out: cannot be written in the folder"),
+        (["-o", "/"], "--output /: is a folder, a file is required; name a file in it"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_message_about_an_option(options: list[str], message: str, mt: Mt, tiny_run: Path) -> None:
+    ended = mt("translate", "-m", tiny_run, *options, stdin=b"eins\n")
+    assert refused(ended).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["nowhere.txt"], "there is no file"),
+        (["-o", "nowhere/out"], "--output nowhere/out: cannot be written"),
+        (["--errors", "ignore"], "--errors: must be strict or replace"),
+    ],
+)
+def test_input_and_output_are_checked_before_the_model_is_loaded(
+    options: list[str], message: str, mt: Mt
+) -> None:
+    """The model does not exist either, and is not what the message is about."""
+    ended = mt("translate", "-m", "no-model", *options, stdin=b"eins\n")
+    assert refused(ended).startswith(message)
+
+
+def test_a_gpu_that_does_not_exist(mt: Mt, tiny_run: Path) -> None:
+    import torch
+
+    name = f"cuda:{torch.cuda.device_count()}"
+    message = refused(mt("translate", "-m", tiny_run, "--device", name, stdin=b"eins\n"))
+    assert message.startswith(f"--device: {name} does not exist: torch ")
+    assert message.endswith("; use cpu")

@@ -1,0 +1,398 @@
+"""Plans, padding and the prefetcher, on lengths made up here and on Multi30k."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from corpora import multi30k
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, Source
+from mt.data.tokens.batches import Plan, bucket, collate, gather_batch
+from mt.data.tokens.lengths import Indices, batch_ends, equal_ends
+from mt.data.tokens.loader import Prefetcher, Update
+from mt.data.tokens.store import Store, open_or_build
+from mt.data.tokens.tokenizer import train_tokenizer
+
+
+def store_of(
+    src: Sequence[int] | Indices, tgt: Sequence[int] | Indices, kept: Sequence[int] = ()
+) -> Store:
+    """A store of sentences of these lengths; every id in it is another number."""
+    lengths = np.array([src, tgt], np.int64)
+    starts = lengths.cumsum(axis=1) - lengths
+    ids = np.arange(4, 4 + lengths.sum(), dtype=np.int64)
+    n_src = lengths[0].sum()
+    (n_srcs, n_tgts), (src_starts, tgt_starts) = lengths, starts
+    counts = tuple(kept or [len(n_srcs)])
+    return Store(ids[:n_src], ids[n_src:], n_srcs, n_tgts, src_starts, tgt_starts, counts, "", "")
+
+
+def random_store(n: int, kept: Sequence[int] = ()) -> Store:
+    """Lengths as in text: a few to some dozens of tokens, both sides alike."""
+    draw = np.random.default_rng(n)
+    src = draw.gamma(4.0, 4.0, n).astype(int) + 1
+    tgt = np.maximum(1, src + draw.integers(-3, 4, n))
+    return store_of(src, tgt, kept)
+
+
+def plan_of(
+    store: Store,
+    weights: Sequence[float] = (1.0,),
+    update: int = 4000,
+    batch: int = 1000,
+    seed: int = 1,
+) -> Plan:
+    return Plan(store, weights, BatchConfig(tokens_per_update=update, tokens_per_batch=batch), seed)
+
+
+def flat(updates: list[list[np.ndarray]]) -> list[list[list[int]]]:
+    return [[batch.tolist() for batch in update] for update in updates]
+
+
+def sentences(updates: list[list[np.ndarray]]) -> Counter[int]:
+    return Counter(int(i) for i in np.concatenate(list(chain.from_iterable(updates))))
+
+
+# --- the plan ---------------------------------------------------------------------------------
+
+
+def test_a_plan_depends_on_seed_and_epoch_alone() -> None:
+    """Not on the epochs made before: a resumed run starts in the middle."""
+    store = random_store(2000)
+    first, second = plan_of(store), plan_of(store)
+    epochs = [flat(first.updates(epoch)) for epoch in range(3)]
+    assert [flat(second.updates(epoch)) for epoch in (2, 0)] == [epochs[2], epochs[0]]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert flat(plan_of(store, seed=2).updates(0)) != epochs[0]
+    # Neither may an epoch of one seed be that of another: (1, 2) is not (2, 1).
+    assert flat(plan_of(store, seed=2).updates(1)) != epochs[2]
+
+
+def test_batches_of_one_epoch_are_not_those_of_the_next() -> None:
+    """Not only the order of the batches differs: sentences are batched with others."""
+    plan = plan_of(random_store(20_000))
+    before, after = (
+        {frozenset(b.tolist()) for b in chain.from_iterable(plan.updates(e))} for e in (0, 1)
+    )
+    assert len(before) > 300
+    assert len(before & after) < 30  # the longest sentences have few to meet
+
+
+def test_batches_come_in_mixed_lengths() -> None:
+    store = random_store(5000)
+    longest = [
+        int(store.tgt_lengths[b].max()) for b in chain.from_iterable(plan_of(store).updates(0))
+    ]
+    assert abs(np.corrcoef(range(len(longest)), longest)[0, 1]) < 0.3
+
+
+def test_every_sentence_comes_once_in_an_epoch() -> None:
+    for epoch in range(3):
+        assert sentences(plan_of(random_store(1777)).updates(epoch)) == Counter(range(1777))
+
+
+@pytest.mark.parametrize("weights", [(1.0, 2.0), (0.3, 0.6), (5.0, 10.0)])
+def test_twice_the_weight_is_twice_as_often(weights: tuple[float, float]) -> None:
+    seen = sentences(plan_of(random_store(700, (500, 200)), weights).updates(0))
+    assert seen == Counter(range(500)) + Counter(dict.fromkeys(range(500, 700), 2))
+
+
+def test_a_part_of_a_weight_takes_other_sentences_each_epoch() -> None:
+    """Weight 2.25: all twice, and a quarter of them, drawn by the seed, once more."""
+    store = random_store(600, (200, 400))
+    plan = plan_of(store, (1.0, 2.25))
+    extra = []
+    for epoch in (0, 1):
+        seen = sentences(plan.updates(epoch))
+        assert all(seen[i] == 1 for i in range(200))
+        assert Counter(seen[i] for i in range(200, 600)) == {2: 300, 3: 100}
+        extra.append({i for i in seen if seen[i] == 3})
+    assert extra[0] != extra[1]
+    assert sentences(plan_of(store, (1.0, 2.25)).updates(0)) == sentences(plan.updates(0))
+    assert sentences(plan_of(store, (1.0, 2.25), seed=2).updates(0)) != sentences(plan.updates(0))
+
+
+# --- budgets ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("longest", "ends"),
+    [
+        ([5, 5, 5, 5], [2, 4]),  # 2 x 5 = 10
+        ([3, 5, 2], [2, 3]),  # 2 x 5 = 10, 3 x 5 = 15
+        ([5, 4, 1, 1], [2, 4]),  # the first is the longest
+        ([3, 3, 3, 1], [3, 4]),  # 3 x 3 = 9, 4 x 3 = 12
+        ([12, 3, 3], [1, 3]),  # too long for any batch: alone
+        ([3, 12, 12, 3], [1, 2, 3, 4]),
+        ([10], [1]),
+        ([], []),
+    ],
+)
+def test_cuts_for_a_budget_of_ten_by_hand(longest: list[int], ends: list[int]) -> None:
+    assert batch_ends(np.array(longest, np.int64), 10) == ends
+
+
+def test_neighbours_are_alike_on_both_sides() -> None:
+    """By target length; sources rise within one target length, fall within the next."""
+    src, tgt = np.array([5, 1, 1, 5, 5, 1]), np.array([2, 2, 3, 3, 4, 4])
+    (batch,) = bucket(src, tgt, np.arange(6), 1000)
+    assert batch.tolist() == [1, 0, 3, 2, 5, 4]
+
+
+def test_no_batch_exceeds_the_budget() -> None:
+    """Neither of the plan nor of `bucket`, which fills nearly all of it."""
+    store = random_store(5000)
+    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
+    for batch in chain.from_iterable(plan_of(store).updates(0)):
+        area = len(batch) * int(longest[batch].max())
+        made = collate([store.pair(i) for i in batch])
+        assert max(made.src.numel(), made.tgt_in.numel()) == area <= 1000
+    batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5000), 1000)
+    areas = [len(batch) * int(longest[batch].max()) for batch in batches]
+    assert max(areas) <= 1000
+    assert float(np.mean(areas)) > 900
+
+
+def test_a_sentence_longer_than_the_budget_is_a_batch_of_its_own() -> None:
+    store = store_of([3, 50, 4, 60, 3], [3, 4, 50, 60, 3])
+    batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(5), 20)
+    assert sorted(sorted(batch.tolist()) for batch in batches) == [[0, 4], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("batch", [500, 1500, 4000, 6000, 8000])
+def test_updates_are_of_equal_size(batch: int) -> None:
+    """Within 5 %, also where a batch is about as large as an update; they share no batch."""
+    store = random_store(20_000)
+    plan = plan_of(store, update=4000, batch=batch)
+    for epoch in (0, 1):
+        updates = plan.updates(epoch)
+        sizes = [sum(int((store.tgt_lengths[b] + 1).sum()) for b in update) for update in updates]
+        assert np.mean(sizes) == pytest.approx(4000, rel=0.01)
+        assert min(sizes) > 0.95 * 4000
+        assert max(sizes) < 1.05 * 4000
+        assert sentences(updates) == Counter(range(20_000))
+    if batch == 8000:  # with room for padding and longer sources: one batch each
+        assert sum(map(len, updates)) < 1.05 * len(updates)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_parts", "ends"),
+    [
+        ([1, 1, 1, 1, 1, 1], 3, [2, 4, 6]),
+        ([2, 2, 2, 2, 2], 2, [3, 5]),  # 4 and 6 are as far from 5: the cut is after
+        ([9, 1, 1, 1], 2, [1, 4]),
+        ([1, 1, 1, 9], 4, [1, 2, 3, 4]),  # none is empty
+        ([9, 1, 1, 1], 4, [1, 2, 3, 4]),
+        ([1, 1, 9, 1, 1], 3, [2, 3, 5]),
+        ([5], 1, [1]),
+    ],
+)
+def test_equal_shares_by_hand(sizes: list[int], n_parts: int, ends: list[int]) -> None:
+    assert equal_ends(np.array(sizes, np.int64), n_parts).tolist() == ends
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.data())
+def test_equal_shares_are_never_empty(sizes: list[int], data: st.DataObject) -> None:
+    n_parts = data.draw(st.integers(1, len(sizes)))
+    ends = equal_ends(np.array(sizes, np.int64), n_parts)
+    assert ends[-1] == len(sizes)
+    assert (np.diff(ends, prepend=0) > 0).all()
+
+
+def test_one_sentence_can_be_an_update() -> None:
+    """With fewer tokens than any sentence has, each is an update of its own."""
+    updates = plan_of(random_store(50), update=1, batch=100).updates(0)
+    assert [len(update) for update in updates] == [1] * 50
+    assert sentences(updates) == Counter(range(50))
+
+
+def test_a_corpus_smaller_than_an_update_is_one_update() -> None:
+    (update,) = plan_of(random_store(20), update=10**6).updates(0)
+    assert sorted(np.concatenate(update)) == list(range(20))
+
+
+# --- padding ----------------------------------------------------------------------------------
+
+
+def test_a_padded_batch_by_hand() -> None:
+    """Pairs (7 8 9 -> 5) and (6 -> 8 9): pad is 0, bos 2, eos 3."""
+    batch = collate([(np.array([7, 8, 9]), np.array([5])), (np.array([6]), np.array([8, 9]))])
+    assert batch.src.tolist() == [[7, 8, 9, 3], [6, 3, 0, 0]]
+    assert batch.src_mask.tolist() == [[True] * 4, [True, True, False, False]]
+    assert batch.tgt_in.tolist() == [[2, 5, 0], [2, 8, 9]]
+    # What tgt_in is to be followed by: 5 eos; 8 9 eos. Padding is no target.
+    assert batch.tgt_out.tolist() == [5, 3, 8, 9, 3]
+    assert batch.tgt_positions.tolist() == [0, 1, 3, 4, 5]
+    assert (batch.n_src, batch.n_tgt, batch.n_padded) == (4 + 2, 2 + 3, 8 + 6)
+    assert {
+        batch.src.dtype,
+        batch.tgt_in.dtype,
+        batch.tgt_out.dtype,
+        batch.tgt_positions.dtype,
+    } == {torch.int64}
+
+
+def test_a_batch_gathered_from_a_store_is_that_of_its_pairs(tmp_path: Path) -> None:
+    """Also from a memory map of the store's types, and with the last sentence of the store."""
+    store = random_store(300)
+    store.src.astype("<u2").tofile(tmp_path / "src")
+    mapped = replace(
+        store,
+        src=np.memmap(tmp_path / "src", dtype="<u2", mode="r"),
+        tgt=store.tgt.astype(np.uint32),
+    )
+    draw = np.random.default_rng(1)
+    for rows in (1, 2, 7, 300):
+        indices = np.append(draw.choice(299, rows - 1, replace=False), 299)
+        expected = collate([store.pair(i) for i in indices])
+        found = gather_batch(mapped, indices)
+        for name, value in vars(expected).items():
+            torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=0)
+
+
+def test_ids_of_a_store_become_the_same_ids_of_a_batch() -> None:
+    """Also from the unsigned types of the store, and for ids above 32,767."""
+    row = np.array([40_000, 65_535], np.uint16)
+    batch = collate([(row, row[:1])])
+    assert batch.src.tolist() == [[40_000, 65_535, 3]]
+    assert batch.tgt_out.tolist() == [40_000, 3]
+
+
+@pytest.mark.multi30k
+def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
+    root = multi30k()
+    source = Source(src="train.de.gz", tgt="train.en.gz")
+    values = {
+        "data": {"root": str(root), "train": [source.model_dump()]},
+        "tokenizer": {"vocab_size": 8000},
+    }
+    config = config_from_mapping(values, "test")
+    from mt.data.reading.corpus import read_pairs
+
+    tokenizer = train_tokenizer(
+        config.tokenizer, read_pairs(source, root, "train"), 1, lambda _: None
+    )
+    store = open_or_build(
+        tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
+    )
+    assert len(store) > 28_000
+    for epoch in (0, 1):
+        real = padded = 0
+        for batch in chain.from_iterable(plan_of(store, update=4096, batch=4096).updates(epoch)):
+            made = collate([store.pair(i) for i in batch])
+            real, padded = real + made.n_src + made.n_tgt, padded + made.n_padded
+        assert 1 - real / padded < 0.05
+
+
+# --- the prefetcher ---------------------------------------------------------------------------
+
+
+def rows(batches: Sequence[object]) -> list[list[list[int]]]:
+    return [batch.tgt_in.tolist() for batch in batches]  # type: ignore[attr-defined]
+
+
+def planned(plan: Plan, epoch: int, number: int) -> list[list[list[int]]]:
+    return rows(
+        [collate([plan.store.pair(i) for i in batch]) for batch in plan.updates(epoch)[number]]
+    )
+
+
+@pytest.mark.parametrize("start", [0, 2, "end"])
+def test_updates_come_in_the_order_of_the_plan_from_any_position(start: int | str) -> None:
+    """The next epoch follows the end of one, also where a run resumes exactly there."""
+    plan = plan_of(random_store(300), update=1000, batch=300)
+    n = len(plan.updates(4))
+    first = n if start == "end" else int(start)
+    places = [(4, number) for number in range(first, n)] + [(5, 0), (5, 1)]
+    with Prefetcher(plan, 4, first) as prefetcher:
+        for (epoch, number), update in zip(places, prefetcher, strict=False):
+            assert (update.epoch, update.number, update.last) == (
+                epoch,
+                number,
+                epoch == 4 and number == n - 1,
+            )
+            assert rows(update.batches) == planned(plan, epoch, number)
+            assert update.n_tgt == sum(len(batch.tgt_out) for batch in update.batches)
+
+
+def test_batches_for_a_gpu_are_made_in_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a thread that has selected that GPU: pinned memory belongs to the current one."""
+    selected: list[int] = []
+    pinned: list[bool] = []
+    real = torch.empty
+
+    def empty(*sizes: object, pin_memory: bool = False, **given: object) -> torch.Tensor:
+        pinned.append(pin_memory and selected == [1])
+        return real(*sizes, **given)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
+    monkeypatch.setattr(torch, "empty", empty)
+    plan = plan_of(random_store(50), update=1000, batch=1000)
+    with Prefetcher(plan, 0, 0, device=torch.device("cuda", 1)) as prefetcher:
+        next(iter(prefetcher))
+    assert pinned
+    assert all(pinned)
+
+
+def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
+    class Failing(Plan):
+        def updates(self, epoch: int) -> list[list[np.ndarray]]:
+            if epoch == 1:
+                raise MemoryError("out of memory in epoch 1")
+            return super().updates(epoch)
+
+    plan = Failing(
+        random_store(50), [1.0], BatchConfig(tokens_per_update=400, tokens_per_batch=400), 1
+    )
+    seen: list[Update] = []
+    with (
+        Prefetcher(plan, 0, 0) as prefetcher,
+        pytest.raises(MemoryError, match="out of memory in epoch 1"),
+    ):
+        seen.extend(prefetcher)
+    assert [update.number for update in seen] == list(range(len(plan.updates(0))))
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
+    plan = plan_of(random_store(3000), update=300, batch=300)
+    with Prefetcher(plan, 0, 0) as prefetcher:
+        for _, _ in zip(range(taken), prefetcher, strict=False):
+            pass
+        while not prefetcher._queue.full():
+            time.sleep(0.001)
+        thread, start = prefetcher._thread, time.perf_counter()
+        assert thread.is_alive()
+    assert not thread.is_alive()
+    assert time.perf_counter() - start < 2
+
+
+def test_only_the_time_spent_waiting_for_data_is_counted() -> None:
+    class Slow(Plan):
+        def updates(self, epoch: int) -> list[list[np.ndarray]]:
+            time.sleep(0.3)
+            return super().updates(epoch)
+
+    plan = Slow(
+        random_store(200), [1.0], BatchConfig(tokens_per_update=300, tokens_per_batch=300), 1
+    )
+    with Prefetcher(plan, 0, 0) as prefetcher:
+        updates = iter(prefetcher)
+        next(updates)
+        waited = prefetcher.waited
+        assert 0.2 < waited < 30
+        while not prefetcher._queue.full():
+            time.sleep(0.001)
+        next(updates)
+        assert prefetcher.waited - waited < 0.2

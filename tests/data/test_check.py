@@ -1,0 +1,190 @@
+"""The check before training: how far it reads, and what it warns of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Mt
+from corpora import write
+
+from mt.config.schema import DataConfig, Source
+from mt.data.reading import check
+from mt.data.reading.check import check_data
+
+
+def checked(root: Path, **sources: Any) -> check.DataCheck:
+    """What is found in a config with these sources."""
+    return check_data(DataConfig.model_validate({"root": str(root), **sources}))
+
+
+def rows(n: int, bad: int | None = None) -> str:
+    """JSON Lines of n different pairs; the target of row `bad`, from 1, is null."""
+    return "".join(
+        json.dumps({"de": f"ja {i}", "en": None if i == bad else f"yes {i}"}) + "\n"
+        for i in range(1, n + 1)
+    )
+
+
+def table(name: str) -> dict[str, str]:
+    return {"path": name, "src": "de", "tgt": "en"}
+
+
+# --- how far it reads -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["train", "valid", "test"])
+def test_a_bad_row_far_below_is_found_in_every_part(tmp_path: Path, part: str) -> None:
+    write(tmp_path / "a.jsonl", rows(200, bad=151))
+    source = table("a.jsonl")
+    found = checked(tmp_path, **{part: source if part == "valid" else [source]})
+    name = part if part == "valid" else f"{part}[0]"
+    assert found.faults == [
+        f"data.{name}.tgt: {tmp_path}/a.jsonl, line 151: column 'en' holds null, text is required. "
+        "Correct the row or remove it."
+    ]
+
+
+def test_of_large_training_data_the_beginning_is_read_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "MAX_PAIRS", 100)
+    write(tmp_path / "a.jsonl", rows(100))
+    write(tmp_path / "b.jsonl", rows(200, bad=151))
+    found = checked(tmp_path, train=[table("a.jsonl"), table("b.jsonl")])
+    assert found.faults == []
+    assert found.unread == [
+        "data.train[1]: the first 100 rows of b.jsonl are good; the others were not read"
+    ]
+    assert checked(tmp_path, valid=table("a.jsonl"), test=[table("b.jsonl")]).faults != []
+
+
+def test_training_with_a_bad_test_set_ends_before_it_begins(
+    mt: Mt, tiny_config: Path, tiny_mapping: Any, tmp_path: Path
+) -> None:
+    write(tmp_path / "test.jsonl", rows(20, bad=15))
+    source = {"path": str(tmp_path / "test.jsonl"), "src": "de", "tgt": "en"}
+    setting = f"data.test={json.dumps(source)}"
+    for command in (["config", "check"], ["train", "--run-dir", tmp_path / "run"]):
+        ended = mt(*command, "--config", tiny_config, "--set", setting)
+        assert ended.code == 2
+        assert "data.test[0].tgt: " in ended.err
+        assert "line 15: column 'en' holds null" in ended.err
+    assert not (tmp_path / "run").exists()
+
+
+# --- warnings ---------------------------------------------------------------------------------
+
+
+def test_the_same_file_or_column_on_both_sides_is_a_warning(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", "eins\nzwei\n")
+    (tmp_path / "a.en").symlink_to("a.de")
+    write(tmp_path / "a.jsonl", rows(3))
+    found = checked(
+        tmp_path,
+        train=[{"src": "a.de", "tgt": "a.en"}],
+        valid={"path": "a.jsonl", "src": "de", "tgt": "de"},
+    )
+    assert found.faults == []
+    assert found.warnings == [
+        f"{where}: src and tgt are the same ({name}), so the model would learn to copy. Set tgt to "
+        "the translations"
+        for where, name in (("data.train[0]", "a.de"), ("data.valid", "de"))
+    ]
+
+
+def test_the_same_text_on_most_lines_is_a_warning(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", "eins\nzwei\n\nTaxi\n")
+    source = {"src": "a.de", "tgt": "a.en"}
+    write(tmp_path / "a.en", "one\nzwei\n\nTaxi\n")
+    assert checked(tmp_path, train=[source]).warnings == []
+    write(tmp_path / "a.en", "eins\nzwei\n\nTaxi\n")
+    assert checked(tmp_path, train=[source]).warnings == [
+        "data.train[0]: source and target are the same in 3 of 4 pairs, such as 'eins', so the "
+        "model would learn to copy. Check that tgt is the translation"
+    ]
+
+
+def test_cells_quoted_as_csv_quotes_them_are_a_warning_until_quoting_is_set(
+    tmp_path: Path,
+) -> None:
+    """pandas quotes only those cells of a TSV that contain a quotation mark."""
+    lines = [f"satz {i}\tsentence {i}" for i in range(97)]
+    quoted = ['"er sagte ""ja"""\tyes', '"""nein"""\t"she said ""no"""']
+    write(tmp_path / "a.tsv", "\n".join(["de\ten", *lines, *quoted]))
+    assert checked(tmp_path, train=[table("a.tsv")]).warnings == [
+        "data.train[0]: 3 of 198 texts are in quotation marks as CSV writes them, such as "
+        '"er sagte ""ja""". Set quoting to csv in data.train[0] if the quotation marks are not '
+        "part of the text, else to none"
+    ]
+    for quoting in ("csv", "none"):
+        source = table("a.tsv") | {"quoting": quoting}
+        assert checked(tmp_path, train=[source]).warnings == []
+
+
+def test_text_with_some_quotations_is_no_warning(tmp_path: Path) -> None:
+    lines = ['"ja"\t"yes"', '"nein", sagte er\tno', "so\tso so"] * 10
+    write(tmp_path / "a.tsv", "\n".join(["de\ten", *lines]))
+    assert checked(tmp_path, train=[table("a.tsv")]).warnings == []
+    write(tmp_path / "a.tsv", "\n".join(["de\ten", *['"ja"\t"yes"', '"nein"\t"no"'] * 10]))
+    (warning,) = checked(tmp_path, train=[table("a.tsv")]).warnings
+    assert warning.startswith("data.train[0]: 40 of 40 texts are in quotation marks")
+
+
+def test_warnings_reach_the_user_of_check_and_of_train(
+    mt: Mt, tiny_config: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    setting = ["--set", "data.valid.tgt=valid.src", "--set", "train.max_steps=1"]
+    warning = "warning: data.valid: src and tgt are the same (valid.src)"
+    ended = mt("config", "check", "--config", tiny_config, *setting)
+    assert ended.code == 0
+    assert warning in ended.err
+    ended = mt("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *setting)
+    assert ended.code == 0
+    assert warning in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+
+
+# --- several files ----------------------------------------------------------------------------
+
+
+def test_patterns_name_several_files_that_belong_together(tmp_path: Path) -> None:
+    from mt.data.reading.corpus import local_files, read_pairs
+
+    for part in ("1", "2", "10"):
+        write(tmp_path / f"part{part}.de.gz", f"satz {part}\n", packed=True)
+        write(tmp_path / f"part{part}.en.gz", f"sentence {part}\n", packed=True)
+        write(tmp_path / f"part{part}.jsonl", rows(1))
+    source = Source(src="part*.de.gz", tgt="part*.en.gz")
+    expected = [(f"satz {part}", f"sentence {part}") for part in ("1", "10", "2")]
+    assert list(read_pairs(source, tmp_path, "data.train[0]")) == expected
+    assert len(local_files(source, tmp_path)) == 6
+    assert checked(tmp_path, train=[source, table("part*.jsonl")]).faults == []
+    write(tmp_path / "part2.en.gz", "a\nb\n", packed=True)
+    (fault,) = checked(tmp_path, train=[source]).faults
+    assert fault.startswith(f"data.train[0].tgt: {tmp_path}/part2.en.gz has 2 lines, ")
+    (tmp_path / "part2.en.gz").rename(tmp_path / "part3.en.gz")
+    assert checked(tmp_path, train=[source]).faults == [
+        f"data.train[0].src: no file belongs to {tmp_path}/part3.en.gz; "
+        "with * and ? in a name each "
+        "source file needs a target file for which they stand for the same text. Add the file, or "
+        "correct the name."
+    ]
+    (fault,) = checked(tmp_path, train=[table("other*.jsonl")]).faults
+    assert fault.startswith(f"data.train[0].path: there is no file {tmp_path}/other*.jsonl")
+
+
+def test_the_same_files_by_different_patterns_are_a_warning(tmp_path: Path) -> None:
+    """Files that belong together are compared: of parts 1 and 2 the second is a link to itself."""
+    for side in ("de", "en"):
+        (tmp_path / f"part-1.{side}").write_text(f"{side}\n", encoding="utf-8")
+    (tmp_path / "part-2.de").write_text("ja\n", encoding="utf-8")
+    (tmp_path / "part-2.en").symlink_to(tmp_path / "part-2.de")
+    found = checked(tmp_path, train=[{"src": "part-*.de", "tgt": "part-*.en"}])
+    assert [warning[:40] for warning in found.warnings] == [
+        "data.train[0]: src and tgt are the same "
+    ]
+    (tmp_path / "part-2.en").unlink()
+    (tmp_path / "part-2.en").write_text("yes\n", encoding="utf-8")
+    assert checked(tmp_path, train=[{"src": "part-*.de", "tgt": "part-*.en"}]).warnings == []

@@ -1,0 +1,222 @@
+"""The user's own vocabulary: SentencePiece models made elsewhere, and settings of learning one."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import BLIND, Mt, metrics_of, refused
+from subwords import made_lines
+
+from mt.config.schema import Config, TokenizerConfig
+from mt.data.tokens.bpe_dropout import BpeDropout
+from mt.data.tokens.own_tokenizer import own_tokenizer
+from mt.data.tokens.sentencepiece_model import ModelFacts, model_facts
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.unigram_sampling import UnigramSampling
+from mt.errors import CheckpointError, DataError
+from mt.training.launch import train
+
+IDS = {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3}
+
+
+def spm(**settings: Any) -> bytes:
+    """A model of SentencePiece's own trainer: 60 tokens, and ids that fit unless `settings` say."""
+    from sentencepiece import SentencePieceTrainer
+
+    model = io.BytesIO()
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(made_lines()),
+        model_writer=model,
+        **{
+            "vocab_size": 60,
+            "hard_vocab_limit": False,
+            "minloglevel": 2,
+            "model_type": "bpe",
+            **IDS,
+            **settings,
+        },
+    )
+    return model.getvalue()
+
+
+def learned(**keys: Any) -> Tokenizer:
+    cfg = TokenizerConfig.model_validate({"vocab_size": 340, **keys})
+    return train_tokenizer(cfg, ((line, line) for line in made_lines()), 1, lambda _: None)
+
+
+# --- settings of learning one -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("line", ["<br>", "a<br>b", "Hund <br> Katze", "x {name}<br>{name} y"])
+def test_user_defined_symbols_are_one_token_each(kind: str, line: str) -> None:
+    tokenizer = learned(type=kind, user_defined_symbols=["<br>", "{name}"])
+    pieces = tokenizer.src_pieces(line)
+    assert pieces.count("<br>") == line.count("<br>")
+    assert pieces.count("{name}") == line.count("{name}")
+    assert tokenizer.decode_tgt(tokenizer.encode_tgt([line])) == [line]
+
+
+@pytest.mark.parametrize(("kind", "sampler"), [("bpe", BpeDropout), ("unigram", UnigramSampling)])
+def test_sampling_never_splits_user_defined_symbols(kind: str, sampler: Any) -> None:
+    """The same text in other tokens, but the symbols as they were; in part of the words only."""
+    tokenizer = learned(type=kind, user_defined_symbols=["<Hund>", "Schlaf"])
+    lines = ["Hunde schlafen<Hund>laufen", "<Hund> Schlaf <Hund>", "Schlafboot Hausboot Hunde"] * 20
+    rows = tokenizer.encode_src(lines)
+    segmenter = sampler(tokenizer.src_vocabulary(), 0.3)
+    lengths = np.array([len(row) for row in rows])
+    ids, lengths = segmenter.sample(np.concatenate(rows), lengths, np.random.default_rng(1))
+    sampled = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])]
+    assert tokenizer.decode_tgt(sampled) == lines
+    assert sampled != rows
+    symbols = {tokenizer.tgt_piece_id(piece) for piece in ("<Hund>", "Schlaf")}
+    for row, other in zip(rows, sampled, strict=True):
+        assert [i for i in row if i in symbols] == [i for i in other if i in symbols]
+
+
+def test_digits_stay_together_where_asked() -> None:
+    pairs = [("im Jahr 1987", "in 1987")] * 50
+    for split in (True, False):
+        cfg = TokenizerConfig(vocab_size=320, split_digits=split)
+        tokenizer = train_tokenizer(cfg, pairs, 1, lambda _: None)
+        assert ("▁1987" in tokenizer.src_pieces("1987")) is not split
+
+
+def test_characters_below_the_coverage_are_bytes() -> None:
+    pairs = [("ab " * 60, "ab " * 60), ("aß", "ab")]
+    for coverage, piece in ((1.0, "ß"), (0.98, "<0xC3>")):
+        cfg = TokenizerConfig(vocab_size=270, character_coverage=coverage)
+        assert piece in train_tokenizer(cfg, pairs, 1, lambda _: None).src_pieces("ß")
+
+
+def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:
+    with pytest.raises(DataError) as caught:
+        learned(vocab_size=270, user_defined_symbols=["<a>", "<b>"], character_coverage=1.0)
+    message = str(caught.value)
+    assert message.startswith("tokenizer.vocab_size: the vocabulary needs at least ")
+    assert "(4 special tokens, 256 bytes, 2 user-defined symbols, " in message
+
+
+# --- a model of one's own ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({}, ModelFacts("bpe", (), False, True)),  # nmt_nfkc
+        (
+            {"model_type": "unigram", "user_defined_symbols": ["<a>", "<b>"]},
+            ModelFacts("unigram", (4, 5), False, True),
+        ),
+        ({"model_type": "char", "vocab_size": 30}, ModelFacts("char", (), False, True)),
+        ({"treat_whitespace_as_suffix": True}, ModelFacts("bpe", (), True, True)),
+        ({"normalization_rule_name": "identity"}, ModelFacts("bpe", (), False, False)),
+    ],
+)
+def test_facts_of_a_model(settings: dict[str, Any], facts: ModelFacts) -> None:
+    assert model_facts(spm(**settings)) == facts
+
+
+def own(folder: Path, model: bytes, **keys: Any) -> TokenizerConfig:
+    (folder / "own.model").write_bytes(model)
+    return TokenizerConfig.model_validate({"model": str(folder / "own.model"), **keys})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (
+            lambda: spm(pad_id=-1, unk_id=0, bos_id=1, eos_id=2),
+            "tokenizer.model: {path}: pad, unk, bos and eos must have the ids 0, 1, 2 and 3, found "
+            "-1, 0, 1 and 2 (-1: there is none). Make a model that fits with `mt tokenizer train`, "
+            "or with spm_train and --pad_id=0 --unk_id=1 --bos_id=2 --eos_id=3.",
+        ),
+        (
+            lambda: spm(model_type="unigram"),
+            "tokenizer.model: {path}: must be a model of tokenizer.type bpe, found unigram; set "
+            "tokenizer.type to unigram, or name another model",
+        ),
+        (
+            lambda: spm(model_type="char", vocab_size=30),
+            "tokenizer.model: {path}: must be a model of tokenizer.type bpe, found char; name "
+            "another model",
+        ),
+        (
+            lambda: spm(treat_whitespace_as_suffix=True),
+            "tokenizer.model: {path}: a space must belong to the word after it, but the model was "
+            "trained with treat_whitespace_as_suffix. Train it again without that.",
+        ),
+        (
+            lambda: b"<unk>\t0\n",
+            "tokenizer.model: {path} is not a SentencePiece model that can be loaded. Name a "
+            ".model file (not a .vocab), as `mt tokenizer train` or spm_train write it.",
+        ),
+        (
+            lambda: b"",
+            "tokenizer.model: {path} is not a SentencePiece model that can be loaded. Name a "
+            ".model file (not a .vocab), as `mt tokenizer train` or spm_train write it.",
+        ),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(
+    tmp_path: Path, model: Callable[[], bytes], message: str
+) -> None:
+    cfg = own(tmp_path, model())
+    with pytest.raises(DataError) as caught:
+        own_tokenizer(cfg)
+    assert str(caught.value) == message.format(path=tmp_path / "own.model")
+
+
+def test_all_faults_of_two_models_are_reported(tmp_path: Path) -> None:
+    cfg = TokenizerConfig(model=str(tmp_path), tgt_model=str(tmp_path / "none"), joint=False)
+    with pytest.raises(DataError) as caught:
+        own_tokenizer(cfg)
+    first, second = str(caught.value).split("\n")
+    assert first.startswith(f"tokenizer.model: {tmp_path} is a folder, a SentencePiece model file ")
+    assert second.startswith(f"tokenizer.tgt_model: there is no file {tmp_path / 'none'}")
+
+
+def test_training_takes_models_of_ones_own(
+    quick_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Two vocabularies, the target's with SentencePiece's own normalisation; and resumed without.
+
+    The models are copied into the run directory and not read again.
+    """
+    models = {"model": spm(vocab_size=50), "tgt_model": spm(normalization_rule_name="nmt_nfkc")}
+    for key, content in models.items():
+        (tmp_path / f"{key}.model").write_bytes(content)
+    keys = {key: str(tmp_path / f"{key}.model") for key in models}
+    few: dict[str, Any] = {"max_steps": 2, "valid_every": 2, "log_every": 1}
+    config = quick_config(BLIND, tokenizer={"joint": False, **keys}, train=few)
+    run_dir = tmp_path / "run"
+    assert train(config, run_dir, "cpu").exit_code == 0
+    assert (run_dir / "tokenizer.src.model").read_bytes() == models["model"]
+    assert (run_dir / "tokenizer.tgt.model").read_bytes() == models["tgt_model"]
+    for key in models:
+        (tmp_path / f"{key}.model").unlink()
+    config = quick_config(
+        BLIND, tokenizer={"joint": False, **keys}, train={**few, "max_steps": 4, "valid_every": 4}
+    )
+    assert train(config, run_dir, "cpu").exit_code == 0
+    assert [line["step"] for line in metrics_of(run_dir, "train")] == [1, 2, 3, 4]
+    other = quick_config(BLIND, tokenizer={"joint": False, **keys, "model": "b"}, train=few)
+    with pytest.raises(CheckpointError, match=r"\(tokenizer\.model: was .*, now b\)"):
+        train(other, run_dir, "cpu")
+
+
+def test_a_check_of_the_config_opens_the_model(
+    mt: Mt, tiny_config: Path, tiny_run: Path, tmp_path: Path
+) -> None:
+    check = ("config", "check", "--config", tiny_config, "--set")
+    good = mt(*check, f"tokenizer.model={tiny_run / 'tokenizer.model'}")
+    assert good.code == 0, good.err
+    shutil.copy(tiny_run / "config.yaml", tmp_path)
+    message = refused(mt(*check, f"tokenizer.model={tmp_path / 'config.yaml'}"))
+    assert "is not a SentencePiece model that can be loaded" in message

@@ -1,0 +1,424 @@
+"""The token store: what goes in comes out; it is rebuilt exactly when something has changed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import write_lines
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Source, TokenizerConfig
+from mt.data.tokens import store as store_module
+from mt.data.tokens.store import Store, open_built, open_or_build
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.errors import DataError
+
+# Two are equal, one has an empty side, one is too long, one is lopsided.
+PAIRS = [
+    ("eins zwei", "one two"),
+    ("drei", "three"),
+    ("eins zwei", "one two"),
+    ("vier", "  "),
+    ("eins " * 60, "one " * 60),
+    ("zwei", "two " * 12),
+    ("drei vier eins", "three four one"),
+]
+KEPT = [0, 1, 6]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return trained(300)
+
+
+def trained(size: int) -> Tokenizer:
+    words = [("eins zwei drei vier fünf", "one two three four five")] * 50
+    return train_tokenizer(TokenizerConfig(vocab_size=size), words, 1, lambda _: None)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "a", PAIRS)
+    return tmp_path
+
+
+def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
+    write_lines(stem.with_suffix(".de"), [src for src, _ in pairs])
+    write_lines(stem.with_suffix(".en"), [tgt for _, tgt in pairs])
+
+
+def build(
+    root: Path,
+    tokenizer: Tokenizer,
+    names: str = "a",
+    log: Callable[[str], None] = lambda _: None,
+    weights: dict[str, float] | None = None,
+    **limits: Any,
+) -> Store:
+    sources = [
+        Source(src=f"{name}.de", tgt=f"{name}.en", weight=(weights or {}).get(name, 1.0))
+        for name in names
+    ]
+    data = {
+        "root": str(root),
+        "train": [source.model_dump() for source in sources],
+        "max_tokens": 40,
+    } | limits
+    config = config_from_mapping({"data": data}, "test")
+    return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The stores built from now on."""
+    made: list[Path] = []
+    real = store_module._build
+
+    def counted(folder: Path, *arguments: Any) -> None:
+        made.append(folder)
+        real(folder, *arguments)
+
+    monkeypatch.setattr(store_module, "_build", counted)
+    return made
+
+
+# --- content ----------------------------------------------------------------------------------
+
+
+def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
+    root: Path, tokenizer: Tokenizer
+) -> None:
+    said: list[str] = []
+    store = build(root, tokenizer, log=said.append)
+    assert len(store) == len(KEPT)
+    for number, kept in enumerate(KEPT):
+        src, tgt = store.pair(number)
+        assert src.tolist() == tokenizer.encode_src([PAIRS[kept][0]])[0]
+        assert tgt.tolist() == tokenizer.encode_tgt([PAIRS[kept][1]])[0]
+        assert (store.src_lengths[number], store.tgt_lengths[number]) == (len(src), len(tgt))
+    assert said == [
+        "data.train: 3 of 7 pairs kept; dropped: 1 with an empty side, 1 duplicate, "
+        "1 longer than 40 tokens, 1 with one side over 3 times the other",
+        "warning: data.train[0] (a.de): only 3 of 7 pairs kept. Check that source and "
+        "target belong together, and the limits in data",
+    ]
+
+
+def test_more_lines_than_are_encoded_at_a_time(
+    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "LINES_PER_CHUNK", 2)
+    store = build(root, tokenizer, dedupe=False)
+    kept = [0, 1, 2, 6]
+    assert [store.pair(i)[0].tolist() for i in range(len(store))] == [
+        tokenizer.encode_src([PAIRS[i][0]])[0] for i in kept
+    ]
+
+
+def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(
+    root: Path, tokenizer: Tokenizer
+) -> None:
+    write(root / "b", [("drei", "three"), ("fünf", "five"), ("fünf eins", "five one")])
+    store = build(root, tokenizer, "ab")
+    assert store.kept == (3, 2)
+    assert store.pair(3)[0].tolist() == tokenizer.encode_src(["fünf"])[0]
+    assert build(root, tokenizer, "ba").kept == (3, 2)
+    assert build(root, tokenizer, "ba").pair(0)[0].tolist() == tokenizer.encode_src(["drei"])[0]
+
+
+def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """The weight of an in-domain part would do nothing if the general corpus kept its pairs."""
+    write(root / "b", [PAIRS[0], PAIRS[1]])
+    said: list[str] = []
+    store = build(root, tokenizer, "ab", said.append, weights={"b": 5.0})
+    assert store.kept == (1, 2)
+    assert [store.pair(i)[0].tolist() for i in range(3)] == [
+        tokenizer.encode_src([PAIRS[i][0]])[0] for i in (6, 0, 1)
+    ]
+    assert said == [
+        "data.train: 3 of 9 pairs kept; dropped: 1 with an empty side, 3 duplicates, 1 longer than "
+        "40 tokens, 1 with one side over 3 times the other",
+        "data.train[0] (a.de): 1 of 7 pairs kept; dropped: 1 with an empty side, 3 duplicates, 1 "
+        "longer than 40 tokens, 1 with one side over 3 times the other",
+        "warning: data.train[0] (a.de): only 1 of 7 pairs kept. Check that source and "
+        "target belong together, and the limits in data",
+        "data.train[1] (b.de): 2 of 2 pairs kept",
+    ]
+    assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (1, 2)
+    assert len(builds) == 1
+    assert build(root, tokenizer, "ab").kept == (3, 0)
+    assert len(builds) == 2  # another weight has changed the order of the weights
+
+
+def test_a_weight_below_that_of_an_earlier_corpus_rebuilds_the_store(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """The last corpus outweighs b both times, but a only the first time."""
+    write(root / "b", [("fünf", "five")])
+    write(root / "c", [PAIRS[0]])
+    weights = {"a": 2.0, "b": 1.0}
+    assert build(root, tokenizer, "abc", weights=weights | {"c": 3.0}).kept == (2, 1, 1)
+    assert build(root, tokenizer, "abc", weights=weights | {"c": 1.5}).kept == (3, 1, 0)
+    assert len(builds) == 2
+
+
+def test_a_corpus_that_loses_most_pairs_as_duplicates_is_a_warning(
+    root: Path, tokenizer: Tokenizer
+) -> None:
+    write(root / "b", [PAIRS[0], PAIRS[1], ("fünf", "five")])
+    said: list[str] = []
+    build(root, tokenizer, "ab", said.append)
+    assert said[-1] == (
+        "warning: data.train[1] (b.de): only 1 of 3 pairs kept, most others are "
+        "duplicates: a pair stays in the corpus of the highest weight, else in the first one. Set "
+        "data.dedupe to false to use them all"
+    )
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
+def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
+    root: Path, size: int, dtype: str
+) -> None:
+    """65,536 tokens have ids up to 65,535."""
+
+    class Wide:
+        src_vocab_size, tgt_vocab_size, fingerprint = 300, size, f"wide {size}"
+
+        def encode_src(self, lines: list[str]) -> list[list[int]]:
+            return [[4, 5, 6] for _ in lines]
+
+        def encode_tgt(self, lines: list[str]) -> list[list[int]]:
+            return [[size - 1, 7] for _ in lines]
+
+    store = build(root, Wide())  # type: ignore[arg-type]
+    assert store.tgt.dtype == dtype
+    assert store.pair(0)[1].tolist() == [size - 1, 7]
+    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.dtype.itemsize * len(
+        store.tgt
+    )
+
+
+# --- rebuilt, or not --------------------------------------------------------------------------
+
+
+def test_a_store_is_built_once_and_opened_again(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    first, said = build(root, tokenizer), list[str]()
+    again = build(root, tokenizer, log=said.append)
+    assert len(builds) == 1
+    assert again.fingerprint == first.fingerprint
+    assert np.array_equal(again.tgt, first.tgt)
+    assert said[0] == f"data.train: {first.counts}"
+    os.utime(root / "a.de")  # touched, but not changed
+    assert build(root, tokenizer).fingerprint == first.fingerprint
+    assert len(builds) == 1
+
+
+def test_files_that_did_not_change_are_not_read_again(
+    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(root, tokenizer)
+    os.utime(root / "a.de")
+    build(root, tokenizer)
+    read: list[Path] = []
+    monkeypatch.setattr(store_module, "file_facts", lambda path: read.append(path))
+    build(root, tokenizer)
+    assert read == []
+
+
+def test_a_corpus_that_moved_is_the_same_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """A run resumes exactly although data.root has changed; the facts name the new place."""
+    first = build(root, tokenizer)
+    elsewhere = root / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("a.de", "a.en"):
+        shutil.move(root / name, elsewhere / name)
+    shutil.move(root / "store", elsewhere / "store")
+    assert build(elsewhere, tokenizer).fingerprint == first.fingerprint
+    assert len(builds) == 1
+    known = store_module.known_facts(elsewhere / "store")
+    assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
+
+
+def test_opening_a_store_needs_no_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    built = build(root, tokenizer)
+    for name in ("a.de", "a.en"):
+        (root / name).unlink()
+    opened = open_built(root / "store")
+    assert opened.fingerprint == built.fingerprint
+    assert [[ids.tolist() for ids in opened.pair(i)] for i in range(len(KEPT))] == [
+        [ids.tolist() for ids in built.pair(i)] for i in range(len(KEPT))
+    ]
+    (root / "store" / "lengths.npy").unlink()
+    with pytest.raises(DataError) as error:
+        open_built(root / "store")
+    assert str(error.value) == f"{root / 'store'}: contains no complete token store."
+    assert len(builds) == 1
+
+
+@pytest.mark.parametrize(
+    "change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"]
+)
+def test_a_store_is_rebuilt_when_data_or_limits_change(
+    change: str, root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    write(root / "b", [("fünf", "five")])
+    first = build(root, tokenizer, "ab")
+    names = "ab"
+    limits: dict[str, Any] = {}
+    if change == "text":
+        write(root / "a", [*PAIRS, ("fünf drei", "five three")])
+    elif change == "one side":
+        write(root / "b", [("fünf", "FIVE")])
+    elif change in ("order", "more"):
+        names = {"order": "ba", "more": "a"}[change]
+    else:
+        limits = {change: {"max_tokens": 39, "max_length_ratio": 2.5, "dedupe": False}[change]}
+    again = build(root, tokenizer, names, **limits)
+    assert len(builds) == 2
+    assert again.fingerprint != first.fingerprint
+
+
+def test_swapped_sides_are_another_corpus(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    build(root, tokenizer)
+    for old, new in (("a.de", "x"), ("a.en", "a.de"), ("x", "a.en")):
+        (root / old).rename(root / new)
+    assert build(root, tokenizer).pair(1)[0].tolist() == tokenizer.encode_src(["three"])[0]
+    assert len(builds) == 2
+
+
+def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [{"de": "drei", "en": "three", "nl": "vier"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+
+    def made(src: str) -> list[int]:
+        source = Source(path="a.jsonl", src=src, tgt="en")
+        config = config_from_mapping(
+            {"data": {"root": str(tmp_path), "train": [source.model_dump()]}}, "test"
+        )
+        store = open_or_build(
+            tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
+        )
+        ids: list[int] = store.pair(0)[0].tolist()
+        return ids
+
+    assert made("de") == tokenizer.encode_src(["drei"])[0]
+    assert made("nl") == tokenizer.encode_src(["vier"])[0]
+
+
+def test_another_tokenizer_rebuilds_it(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    build(root, tokenizer)
+    other = trained(290)
+    store = build(root, other)
+    assert len(builds) == 2
+    assert (
+        store.pair(0)[0].tolist()
+        == other.encode_src([PAIRS[0][0]])[0]
+        != tokenizer.encode_src([PAIRS[0][0]])[0]
+    )
+
+
+@pytest.mark.parametrize("size", [0, 1, "half", "odd"])
+@pytest.mark.parametrize("name", ["src.tokens", "tgt.tokens", "lengths.npy", "meta.json"])
+def test_a_damaged_store_is_rebuilt(
+    name: str, size: int | str, root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    first = build(root, tokenizer).src.copy()  # what is mapped cannot be read once it is cut short
+    path = root / "store" / name
+    whole = path.read_bytes()
+    cut = {"half": len(whole) // 2, "odd": len(whole) - 1}.get(str(size), size)
+    path.write_bytes(whole[: int(cut)])
+    again = build(root, tokenizer)
+    assert len(builds) == 2
+    assert path.read_bytes() == whole
+    assert np.array_equal(again.src, first)
+
+
+def test_a_file_that_is_gone_from_the_store_is_rebuilt(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    build(root, tokenizer)
+    (root / "store" / "tgt.tokens").unlink()
+    assert len(build(root, tokenizer)) == 3
+    assert len(builds) == 2
+
+
+def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
+    partial = root / "store.partial"
+    partial.mkdir()
+    (partial / "src.tokens").write_bytes(b"half a store")
+    (partial / "other").write_bytes(b"")
+    assert len(build(root, tokenizer)) == 3
+    assert not partial.exists()
+    assert sorted(path.name for path in (root / "store").iterdir()) == [
+        "lengths.npy", "meta.json", "src.tokens", "tgt.tokens",
+    ]  # fmt: skip
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_nothing_left_after_cleaning_says_what_was_dropped(
+    root: Path, tokenizer: Tokenizer
+) -> None:
+    with pytest.raises(DataError) as error:
+        build(root, tokenizer, max_tokens=1)
+    assert str(error.value) == (
+        "data.train: no pair is left (0 of 7 pairs kept; dropped: 1 with an empty side, 1 "
+        "duplicate, 5 longer than 1 tokens); check that the files are the right ones, or raise "
+        "data.max_tokens and data.max_length_ratio"
+    )
+    assert not (root / "store").exists()
+    assert not (root / "store.partial").exists()
+
+
+def test_a_fault_in_the_text_leaves_the_old_store(root: Path, tokenizer: Tokenizer) -> None:
+    build(root, tokenizer)
+    before = {path.name: path.read_bytes() for path in (root / "store").iterdir()}
+    write_lines(root / "a.en", ["one line too few"])
+    with pytest.raises(DataError, match="lines"):
+        build(root, tokenizer)
+    assert {path.name: path.read_bytes() for path in (root / "store").iterdir()} == before
+    assert not (root / "store.partial").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (OSError("48 requested and 0 written"), "48 requested and 0 written"),  # as numpy says it
+    ],
+)
+def test_a_full_disk_is_one_message_and_leaves_nothing(
+    error: OSError, reason: str, root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DataError) as raised:
+        build(root, tokenizer)
+    assert str(raised.value) == (
+        f"{root / 'store'}: the token store cannot be written: {reason}; free some space or choose "
+        "another --run-dir"
+    )
+    assert not (root / "store.partial").exists()

@@ -1,0 +1,343 @@
+"""Table files: cells come as they are written, and a damaged line is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from corpora import CELLS, message_of, pairs_of, rows_file, saved, write
+
+from mt.config.schema import DataConfig, Source
+from mt.data.reading.check import check_data
+from mt.data.reading.corpus import local_files
+
+KINDS = [".jsonl", ".json", ".tsv", ".csv", ".parquet", "saved", "splits", ".jsonl.gz", ".csv.gz"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cells_come_as_they_stand(
+    tmp_path: Path, kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    path = rows_file(tmp_path, kind, CELLS)
+    capfd.readouterr()
+    assert pairs_of(tmp_path, "de", "en", path=path) == CELLS
+    assert pairs_of(tmp_path, "en", "de", path=path)[0] == ("null", "NA")
+    source = Source(src="de", tgt="en", path=path)
+    assert check_data(DataConfig(root=str(tmp_path), valid=source)).faults == []
+    assert capfd.readouterr() == ("", "")
+    assert not cache.exists()
+    files = local_files(source, tmp_path)
+    assert files
+    assert all(file.is_file() for file in files)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_of_nothing_but_numbers_are_text(tmp_path: Path, kind: str) -> None:
+    pairs = [("007", "1.50"), ("12", "1e3"), ("0", "2.00")]
+    path = rows_file(tmp_path, kind, pairs)
+    assert pairs_of(tmp_path, "de", "en", path=path) == pairs
+
+
+def test_quotation_marks_in_tsv_are_text(tmp_path: Path) -> None:
+    write(tmp_path / "a.tsv", 'de\ten\n"Ja"\t"yes\n"nein\tno" "\n')
+    pairs = [('"Ja"', '"yes'), ('"nein', 'no" "')]
+    assert pairs_of(tmp_path, "de", "en", path="a.tsv") == pairs
+
+
+@pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv", ".parquet", "saved"])
+def test_line_breaks_inside_cells_become_spaces(tmp_path: Path, kind: str) -> None:
+    pairs = [("eins\nzwei", "one \n\n two"), ("drei", "three\n")]
+    path = rows_file(tmp_path, kind, pairs)
+    assert pairs_of(tmp_path, "de", "en", path=path) == [
+        ("eins zwei", "one two"),
+        ("drei", "three "),
+    ]
+
+
+@pytest.mark.parametrize("name", ["rows.tsv", "rows[1].csv"])
+def test_windows_tables(tmp_path: Path, name: str) -> None:
+    sep = "\t" if name.endswith("tsv") else ","
+    write(tmp_path / name, f"\ufeffde{sep}en\r\nja{sep}yes\r\nnein{sep}no\r\n")
+    assert pairs_of(tmp_path, "de", "en", path=name) == [("ja", "yes"), ("nein", "no")]
+
+
+def test_a_carriage_return_does_not_end_a_row(tmp_path: Path) -> None:
+    write(tmp_path / "rows.tsv", "de\ten\nja\rdoch\tyes\n")
+    assert pairs_of(tmp_path, "de", "en", path="rows.tsv") == [("ja\rdoch", "yes")]
+
+
+# --- columns ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [".jsonl", "saved"])
+def test_dots_lead_into_nested_columns(tmp_path: Path, kind: str) -> None:
+    rows = [{"translation": {"de": "ja", "en": "yes"}, "x.y": "flat"}] * 3
+    if kind == "saved":
+        path = saved(tmp_path, rows).name
+        place = f"{path}, row 1 (the first is 1)"
+    else:
+        path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))).name
+        place = f"{tmp_path}/a.jsonl, line 1"
+    assert pairs_of(tmp_path, "translation.de", "translation.en", path=path) == [("ja", "yes")] * 3
+    assert pairs_of(tmp_path, "x.y", "translation.en", path=path)[0] == ("flat", "yes")
+    assert message_of(tmp_path, "translation.de", "translation.fr", path=path) == (
+        f"data.train[0].tgt: {place}: there is no column 'translation.fr'; did you mean "
+        "'translation.en'? Set tgt to one of its columns: 'translation.de', 'translation.en', "
+        "'x.y'."
+    )
+
+
+def test_missing_columns_are_all_named(tmp_path: Path) -> None:
+    path = rows_file(tmp_path, ".csv", CELLS)
+    place = f"{tmp_path}/rows.csv, line 2"
+    assert message_of(tmp_path, "deu", "zzz", path=path).split("\n") == [
+        f"data.train[0].src: {place}: there is no column 'deu'; did you mean 'de'? Set src to one "
+        "of its columns: 'n', 'de', 'en', or to its number, from 1, if these are no names.",
+        f"data.train[0].tgt: {place}: there is no column 'zzz'. Set tgt to one of its columns: "
+        "'n', 'de', 'en', or to its number, from 1, if these are no names.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "found"),
+    [(None, "null"), (7, "int '7'"), (["a"], "list \"['a']\""), (True, "bool 'True'")],
+)
+@pytest.mark.parametrize("row", [1, 1203])
+def test_a_cell_without_text_is_named_with_its_row(
+    tmp_path: Path, cell: object, found: str, row: int
+) -> None:
+    rows: list[dict[str, object]] = [{"de": "ja", "en": "yes"} for _ in range(1500)]
+    rows[row - 1]["en"] = cell
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows))).name
+    assert message_of(tmp_path, "de", "en", path=path) == (
+        f"data.train[0].tgt: {tmp_path}/a.jsonl, line {row:,}: column 'en' holds {found}, text is "
+        "required. Correct the row or remove it."
+    )
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.txt"])
+def test_columns_of_files_without_names_are_numbers(tmp_path: Path, name: str) -> None:
+    """As `cut -f` counts them. Where the first line has these very names it names the columns."""
+    sep = "," if name == "a.csv" else "\t"
+    write(tmp_path / name, f"yes{sep}ja{sep}CC-BY\nno{sep}nein{sep}CC-BY\n")
+    assert pairs_of(tmp_path, "2", "1", path=name) == [("ja", "yes"), ("nein", "no")]
+    assert Source.model_validate({"src": 2, "tgt": 1}) == Source(src="2", tgt="1")
+    assert message_of(tmp_path, "1", "4", path=name) == (
+        f"data.train[0].tgt: {tmp_path}/{name}, line 1: there is no column '4'. Set tgt to one of "
+        "its columns: '1', '2', '3'."
+    )
+    write(tmp_path / name, f"1{sep}2\nja{sep}yes\n")
+    assert pairs_of(tmp_path, "1", "2", path=name) == [("ja", "yes")]
+
+
+def test_a_text_file_of_tabs_may_name_its_columns(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt.gz", "de\ten\nja\tyes\n", packed=True)
+    assert pairs_of(tmp_path, "de", "en", path="a.txt.gz") == [("ja", "yes")]
+
+
+def test_a_column_named_twice_is_an_error(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "de,en,de\nja,yes,ja\n")
+    assert message_of(tmp_path, "de", "en", path="a.csv") == (
+        f"data.train[0].path: {tmp_path}/a.csv, line 1 names the column 'de' 2 times. Give each "
+        "column another name."
+    )
+
+
+# --- delimiters and quotation marks -----------------------------------------------------------
+
+
+def test_a_csv_with_semicolons_suggests_the_delimiter(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", 'de;en\n"ja; doch";yes, sure\n')
+    assert message_of(tmp_path, "de", "en", path="a.csv") == (
+        f"data.train[0].path: {tmp_path}/a.csv, line 1 is a single column with the delimiter ',': "
+        "'de;en'. If ';' separates its columns, set delimiter to \";\"."
+    )
+    pairs = [("ja; doch", "yes, sure")]
+    assert pairs_of(tmp_path, "de", "en", path="a.csv", delimiter=";") == pairs
+    write(tmp_path / "a.csv", "de\ten\nja\tyes\n")
+    assert 'set delimiter to "\\t".' in message_of(tmp_path, "de", "en", path="a.csv")
+    tab = Source.model_validate({"src": "de", "tgt": "en", "delimiter": "\\t"}).delimiter
+    assert pairs_of(tmp_path, "de", "en", path="a.csv", delimiter=tab) == [("ja", "yes")]
+
+
+def test_a_tsv_may_be_quoted_as_csv_is_and_a_csv_may_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.tsv", 'de\ten\n"er sagte ""ja""\tund\nging"\t"yes"\n')
+    pairs = [('er sagte "ja"\tund ging', "yes")]
+    assert pairs_of(tmp_path, "de", "en", path="a.tsv", quoting="csv") == pairs
+    write(tmp_path / "a.csv", 'de,en\n"ja","yes\n')
+    assert pairs_of(tmp_path, "de", "en", path="a.csv", quoting="none") == [('"ja"', '"yes')]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [('ja,yes\n"ja" doch,yes\n', 3), ('ja,yes\nnein,no\n"ja,yes\nnein,no\n', 4)],
+)
+def test_quotation_marks_that_are_not_csv_are_an_error(
+    tmp_path: Path, rows: str, line: int
+) -> None:
+    write(tmp_path / "a.csv", "de,en\n" + rows)
+    message = message_of(tmp_path, "de", "en", path="a.csv")
+    assert message.startswith(
+        f"data.train[0].path: {tmp_path}/a.csv, line {line}: this row is not CSV ("
+    )
+    assert message.endswith(
+        '). A quotation mark inside a quoted cell is written twice (""). Correct the row, or set '
+        "quoting to none where quotation marks are part of the text."
+    )
+
+
+@pytest.mark.parametrize(("row", "cells"), [("ja\tyes\tja", 3), ("ja", 1)])
+def test_a_row_with_another_number_of_cells_is_an_error(
+    tmp_path: Path, row: str, cells: int
+) -> None:
+    write(tmp_path / "a.tsv", f"de\ten\nja\tyes\n\n{row}\n")
+    assert message_of(tmp_path, "de", "en", path="a.tsv") == (
+        f"data.train[0].path: {tmp_path}/a.tsv, line 4: as many cells as in the first line are "
+        f"required (2), found {cells}. Correct the line; where cells contain the delimiter or line "
+        "breaks in quotation marks set quoting to csv, else to none (here none)."
+    )
+
+
+@pytest.mark.parametrize("key", [{"delimiter": ";"}, {"quoting": "csv"}])
+def test_delimiters_and_quoting_are_for_tables_only(tmp_path: Path, key: dict[str, str]) -> None:
+    write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n')
+    (name,) = key
+    assert message_of(tmp_path, "de", "en", path="a.jsonl", **key) == (
+        f"data.train[0].{name}: only for .csv, .tsv, .txt files, but path is a.jsonl. Leave {name} "
+        "out."
+    )
+
+
+# --- damaged files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('{"de":', "this cannot be read (Expecting value: line 1 column 7 (char 6))"),
+        ('["a", "b"]', 'found list \'["a", "b"]\''),
+        ("7", "found int '7'"),
+    ],
+)
+def test_a_broken_row_of_json_lines_is_named_with_its_line(
+    tmp_path: Path, line: str, found: str
+) -> None:
+    write(tmp_path / "a.jsonl", '{"de": "a", "en": "b"}\n' * 149 + "\n" + line + "\n")
+    message = message_of(tmp_path, "de", "en", path="a.jsonl")
+    assert message.startswith(
+        f"data.train[0].path: {tmp_path}/a.jsonl, line 151: one JSON object is required, "
+    )
+    assert found in message
+    assert ". Correct the line or remove it" in message
+
+
+def test_half_a_surrogate_pair_is_not_text(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", '{"de": "a\\ud83d", "en": "b"}\n')
+    assert message_of(tmp_path, "de", "en", path="a.jsonl") == (
+        f"data.train[0].src: {tmp_path}/a.jsonl, line 1: character 2 of the text is half of a "
+        "surrogate pair, not a character. Correct the row or remove it."
+    )
+
+
+def test_json_under_the_other_name_is_read_too(tmp_path: Path) -> None:
+    rows = [{"de": "ja", "en": "yes"}, {"de": "nein", "en": "no"}]
+    pairs = [("ja", "yes"), ("nein", "no")]
+    write(tmp_path / "a.json", "\n".join(map(json.dumps, rows)))
+    assert pairs_of(tmp_path, "de", "en", path="a.json") == pairs
+    write(tmp_path / "a.json", json.dumps(rows, indent=2))
+    assert pairs_of(tmp_path, "de", "en", path="a.json") == pairs
+
+
+@pytest.mark.parametrize("before", ["", "\n \n"])
+def test_json_lines_under_the_other_name_may_be_one_or_follow_blank_lines(
+    tmp_path: Path, before: str
+) -> None:
+    row = '{"pair": {"de": "ja", "en": "yes"}, "tags": []}\n'
+    write(tmp_path / "a.json", before + row)
+    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")]
+    write(tmp_path / "a.json", before + row * 2)
+    assert pairs_of(tmp_path, "pair.de", "pair.en", path="a.json") == [("ja", "yes")] * 2
+
+
+def test_a_csv_cell_that_never_ends_is_explained(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", 'de,en\nja,"yes\n' + "nein,no\n" * 20_000)
+    message = message_of(tmp_path, "de", "en", path="a.csv")
+    assert message.startswith(
+        f"data.train[0].path: {path}, line 2: a cell of this row has more than 131,072 characters. "
+        "Most often a quotation mark that is not closed"
+    )
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_list_inside_a_json_object_is_explained(tmp_path: Path, indent: int | None) -> None:
+    rows = {"version": 1, "data": [{"de": "ja", "en": "yes"}]}
+    path = write(tmp_path / "a.json", json.dumps(rows, indent=indent))
+    assert message_of(tmp_path, "de", "en", path="a.json") == (
+        f"data.train[0].path: {path} holds one object with the list 'data'; a list of objects, or "
+        "one object per line (.jsonl), is required (pandas: to_json with orient='records'). "
+        "With jq: "
+        f"jq -c '.[\"data\"][]' {path} > rows.jsonl"
+    )
+
+
+def test_json_of_columns_is_explained(tmp_path: Path) -> None:
+    """As pandas writes it by default."""
+    write(tmp_path / "a.json", '{"de": {"0": "ja"}, "en": {"0": "yes"}}')
+    assert "holds one object with the keys 'de', 'en'; a list of objects, " in message_of(
+        tmp_path, "de", "en", path="a.json"
+    )
+
+
+@pytest.mark.parametrize(
+    "content", ["[1, 2", "nothing", '"text"', "[7]", "{}", '{"de": "a", "fr": "b"}']
+)
+def test_other_json_is_an_error(tmp_path: Path, content: str) -> None:
+    write(tmp_path / "a.json", content)
+    message = message_of(tmp_path, "de", "en", path="a.json")
+    assert message.startswith(f"data.train[0].path: {tmp_path}/a.json")
+    assert "object" in message
+
+
+@pytest.mark.parametrize(("name", "head"), [("a.csv", b"de,en\n"), ("a.jsonl", b"")])
+def test_a_bad_byte_in_a_data_file_is_named_with_its_line(
+    tmp_path: Path, name: str, head: bytes
+) -> None:
+    row = b"\xff,b\n" if head else b'{"de": "\xff", "en": "b"}\n'
+    write(tmp_path / name, head + row)
+    message = message_of(tmp_path, "de", "en", path=name)
+    line, byte = (2, 0) if head else (1, 8)
+    assert message.startswith(
+        f"data.train[0].path: {tmp_path}/{name}, line {line}, byte {byte} (the line's first is 0): "
+        "ff "
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", ""), ("a.csv", ""), ("a.csv", "de,en\n"), ("a.tsv", "de\ten\n"), ("a.json", "[]")],
+)
+def test_a_data_file_without_rows_is_an_error(
+    tmp_path: Path, name: str, content: str | bytes
+) -> None:
+    write(tmp_path / name, content)
+    assert message_of(tmp_path, "de", "en", path=name) == (
+        f"data.train[0].path: {name} has no rows, at least one is required. Name a "
+        "data set or split that contains text."
+    )
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.de"])
+def test_a_file_with_carriage_returns_only_is_named_as_such(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "de,en\rja,yes\rnein,no\r")
+    write(tmp_path / "a.en", "x\n")
+    keys = {"src": "a.de"} if name == "a.de" else {"src": "de", "tgt": "en", "path": name}
+    field = "src" if name == "a.de" else "path"
+    assert message_of(tmp_path, **keys) == (
+        f"data.train[0].{field}: {path}: its line ends are carriage returns (\\r) without line "
+        "feeds, so it would be read as one line. Convert it: tr '\\r' '\\n' < FILE > FILE.lf"
+    )

@@ -1,0 +1,281 @@
+"""Text files: lines end at line feeds only, and every damage is named with its place."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import lzma
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from corpora import WHERE, message_of, multi30k, pairs_of, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mt.config.schema import Source
+from mt.data.reading.corpus import file_facts, read_pairs
+from mt.data.reading.text_files import decode_lines, first_shifted_line, read_lines
+from mt.errors import DataError
+
+# --- lines ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"\n", [""]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"a\r\nb\r\n\r\n", ["a", "b", ""]),
+        (b"a\r\r\nb\rc\r", ["a\r", "b\rc"]),
+        ("\ufeffa\n\ufeffb\n".encode(), ["a", "\ufeffb"]),
+        (b"\xef\xbb\xbf", [""]),
+        (
+            "a\u2028b\x85c\x0bd\te\0f\x1cg\u2029h\n".encode(),
+            ["a\u2028b\x85c\x0bd\te\0f\x1cg\u2029h"],
+        ),
+        (b"  spaces stay \n", ["  spaces stay "]),
+    ],
+)
+def test_lines_end_at_line_feeds_only(
+    tmp_path: Path, packed: bool, content: bytes, lines: list[str]
+) -> None:
+    """The first bytes of a file say what it is; the names here say the opposite."""
+    path = write(tmp_path / ("text" if packed else "text.gz"), content, packed)
+    assert list(read_lines(path)) == lines
+    assert file_facts(path) == (hashlib.sha256(path.read_bytes()).hexdigest(), len(lines))
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))
+def test_any_lines_come_back(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "text"
+    path.write_bytes("".join(line + "\r\n" for line in ["", *lines]).encode())
+    assert list(read_lines(path)) == ["", *lines]
+
+
+def test_concatenated_gzip_files_are_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.gz", gzip.compress(b"a\n") + gzip.compress(b"b\n"))
+    assert list(read_lines(path)) == ["a", "b"]
+
+
+# --- what is not UTF-8 ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_bad_byte_is_named_with_line_and_place(tmp_path: Path, packed: bool) -> None:
+    path = write(tmp_path / "a.de", "\ufeffgut\nschön\n".encode() + b"sch\xf6n ist\n", packed)
+    write(tmp_path / "a.en", "good\nnice\nis nice\n")
+    assert message_of(tmp_path) == (
+        f"data.train[0].src: {path}, line 3, byte 3 (the line's first is 0): f6 6e 20 69 is not "
+        f"UTF-8. Convert the file; if it is WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > "
+        "FILE.utf8"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"\xef\xbb\xbfab\xff\n", "line 1, byte 5 (the line's first is 0): ff 0a"),
+        (b"ok\ncut \xe2\x82", "line 2, byte 4 (the line's first is 0): e2 82"),
+        (b"\xed\xa0\x80\n", "line 1, byte 0 (the line's first is 0): ed a0 80 0a"),
+    ],
+)
+def test_bytes_are_counted_as_they_are_in_the_file(
+    tmp_path: Path, content: bytes, place: str
+) -> None:
+    path = write(tmp_path / "a", content)
+    with pytest.raises(DataError) as caught:
+        list(read_lines(path))
+    assert str(caught.value).startswith(f"{path}, {place} is not UTF-8. ")
+
+
+def test_utf16_is_recognised(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", "Hallo\n".encode("utf-16"))
+    with pytest.raises(DataError, match=r"if it is UTF-16: iconv -f UTF-16 -t UTF-8"):
+        list(read_lines(path))
+
+
+@pytest.mark.parametrize("name", ["a.de", "a.csv", "a.jsonl"])
+def test_utf16_without_a_mark_is_not_taken_for_text(tmp_path: Path, name: str) -> None:
+    """It decodes as UTF-8: every other byte is NUL."""
+    path = write(tmp_path / name, "de,en\nja,yes\n".encode("utf-16-le"))
+    write(tmp_path / "a.en", "1\n2\n")
+    keys = {} if name == "a.de" else {"path": name}
+    field = "path" if keys else "src"
+    assert message_of(tmp_path, **keys) == (
+        f"data.train[0].{field}: {path}: every tenth byte or more is NUL, so it is not text in "
+        "UTF-8. If it is UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
+    )
+
+
+def test_a_nul_character_is_one_like_others(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", "eins\0 und zwei und drei\n")
+    write(tmp_path / "a.en", "one and two and three\n")
+    assert pairs_of(tmp_path) == [("eins\0 und zwei und drei", "one and two and three")]
+
+
+def test_bad_bytes_can_be_replaced_and_streams_be_read() -> None:
+    stream = [b"\xef\xbb\xbfgut\r\n", b"sch\xf6n\n", b"\xe2\x82 ok"]
+    assert list(decode_lines(stream, "stdin", "replace")) == ["gut", "sch\ufffdn", "\ufffd ok"]
+    with pytest.raises(DataError, match=r"^stdin, line 2, byte 3 "):
+        list(decode_lines(stream, "stdin"))
+
+
+# --- files that are missing, damaged or of another kind ---------------------------------------
+
+
+def test_a_missing_file_is_named_with_similar_names(tmp_path: Path) -> None:
+    for name in ("train.de.gz", "train.en.gz", "val.de.gz"):
+        write(tmp_path / name, "a\n", packed=True)
+    assert message_of(tmp_path, "train.de", "train.en.gz") == (
+        f"data.train[0].src: there is no file {tmp_path}/train.de ('train.de' below data.root, "
+        f"which is '{tmp_path}'). Similar names there: train.de.gz, train.en.gz. Correct the name, "
+        "or data.root where paths start."
+    )
+    message = message_of(tmp_path / "none", "train.de", f"{tmp_path}/train.en.gz")
+    assert f"'{tmp_path}/none'). Its folder {tmp_path}/none does not exist either." in message
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a.en").mkdir()
+    write(tmp_path / "a.de", "a\n")
+    assert message_of(tmp_path) == (
+        f"data.train[0].tgt: {tmp_path}/a.en is a folder, a file is required. Name the file inside "
+        "it, or for a data set written by save_to_disk set path to the folder and src, tgt to its "
+        "columns."
+    )
+
+
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    """The memory of a process, read from its start, is refused even to root."""
+    path = tmp_path / "a.de"
+    path.symlink_to("/proc/self/mem")
+    if not path.exists():
+        pytest.skip("this system has no /proc/self/mem")
+    with pytest.raises(DataError) as caught:
+        list(read_lines(path, "data.train[0].src"))
+    assert str(caught.value) == (
+        f"data.train[0].src: {path} cannot be read: Input/output error. Check that you have the "
+        "right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda packed: packed[:-12], "Compressed file ended before the end-of-stream marker"),
+        (lambda packed: packed[:-8] + b"12345678", "CRC check failed"),
+        (lambda packed: packed[:20] + b"\xff" * 40 + packed[60:], "Error -3 while decompressing"),
+    ],
+)
+def test_a_damaged_gzip_file_is_an_error(
+    tmp_path: Path, damage: Callable[[bytes], bytes], reason: str
+) -> None:
+    write(tmp_path / "a.en", "x y z\n" * 5000)
+    text = "".join(f"{random.Random(i).random()}\n" for i in range(5000))
+    path = write(tmp_path / "a.de.gz", damage(gzip.compress(text.encode())))
+    message = message_of(tmp_path, "a.de.gz")
+    assert message.startswith(
+        f"data.train[0].src: {path} is a gzip file that is truncated or damaged ({reason}"
+    )
+    assert message.endswith(f"). Fetch or compress it again; `gzip -t {path}` checks it.")
+
+
+def test_other_compression_is_named_with_its_command(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.de", lzma.compress(b"a\n"))
+    write(tmp_path / "a.en", "a\n")
+    assert message_of(tmp_path) == (
+        f"data.train[0].src: {path} is compressed in a format that mt does not read; plain text or "
+        f"gzip is required. Unpack it first: xz -dk {path}"
+    )
+
+
+# --- where two files get out of step ----------------------------------------------------------
+
+
+def aligned(n: int) -> tuple[list[str], list[str]]:
+    """Two sides that resemble each other in length and numbers only."""
+    rng = random.Random(11)
+    src, tgt = [], []
+    for i in range(n):
+        size = rng.randrange(2, 20)
+        number = f" {i}" if i % 5 == 0 else ""
+        src.append(" ".join(["wort"] * size) + number)
+        tgt.append(" ".join(["ord"] * (size + rng.randrange(2))) + number)
+    return src, tgt
+
+
+def test_unequal_counts_name_both_files_and_the_first_pair_that_looks_shifted(
+    tmp_path: Path,
+) -> None:
+    src, tgt = aligned(29_000)
+    del tgt[1203]
+    write(tmp_path / "train.de", "\n".join(src) + "\n")
+    write(tmp_path / "train.en", "\n".join(tgt) + "\n")
+    assert message_of(tmp_path, "train.de", "train.en") == (
+        f"data.train[0].tgt: {tmp_path}/train.en has 28,999 lines, {tmp_path}/train.de has 29,000; "
+        "first pair that looks shifted: line 1,204. Line n of one file must be the translation of "
+        "line n of the other: restore the missing line, or remove the surplus one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("drop_src", "drop_tgt", "line"),
+    [
+        (range(0), range(700, 701), 701),  # a line is missing
+        (range(700, 701), range(0), 701),  # a line too many
+        (range(0), range(700, 717), 701),  # a paragraph is missing
+        (range(0), range(0, 1), 1),  # from the beginning, such as a title line
+        (range(0), range(990, 1000), None),  # truncated: all in step
+        (range(0), range(400, 1000), None),
+    ],
+)
+def test_the_place_where_files_get_out_of_step_is_found_or_not_guessed(
+    tmp_path: Path, drop_src: range, drop_tgt: range, line: int | None
+) -> None:
+    src, tgt = aligned(1000)
+    del src[drop_src.start : drop_src.stop]
+    del tgt[drop_tgt.start : drop_tgt.stop]
+    a = write(tmp_path / "a.de", "\n".join(src))
+    b = write(tmp_path / "a.en", "\n".join(tgt))
+    found = first_shifted_line(a, b, len(src) - len(tgt))
+    if line is None:
+        assert found is None
+    else:
+        assert found is not None
+        # Inside the gap neither alignment fits.
+        assert -1 <= found - line <= max(1, len(drop_tgt))
+    message = message_of(tmp_path)
+    assert f"has {len(tgt):,} lines, " in message
+    assert f"has {len(src):,}" in message
+    assert ("looks shifted" in message) == (line is not None)
+
+
+def test_files_that_never_matched_get_no_guess(tmp_path: Path) -> None:
+    src, tgt = aligned(1000)
+    random.Random(1).shuffle(tgt)
+    write(tmp_path / "a.de", "\n".join(src))
+    write(tmp_path / "a.en", "\n".join(tgt[:-3]))
+    assert "looks shifted" not in message_of(tmp_path)
+    write(tmp_path / "a.de", "a\nb\n")
+    write(tmp_path / "a.en", "a\n")
+    assert f"{tmp_path}/a.en has 1 lines, {tmp_path}/a.de has 2. Line n" in message_of(tmp_path)
+
+
+@pytest.mark.multi30k
+@pytest.mark.parametrize("line", [500, 14_387, 27_000])
+def test_a_line_missing_from_multi30k_is_found(tmp_path: Path, line: int) -> None:
+    source = Source(src="train.de.gz", tgt="train.en.gz")
+    pairs = list(read_pairs(source, multi30k(), WHERE))
+    assert len(pairs) == 29_000
+    english = [tgt for _, tgt in pairs]
+    del english[line - 1]
+    a = write(tmp_path / "a.de", "\n".join(src for src, _ in pairs))
+    b = write(tmp_path / "a.en", "\n".join(english))
+    found = first_shifted_line(a, b, 1)
+    assert found is not None
+    assert abs(found - line) <= 3

@@ -1,0 +1,473 @@
+"""Lines to token ids and back: nothing of a line is lost, whatever it contains."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+from corpora import multi30k
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mt.config.schema import Source, TokenizerConfig
+from mt.data.reading.corpus import read_pairs
+from mt.data.tokens import tokenizer as module
+from mt.data.tokens.tokenizer import (
+    BOS,
+    EOS,
+    MAX_LINE_LENGTH,
+    PAD,
+    UNK,
+    Tokenizer,
+    normalize_line,
+    train_tokenizer,
+)
+from mt.errors import CheckpointError, DataError
+
+SRC_WORDS = "der die das Hund Katze Häuser läuft schläft groß 12 1987 nicht , . ?"
+TGT_WORDS = "the a dog cat houses runs sleeps big 12 1987 not , . ?"
+
+
+def made_pairs(n: int = 300) -> list[tuple[str, str]]:
+    rng = random.Random(5)
+    return [
+        (
+            " ".join(rng.choices(SRC_WORDS.split(), k=8)),
+            " ".join(rng.choices(TGT_WORDS.split(), k=8)),
+        )
+        for _ in range(n)
+    ]
+
+
+def silent(message: str) -> None:
+    raise AssertionError(f"unexpected message: {message}")
+
+
+def trained(
+    pairs: list[tuple[str, str]] | None = None,
+    log: Callable[[str], None] = silent,
+    seed: int = 1,
+    **keys: Any,
+) -> Tokenizer:
+    """A tokenizer of 300 tokens, unless `keys` say otherwise, trained on `pairs`."""
+    cfg = TokenizerConfig(**{"vocab_size": 300, **keys})
+    return train_tokenizer(cfg, made_pairs() if pairs is None else pairs, seed, log)
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def joint(request: pytest.FixtureRequest) -> Tokenizer:
+    return trained(type=request.param)
+
+
+@pytest.fixture(scope="module")
+def separate() -> Tokenizer:
+    return trained(joint=False)
+
+
+# --- the form of a line ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        ("", ""),
+        (" \t\u3000", ""),
+        ("  a \t b\r", "a b"),
+        ("a\u00a0b\u2028c\x85d\x0be\x1cf\u200ag", "a b c d e f g"),
+        ("a▁b", "a b"),
+        ("u\u0308ber", "\u00fcber"),
+        ("a\u200db\u200cc\ufeff\xad\0", "a\u200db\u200cc\ufeff\xad\0"),
+        ("…²½，ﬁ™Ａ", "…²½，ﬁ™Ａ"),
+    ],
+)
+def test_white_space_and_composition_are_unified_and_nothing_else(line: str, form: str) -> None:
+    assert normalize_line(line) == form
+    assert normalize_line(form) == form
+
+
+# --- there and back --------------------------------------------------------------------------
+
+
+@settings(max_examples=300)
+@given(line=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
+def test_any_line_comes_back(joint: Tokenizer, line: str) -> None:
+    (ids,) = joint.encode_tgt([line])
+    assert joint.decode_tgt([ids]) == [normalize_line(line)]
+    assert all(EOS < i < joint.tgt_vocab_size for i in ids)
+    assert bool(ids) == bool(normalize_line(line))
+    assert joint.encode_src([line]) == [ids]  # one vocabulary
+
+
+@given(ids=st.lists(st.integers(0, 299), max_size=40))
+def test_any_ids_decode_to_one_line(joint: Tokenizer, ids: list[int]) -> None:
+    (text,) = joint.decode_tgt([ids])
+    assert len((text + "|").splitlines()) == 1
+    assert normalize_line(text) == text
+    assert joint.decode_tgt([[BOS, *(i for i in ids if i > EOS), EOS, PAD]]) == [text]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["<s> a </s>", "<unk>", "<pad>", "a</s>b", "<0x41> <0x0A>", "⁇", "▅ x", "a\0b", "👨\u200d👩"],
+)
+def test_text_that_looks_special_is_text(joint: Tokenizer, separate: Tokenizer, line: str) -> None:
+    for tokenizer in (joint, separate):
+        (ids,) = tokenizer.encode_tgt([line])
+        assert not {PAD, UNK, BOS, EOS} & set(ids)
+        assert tokenizer.decode_tgt([ids]) == [line]
+
+
+def test_numbers_are_split_into_digits(joint: Tokenizer) -> None:
+    assert joint.src_pieces("1987") == ["▁", "1", "9", "8", "7"]
+    # 3, 4, 5 and 6 were never seen and are bytes.
+    assert joint.tgt_pieces("71 3456") == [
+        *["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
+    ]
+
+
+def test_pieces_are_what_the_ids_stand_for(separate: Tokenizer) -> None:
+    assert "".join(separate.src_pieces("das Haus")) == "▁das▁Haus"
+    assert len(separate.src_pieces("das Haus")) == len(separate.encode_src(["das Haus"])[0])
+    assert len(separate.tgt_pieces("the cat")) == len(separate.encode_tgt(["the cat"])[0])
+
+
+def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(
+    joint: Tokenizer, separate: Tokenizer
+) -> None:
+    vocabulary = joint.tgt_vocabulary()
+    assert vocabulary == joint.src_vocabulary()
+    assert len(vocabulary) == 300
+    assert [text for text, _ in vocabulary[: 4 + 256]] == [""] * (4 + 256)
+    assert all(
+        text and joint.tgt_piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260
+    )
+    assert all(score < 0 or i <= 260 for i, (_, score) in enumerate(vocabulary) if vocabulary[i][0])
+    assert "ß" in {text for text, _ in separate.src_vocabulary()} - {
+        text for text, _ in separate.tgt_vocabulary()
+    }
+
+
+def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
+    spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
+    pieces = {joint._tgt.id_to_piece(i): i for i in range(joint.tgt_vocab_size)}
+    dog, cat = (joint.encode_tgt([word])[0] for word in ("dog", "cat"))
+    for byte in spelled.values():
+        assert joint.decode_tgt([[*dog, pieces[byte], *cat]]) == ["dog cat"]
+    next_line = [pieces["<0xC2>"], pieces["<0x85>"]]
+    line_separator = [pieces["<0xE2>"], pieces["<0x80>"], pieces["<0xA8>"]]
+    assert joint.decode_tgt([[*dog, *next_line, *dog, *line_separator, *dog]]) == ["dog dog dog"]
+    assert joint.decode_tgt([[*dog, pieces["<0xC3>"]]]) == ["dog\ufffd"]
+
+
+def test_empty_input_gives_empty_output(joint: Tokenizer) -> None:
+    assert joint.encode_src([]) == []
+    assert joint.decode_tgt([]) == []
+    assert joint.encode_tgt(["", " "]) == [[], []]
+    assert joint.decode_tgt([[], [BOS, EOS, PAD, UNK]]) == ["", ""]
+
+
+def test_a_line_of_any_length_is_encoded(joint: Tokenizer) -> None:
+    line = " ".join(["Häuser"] * 3000)
+    unbroken = "ä" * 100_000
+    assert joint.decode_tgt(joint.encode_tgt([line, unbroken])) == [line, unbroken]
+
+
+def test_threads_do_not_change_the_ids(joint: Tokenizer) -> None:
+    lines = [src for src, _ in made_pairs()]
+    assert joint.encode_src(lines, threads=3) == joint.encode_src(lines)
+    assert joint.encode_src(lines) == [joint.encode_src([line])[0] for line in lines]
+
+
+@pytest.mark.parametrize("bad", [-1, 300, 10**6])
+def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> None:
+    with pytest.raises(AssertionError) as caught:
+        joint.decode_tgt([[5], [7, bad]])
+    assert str(caught.value) == f"target ids must be in 0..299, found a row [7, {bad}]"
+
+
+# --- vocabularies ----------------------------------------------------------------------------
+
+
+def test_special_ids_and_sizes(joint: Tokenizer, separate: Tokenizer) -> None:
+    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+    assert [joint._src.id_to_piece(i) for i in range(4)] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert joint.joint
+    assert joint.src_vocab_size == joint.tgt_vocab_size == 300
+    assert not separate.joint
+    assert (separate.src_vocab_size, separate.tgt_vocab_size) == (300, 300)
+
+
+def test_separate_vocabularies_learn_from_their_own_side(separate: Tokenizer) -> None:
+    assert "ß" in separate.src_pieces("groß")[-1]
+    assert separate.tgt_pieces("ß") == ["▁", "<0xC3>", "<0x9F>"]
+    assert separate.decode_tgt(separate.encode_tgt(["groß"])) == ["groß"]
+
+
+def test_without_byte_fallback_every_seen_character_keeps_a_piece_and_others_are_unknown() -> None:
+    pairs = [("a" * 50 + " b", "a b")] * 400 + [("ñ", "ø")]
+    tokenizer = trained(pairs, byte_fallback=False, vocab_size=12)
+    assert UNK not in tokenizer.encode_src(["ñ ø a b"])[0]
+    (ids,) = tokenizer.encode_tgt(["a ß b"])
+    assert UNK in ids
+    assert tokenizer.decode_tgt([ids]) == ["a b"]
+
+
+def test_a_large_alphabet_of_rare_characters_leaves_room_by_spelling_them_in_bytes() -> None:
+    rare = "".join(chr(0x4E00 + i) for i in range(40))
+    pairs = [("ab " * 60, "ba " * 60)] * 500 + [(rare, rare)]
+    tokenizer = trained(pairs, vocab_size=265)
+    assert tokenizer.src_vocab_size == 265
+    assert tokenizer.decode_tgt(tokenizer.encode_tgt([rare])) == [rare]
+
+
+def test_a_vocabulary_larger_than_the_text_supports_shrinks_and_says_so() -> None:
+    for kind in ("bpe", "unigram"):
+        said: list[str] = []
+        size = trained(log=said.append, type=kind, vocab_size=9000).src_vocab_size
+        assert 290 < size < 9000
+        assert said == [
+            f"tokenizer: the training data supports {size:,} tokens, fewer than "
+            f"tokenizer.vocab_size 9,000; the vocabulary has {size:,}"
+        ]
+        trained(type=kind, vocab_size=size)  # supported, so nothing is said
+
+
+def test_each_vocabulary_shrinks_on_its_own() -> None:
+    said: list[str] = []
+    pairs = [("a", tgt) for _, tgt in made_pairs()]
+    tokenizer = trained(pairs, log=said.append, joint=False, vocab_size=290)
+    assert (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (263, 290)
+    assert said == [
+        "tokenizer: the source training data supports 263 tokens, fewer than "
+        "tokenizer.vocab_size 290; the source vocabulary has 263"
+    ]
+
+
+def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() -> None:
+    letters = [("abcdefgh", "abc xy")]  # 8 + x, y + the space
+    with pytest.raises(DataError) as caught:
+        trained(letters, vocab_size=265)
+    assert str(caught.value) == (
+        "tokenizer.vocab_size: the vocabulary needs at least 271 tokens (4 special tokens, 256 "
+        "bytes, 11 characters of the training data), found 265. Set it to several times 271, so "
+        "that there is room for words."
+    )
+    assert trained(letters, vocab_size=271).src_vocab_size == 271
+    with pytest.raises(DataError) as caught:
+        trained(letters, vocab_size=7, joint=False, byte_fallback=False)
+    assert str(caught.value) == (
+        "tokenizer.vocab_size: the source vocabulary needs at least 13 tokens (4 special tokens, "
+        "9 characters of the training data), found 7. Set it to several times 13, so that there "
+        "is room for words."
+    )
+    many = [("".join(chr(0x4E00 + i) for i in range(500)), "a")]
+    with pytest.raises(DataError, match=r"room for words, or set tokenizer\.byte_fallback to true"):
+        trained(many, vocab_size=400, byte_fallback=False)
+
+
+@pytest.mark.parametrize("pairs", [[], [("", " \t")], [("a" * (MAX_LINE_LENGTH + 1), "")]])
+def test_no_text_is_an_error(pairs: list[tuple[str, str]]) -> None:
+    with pytest.raises(DataError) as caught:
+        trained(pairs, log=lambda _: None)
+    assert str(caught.value) == (
+        "tokenizer: the training data has no line of text of 1 to 10,000 characters, so no "
+        "vocabulary can be learned. Check the files that data.train names."
+    )
+
+
+def test_a_line_too_long_to_learn_from_is_counted() -> None:
+    said: list[str] = []
+    long = "ø" * (MAX_LINE_LENGTH + 1)
+    tokenizer = trained([*made_pairs(), (long, "a"), ("a", long)], log=said.append)
+    assert said == ["tokenizer: 2 lines of over 10,000 characters left out"]
+    assert tokenizer.src_pieces("ø") == ["▁", "<0xC3>", "<0xB8>"]
+    assert trained([*made_pairs(), ("ø" * MAX_LINE_LENGTH, "a")]).src_pieces("ø") == ["▁", "ø"]
+
+
+# --- sampling and repeatability --------------------------------------------------------------
+
+
+def test_a_sample_is_even_aligned_and_seeded() -> None:
+    pairs = [(f"s{i}", f"t{i}") for i in range(1000)]
+    tenths = [0] * 10
+    for seed in range(200):
+        src, tgt, seen = module._sample(iter(pairs), 100, seed)
+        assert seen == 1000
+        assert len(set(src)) == 100
+        assert [f"t{line[1:]}" for line in src] == tgt
+        for line in src:
+            tenths[int(line[1:]) // 100] += 1
+    # 2000 each on average, standard deviation below 45.
+    assert all(abs(count - 2000) < 225 for count in tenths)
+    assert module._sample(pairs, 100, 3) == module._sample(pairs, 100, 3)
+    assert module._sample(pairs, 100, 3) != module._sample(pairs, 100, 4)
+
+
+def test_sampling_is_said_and_bounds_what_is_learned_from() -> None:
+    said: list[str] = []
+    pairs = [("ab ab", "ba ba")] * 20 + [("ñ ñ", "ñ ñ")]
+    sampled = trained(pairs, log=said.append, seed=2, sample_lines=2, vocab_size=264)
+    assert said[0] == "tokenizer: trained on 2 of 21 pairs, drawn at random"
+    assert sampled.src_pieces("ñ") == ["▁", "<0xC3>", "<0xB1>"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_same_data_and_seed_give_the_same_bytes_in_another_process(kind: str) -> None:
+    here = trained(type=kind, sample_lines=100, log=lambda _: None)
+    code = (
+        "import sys; sys.path.insert(0, 'tests'); from test_tokenizer import trained; "
+        f"print(trained(type='{kind}', sample_lines=100, log=lambda _: None).fingerprint)"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": "."},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert there.stdout.strip() == here.fingerprint
+    assert trained(type=kind, sample_lines=100, seed=2, log=lambda _: None).fingerprint != (
+        here.fingerprint
+    )
+
+
+def test_training_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    trained()
+    with pytest.raises(DataError):
+        trained(vocab_size=4)
+    assert capfd.readouterr() == ("", "")
+
+
+# --- on disk ---------------------------------------------------------------------------------
+
+
+def test_saved_and_loaded_tokenizers_are_the_same(
+    tmp_path: Path, joint: Tokenizer, separate: Tokenizer
+) -> None:
+    for name, tokenizer, files in (
+        ("joint", joint, ["tokenizer.model"]),
+        ("separate", separate, ["tokenizer.src.model", "tokenizer.tgt.model"]),
+    ):
+        folder = tmp_path / "runs" / name
+        tokenizer.save(folder)
+        assert sorted(path.name for path in folder.iterdir()) == files
+        loaded = Tokenizer.load(folder)
+        assert loaded.joint == tokenizer.joint
+        assert loaded.encode_src(["das Häuser?"]) == tokenizer.encode_src(["das Häuser?"])
+        assert loaded.encode_tgt(["the houses?"]) == tokenizer.encode_tgt(["the houses?"])
+        content = b"".join((folder / file).read_bytes() for file in files)
+        assert loaded.fingerprint == tokenizer.fingerprint == hashlib.sha256(content).hexdigest()
+
+
+def test_saving_replaces_a_tokenizer_of_the_other_kind(
+    tmp_path: Path, joint: Tokenizer, separate: Tokenizer
+) -> None:
+    joint.save(tmp_path)
+    separate.save(tmp_path)
+    assert not Tokenizer.load(tmp_path).joint
+    joint.save(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == joint.fingerprint
+
+
+def test_a_failed_save_leaves_the_old_tokenizer_and_no_litter(
+    tmp_path: Path, joint: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joint.save(tmp_path)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("mt.files.os.fsync", full)
+    with pytest.raises(CheckpointError) as caught:
+        trained(vocab_size=310).save(tmp_path)
+    assert str(caught.value) == (
+        f"the tokenizer cannot be saved in {tmp_path}: No space left on device. Give a folder "
+        "that is writable and has space, then run again."
+    )
+    assert Tokenizer.load(tmp_path).fingerprint == joint.fingerprint
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.model"]
+
+
+def test_a_missing_tokenizer_is_an_error_with_a_remedy(tmp_path: Path, separate: Tokenizer) -> None:
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(tmp_path / "none")
+    assert str(caught.value) == (
+        f"{tmp_path}/none contains no tokenizer: required is tokenizer.model, or "
+        "tokenizer.src.model and tokenizer.tgt.model "
+        f"({tmp_path}/none/tokenizer.src.model: No such file or directory). Give the run directory "
+        "of a training that has started, or copy the file(s) there."
+    )
+    separate.save(tmp_path)
+    (tmp_path / "tokenizer.tgt.model").unlink()
+    with pytest.raises(CheckpointError, match=r"tokenizer\.tgt\.model: No such file"):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda model: b"", "the file is empty"),
+        (lambda model: b"no model at all", "SentencePiece cannot read it"),
+        (lambda model: model[:-1], "SentencePiece cannot read it"),
+        (lambda model: model[: len(model) // 2], "SentencePiece cannot read it"),
+    ],
+)
+def test_a_damaged_tokenizer_is_an_error_with_a_remedy(
+    tmp_path: Path, joint: Tokenizer, damage: Callable[[bytes], bytes], said: str
+) -> None:
+    joint.save(tmp_path)
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}: tokenizer.model is damaged or not a tokenizer of mt ({said}). Copy it again "
+        "from the run directory where it was trained."
+    )
+
+
+def test_a_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
+    import sentencepiece
+
+    with open(tmp_path / "tokenizer.model", "wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["a b c"] * 9),
+            model_writer=file,
+            vocab_size=8,
+            hard_vocab_limit=False,
+            minloglevel=2,
+        )
+    with pytest.raises(CheckpointError) as caught:
+        Tokenizer.load(tmp_path)
+    assert "pad, unk, bos, eos must have ids 0, 1, 2, 3; here: [-1, 0, 1, 2]" in str(caught.value)
+
+
+# --- the real thing --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def multi30k_pairs() -> list[tuple[str, str]]:
+    source = Source(src="train.de.gz", tgt="train.en.gz")
+    return list(read_pairs(source, multi30k(), "data.train[0]"))
+
+
+@pytest.mark.multi30k
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_multi30k_comes_back_whole(multi30k_pairs: list[tuple[str, str]], kind: str) -> None:
+    tokenizer = trained(multi30k_pairs, vocab_size=8000, type=kind)
+    assert tokenizer.src_vocab_size == 8000
+    for side in zip(*multi30k_pairs, strict=True):
+        ids = tokenizer.encode_tgt(list(side))
+        assert not any(UNK in row for row in ids)
+        assert tokenizer.decode_tgt(ids) == [normalize_line(line) for line in side]
+    again = trained(multi30k_pairs, vocab_size=8000, type=kind)
+    assert again.fingerprint == tokenizer.fingerprint

@@ -1,0 +1,229 @@
+"""BLEU's tokenizer follows the target language wherever a score is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
+from sacrebleu.metrics.bleu import BLEU
+
+from mt.config.schema import BleuTokenizer
+from mt.errors import ConfigError
+from mt.evaluation import bleu_tokenizer
+from mt.evaluation.bleu_tokenizer import choose_tokenizer
+from mt.evaluation.metrics import Score, score_corpus
+from mt.model.checkpoint import find_model, load_model
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World
+from mt.training import validation
+from mt.training.launch import train
+from mt.training.runlog import RunLog
+from mt.training.signals import Signals
+from mt.translate.lines import Translation
+
+JAPANESE = ["吾輩は猫である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]
+NEARLY = ["吾輩は犬である。名前はまだ無い。", "どこで生れたかとんと見当がつかぬ。"]
+
+
+@pytest.fixture(params=[True, False], ids=["extras installed", "no extras"])
+def extras(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the packages for Japanese and Korean seem to be installed."""
+    found = "found" if request.param else None
+    monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: found)
+    return bool(request.param)
+
+
+@pytest.fixture
+def no_extras(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("languages", "expected", "without_extras"),
+    [
+        (("en", "de-AT", "tgt", "", "no", "mya1"), "13a", "13a"),
+        (("ja", "JA", "jpn_Jpan", "ja-JP"), "ja-mecab", "char"),
+        (("ko", "kor", "ko_KR"), "ko-mecab", "13a"),
+        (("zh", "zh-Hans", "zho_Hant", "yue", "cmn"), "zh", "zh"),
+        (("th", "lo", "km", "my", "tha_Thai"), "char", "char"),
+    ],
+)
+def test_auto_follows_the_language(
+    languages: tuple[str, ...], expected: str, without_extras: str, extras: bool
+) -> None:
+    said: list[str] = []
+    for language in languages:
+        tokenizer = choose_tokenizer(language, "auto", said.append)
+        assert tokenizer == (expected if extras else without_extras)
+    is_substitute = not extras and expected != without_extras
+    assert len(said) == (len(languages) if is_substitute else 0)
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_a_substitute_is_reported_with_the_package_to_install() -> None:
+    said: list[str] = []
+    choose_tokenizer("ja", "auto", said.append)
+    assert said == [
+        "BLEU of ja uses the tokenizer char, because ja-mecab is not installed "
+        "(pip install 'sacrebleu[ja]'); scores with different tokenizers cannot be compared"
+    ]
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_a_given_tokenizer_is_taken_or_refused() -> None:
+    assert choose_tokenizer("ja", "13a") == "13a"
+    assert choose_tokenizer("en", "char") == "char"
+    with pytest.raises(ConfigError) as error:
+        choose_tokenizer("en", "ko-mecab")
+    assert str(error.value) == (
+        "train.bleu_tokenize: ko-mecab is not installed; pip install 'sacrebleu[ko]', or use char"
+    )
+    with pytest.raises(ConfigError, match=r"must be auto, 13a, intl, .* none, found 'moses'"):
+        choose_tokenizer("en", "moses")
+
+
+def test_every_choice_of_the_config_is_a_tokenizer_of_sacrebleu() -> None:
+    assert {name for name in get_args(BleuTokenizer) if name != "auto"} <= set(BLEU.TOKENIZERS)
+
+
+def test_japanese_by_characters_is_not_zero() -> None:
+    """13a sees one word a line: no 4-gram at all."""
+    (by_words,) = score_corpus(NEARLY, [JAPANESE], ["bleu"])
+    assert by_words.value == 0
+    assert by_words.note.startswith("the references have hardly any spaces")
+    (by_characters,) = score_corpus(NEARLY, [JAPANESE], ["bleu"], "char")
+    assert 80 < by_characters.value < 100
+    assert by_characters.signature.split("|")[3] == "tok:char"
+    assert by_characters.note == ""
+
+
+# --- mt evaluate ------------------------------------------------------------------------------
+
+
+def tokenizer_and_bleu(output: bytes) -> tuple[str, float]:
+    """From the JSON of one system."""
+    ((bleu,),) = json.loads(output).values()
+    signature = dict(part.split(":") for part in bleu["signature"].split("|"))
+    return signature["tok"], bleu["value"]
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_evaluate_of_a_file_takes_the_language_or_the_tokenizer(mt: Mt, tmp_path: Path) -> None:
+    write_lines(tmp_path / "hyp", NEARLY)
+    write_lines(tmp_path / "ref", JAPANESE)
+    files = ["--hyp", tmp_path / "hyp", "--ref", tmp_path / "ref", "--metrics", "bleu", "--json"]
+    assert tokenizer_and_bleu(mt("evaluate", *files).out) == ("13a", 0)
+    by_language = mt("evaluate", *files, "--tgt-lang", "ja")
+    tokenizer, bleu = tokenizer_and_bleu(by_language.out)
+    assert tokenizer == "char"
+    assert 80 < bleu < 100
+    assert "because ja-mecab is not installed" in by_language.err
+    by_name = mt("evaluate", *files, "--tokenize", "char", "--tgt-lang", "en")
+    assert tokenizer_and_bleu(by_name.out) == ("char", bleu)
+    message = refused(mt("evaluate", *files, "--tokenize", "moses"))
+    assert message.startswith("--tokenize: must be auto, 13a")
+
+
+def test_evaluate_prints_100_and_no_more(mt: Mt, tmp_path: Path) -> None:
+    """The score of these lines is 100.00000000000004 in floating point."""
+    write_lines(tmp_path / "text", ["the cat sat on the mat"])
+    files = ["--hyp", tmp_path / "text", "--ref", tmp_path / "text", "--json"]
+    scores = json.loads(mt("evaluate", *files, "--metrics", "bleu,chrf").out)
+    assert [score["value"] for score in scores[str(tmp_path / "text")]] == [100.0, 100.0]
+
+
+# --- training ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_validation_tests_and_evaluate_follow_the_config(
+    tiny_mapping: Mapping[str, Any],
+    mt: Mt,
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A perfect translation of a text without spaces has BLEU 100, not 0."""
+    train_lines = (tiny_corpus / "train.src").read_text(encoding="utf-8").splitlines()
+    unspaced = [line.replace(" ", "") for line in train_lines]
+    for split, lines in (("train", unspaced), ("valid", unspaced[:20]), ("test", unspaced[:20])):
+        write_lines(tmp_path / f"{split}.src", lines)
+        write_lines(tmp_path / f"{split}.tgt", lines)
+
+    def copied(*arguments: Any) -> list[Translation]:
+        return [Translation((line,), (0.0,)) for line in arguments[-1]]
+
+    monkeypatch.setattr(validation, "translate", copied)
+    config = config_of(
+        tiny_mapping,
+        data={"root": str(tmp_path), "tgt_lang": "ja"},
+        train={"max_steps": 2, "valid_every": 2},
+    )
+    run_dir = tmp_path / "run"
+    assert train(config, run_dir, "cpu").exit_code == 0
+    for kind in ("valid", "test"):
+        (line,) = metrics_of(run_dir, kind)
+        assert line["bleu"] == 100
+        assert "tok:char" in line["signature"]
+    assert log_of(run_dir).count("because ja-mecab is not installed") == 1
+    files = ["--src", tmp_path / "test.src", "--ref", tmp_path / "test.tgt"]
+    ended = mt("evaluate", "--model", run_dir, *files, "--metrics", "bleu", "--json")
+    assert tokenizer_and_bleu(ended.out)[0] == "char"
+    given = mt("evaluate", "-m", run_dir, *files, "--metrics", "bleu", "--json", "--tgt-lang", "en")
+    assert tokenizer_and_bleu(given.out)[0] == "13a"
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_a_tokenizer_that_is_not_installed_is_refused_before_training(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    config = config_of(tiny_mapping, train={"bleu_tokenize": "ja-mecab"}, data={"valid": None})
+    with pytest.raises(ConfigError, match=r"pip install 'sacrebleu\[ja\]'"):
+        train(config, tmp_path / "run", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
+@dataclass(frozen=True)
+class WithAnswers(World):
+    """A world in which `on_main` returns the given answers of rank 0, one after the other."""
+
+    answers: Iterator[Any] = field(default_factory=lambda: iter(()))
+
+    def on_main(self, call: Callable[[], Any]) -> Any:
+        return next(self.answers)
+
+    def main_first(self, create: Callable[[], Any], load: Callable[[], Any]) -> Any:
+        return create()
+
+
+@pytest.mark.usefixtures("no_extras")
+def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> None:
+    """Ranks that score with another tokenizer would not agree on the best model."""
+    loaded = load_model(find_model(tiny_run))
+    config = config_of(
+        loaded.config.model_dump(),
+        data={"test": [{"src": "valid.src", "tgt": "valid.tgt"}]},
+        train={"bleu_tokenize": "ja-mecab"},
+    )
+    assert config.data.valid is not None
+    text = validation.read_text(config, config.data.valid, "data.valid")
+    score = Score("BLEU", 12.3, "of rank 0")
+    device = choose_device("cpu", "fp32")
+    world = WithAnswers(answers=iter(("ja-mecab", text, [score])))
+    with RunLog(tmp_path, 1) as log:
+        valid = validation.Validation(
+            config, config.data.valid, tmp_path, loaded.tokenizer, log, world
+        )
+        assert valid.bleu_tokenizer == "ja-mecab"
+        assert valid.evaluate(loaded.model, device, world, Signals()).bleu == score
+    world = WithAnswers(answers=iter(("ja-mecab", text, [score], "outputs/a.jsonl")))
+    scored = validation.score_tests(
+        config, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
+    )
+    assert list(scored) == [("valid.src", score, "outputs/a.jsonl")]
+    assert not (tmp_path / "outputs").exists()

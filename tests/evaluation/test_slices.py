@@ -1,0 +1,85 @@
+"""Slices of a test set: each line in the slice that it belongs to, and scores of slices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import DataError
+from mt.evaluation.metrics import score_corpus
+from mt.evaluation.slices import (
+    Slicing,
+    by_domain,
+    by_length,
+    by_rare_words,
+    by_unknown_pieces,
+    count_words,
+    score_slices,
+)
+from mt.evaluation.words import tokens, words
+
+
+def shown(slicing: Slicing) -> dict[str, list[int]]:
+    return {part.label: list(part.lines) for part in slicing.slices}
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("Well-known words, “don’t” stop!", ["well-known", "words", "don’t", "stop"]),
+        ("", []),
+        (" \t… — ! ", []),
+        ("我是学生。", ["我", "是", "学", "生"]),
+        ("किताब पढ़ी।", ["किताब", "पढ़ी"]),  # vowel signs are part of the word
+        ("C++ 3.5 % 🙂", ["c", "3.5"]),
+    ],
+)
+def test_words(line: str, found: list[str]) -> None:
+    assert words(line) == found
+    assert "".join(tokens(line)) == line
+
+
+def test_by_length_shares_out_the_lines() -> None:
+    sources = ["w " * n for n in (3, 1, 2, 9, 4, 5, 3, 8, 7, 6)]
+    assert shown(by_length(sources)) == {
+        "1–2": [1, 2], "3": [0, 6], "4–5": [4, 5], "6–7": [8, 9], "8–9": [3, 7],
+    }  # fmt: skip
+    assert shown(by_length(sources, 2)) == {"1–4": [0, 1, 2, 4, 6], "5–9": [3, 5, 7, 8, 9]}
+    assert shown(by_length(["a", "b", ""])) == {"0": [2], "1": [0, 1]}
+    assert shown(by_length(["a b"] * 3)) == {"2": [0, 1, 2]}
+
+
+def test_by_the_rarest_word_of_the_source() -> None:
+    counts = count_words(["The dog, the cat."] * 10 + ["a “Cat”"] * 90 + ["rare"])
+    assert counts == {"the": 20, "dog": 10, "cat": 100, "a": 90, "rare": 1}
+    sources = ["Cat!", "the cat", "a rare cat", "no dog", "…"]
+    assert shown(by_rare_words(sources, counts)) == {
+        "100 or more": [0, 4], "10–99": [1], "1–9": [2], "never": [3],
+    }  # fmt: skip
+
+
+def test_by_unknown_pieces(tiny_run: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_run)
+    found = by_unknown_pieces(["eins zwei", "eins 🙂", ""], tokenizer)
+    assert shown(found) == {"none": [0, 2], "1 or more": [1]}
+
+
+def test_by_domain_keeps_the_order_of_the_labels() -> None:
+    assert shown(by_domain(["news", "law ", "news", ""])) == {
+        "news": [0, 2], "law": [1], "(no label)": [3],
+    }  # fmt: skip
+
+
+def test_the_score_of_a_slice_is_that_of_its_lines_alone() -> None:
+    refs = [["a b c d e", "x y z u v", "k l m n"], ["a b c d", "x y z", "k l m n o"]]
+    hyps = ["a b c d f", "x y q u v", "k l m n"]
+    values = score_slices(hyps, refs, by_domain(["p", "q", "p"]), ["bleu", "ter"])
+    for place, lines in enumerate(([0, 2], [1])):
+        alone = score_corpus(
+            [hyps[i] for i in lines], [[ref[i] for i in lines] for ref in refs], ["bleu", "ter"]
+        )
+        assert [values["bleu"][place], values["ter"][place]] == [one.value for one in alone]
+    with pytest.raises(DataError, match="slices by domain have 2 lines, the hypotheses have 3"):
+        score_slices(hyps, refs, by_domain(["p", "q"]))

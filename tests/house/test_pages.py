@@ -1,0 +1,313 @@
+"""The pages: every command works, links lead somewhere, tables repeat what the code says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import typer
+from conftest import DIGITS, ROOT
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+from typer.testing import CliRunner
+
+from mt.cli.main import app
+from mt.config.schema import Config
+
+PAGES = sorted(
+    path
+    for path in ROOT.rglob("*.md")
+    if not {".venv", "node_modules", "runs"} & set(path.relative_to(ROOT).parts)
+)
+# What a command of a page may name that no test can have: such commands are parsed and not run.
+PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN|OUT|HOST|RUN)\b")
+# First words of lines that are for other programs than mt.
+OTHERS = {"bash", "docker", "eval", "export", "for", "git", "hf", "pip", "source", "squeue"}
+
+
+def bash_lines(page: str) -> Iterator[str]:
+    """The command lines of a page's shell blocks: continued lines joined, comments left out."""
+    for block in re.findall(r"^```(?:bash|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").splitlines():
+            if stripped := re.sub(r"(^|\s+)#\s.*", "", line).strip():
+                yield stripped
+
+
+def mt_arguments(line: str) -> list[str] | None:
+    """The arguments of mt in a shell line, also of torchrun or a job script; None without mt."""
+    words = shlex.split(line)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    if "|" in words:
+        words = words[words.index("|") + 1 :]
+    if ">" in words:
+        words = words[: words.index(">")]
+    if words[0] == "mt":
+        return words[1:]
+    if words[0] == "torchrun":
+        return words[words.index("mt") + 1 :]
+    if words[0] == "docker" and "run" in words:
+        image = next(word for word in words if re.fullmatch(r"mt(:\w+)?", word))
+        return words[words.index(image) + 1 :]
+    scripts = [word for word in words if word.endswith(".sbatch")]
+    if words[0] == "sbatch" and scripts:
+        rest = words[words.index(scripts[0]) + 1 :]
+        if scripts[0].endswith("train.sbatch"):
+            return ["train", *rest]
+        return ["translate", rest[0], "-o", rest[1], *rest[2:]]
+    return None
+
+
+LINES = [(page, line) for page in PAGES for line in bash_lines(page.read_text(encoding="utf-8"))]
+MT_LINES = [(page, line) for page, line in LINES if mt_arguments(line) is not None]
+
+
+def name_of(value: object) -> str | None:
+    return str(value.relative_to(ROOT)) if isinstance(value, Path) else None
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("mt score --model M", ["score", "--model", "M"]),
+        ("echo 'Guten Morgen!' | mt translate --model M", ["translate", "--model", "M"]),
+        ("OMP_NUM_THREADS=1 mt train --config c", ["train", "--config", "c"]),
+        ("torchrun --nproc-per-node=2 -m mt train --config c", ["train", "--config", "c"]),
+        ("sbatch -N 2 scripts/slurm/train.sbatch --config c", ["train", "--config", "c"]),
+        (
+            "sbatch scripts/slurm/translate.sbatch a b -m M",
+            ["translate", "a", "-o", "b", "-m", "M"],
+        ),
+        ("mt config schema > mt.schema.json", ["config", "schema"]),
+        ("docker run --rm mt:cuda train --config c", ["train", "--config", "c"]),
+        ("docker build -t mt .", None),
+        ("git clone URL", None),
+    ],
+)
+def test_arguments_of_mt_are_found_in_a_line(line: str, arguments: list[str] | None) -> None:
+    assert mt_arguments(line) == arguments
+
+
+def test_lines_of_a_page_are_found() -> None:
+    page = "```bash\na \\\n  b   # comment\n\n# comment\nc '#1'\n```\n```yaml\nd: 1\n```\n"
+    page += "```sh\ne\n```\n"
+    assert list(bash_lines(page)) == ["a    b", "c '#1'", "e"]
+
+
+def test_the_pages_have_commands_to_check() -> None:
+    commands = {arguments[0] for _, line in MT_LINES if (arguments := mt_arguments(line))}
+    assert commands >= {"train", "translate", "evaluate", "score", "average", "config", "inspect"}
+
+
+def parse(arguments: list[str]) -> None:
+    """Raise for arguments that mt would refuse before it opens a file."""
+    command: Any = typer.main.get_command(app)
+    context = command.make_context("mt", list(arguments))
+    while hasattr(command, "commands"):
+        words = [*context._protected_args, *context.args]
+        command = command.commands[words[0]]
+        context = command.make_context(words[0], words[1:], parent=context)
+
+
+@pytest.mark.parametrize("arguments", [["train", "--confg", "a"], ["trian"], ["config", "chek"]])
+def test_a_command_with_a_mistake_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(Exception, match=r"(?i)no such option|trian|chek"):
+        parse(arguments)
+
+
+@pytest.fixture
+def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder as a reader has it: the demonstration corpus, cut short, and trained runs."""
+    shutil.copytree(ROOT / "data" / "demo", tmp_path / "data" / "demo")
+    for split in ("train", "valid", "test"):
+        for side in ("de", "en"):
+            path = tmp_path / "data" / "demo" / f"{split}.{side}"
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            path.write_text("".join(lines[:20]), encoding="utf-8")
+    for name in ("tiny", "base"):
+        shutil.copytree(tiny_run, tmp_path / "runs" / name, symlinks=True)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    config = re.search(r"^```yaml\n(# mine\.yaml\n.*?)^```", readme, re.DOTALL | re.MULTILINE)
+    assert config is not None
+    (tmp_path / "mine.yaml").write_text(config[1], encoding="utf-8")
+    shutil.copytree(tmp_path / "data" / "demo", tmp_path / "corpus")
+    shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "input.de")
+    shutil.copy(tmp_path / "data" / "demo" / "test.en", tmp_path / "output.en")
+    shutil.copy(tiny_run / "tokenizer.model", tmp_path / "mine.model")
+    shutil.copy(tmp_path / "data" / "demo" / "test.de", tmp_path / "pieces.de")
+    shutil.copytree(ROOT / "tests" / "files" / "marian", tmp_path / "opus-mt-de-en")
+    write_errors(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write_errors(folder: Path) -> None:
+    """Wrong translations for `mt score --contrastive`: the words in reverse order."""
+    source, correct = (
+        (folder / "data" / "demo" / f"test.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("de", "en")
+    )
+    wrong = [" ".join(reversed(line.split())) for line in correct]
+    rows = [
+        "source\tcorrect\tcontrastive",
+        *map("\t".join, zip(source, correct, wrong, strict=True)),
+    ]
+    for name, lines in (
+        ("errors.tsv", rows),
+        ("wrong.en", wrong),
+        ("labels.txt", ["word order"] * len(wrong)),
+    ):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "line"), MT_LINES, ids=name_of)
+def test_commands_of_the_pages(page: Path, line: str, workplace: Path) -> None:
+    """Training is parsed and its config loaded; so is what names a placeholder; all else runs."""
+    arguments = mt_arguments(line)
+    assert arguments
+    parse(arguments)
+    if "opus/" in line or "--model opus" in line:  # a command before it on the page makes it
+        parse(command := ["import", "huggingface", "opus-mt-de-en", "-o", "opus"])
+        assert CliRunner().invoke(app, command).exit_code == 0
+    if arguments[0] == "train" and "--config FILE" not in line:
+        given = [
+            arguments[i : i + 2]
+            for i, word in enumerate(arguments)
+            if word in ("--config", "--set")
+        ]
+        arguments = ["config", "show", *(word for pair in given for word in pair)]
+    elif PLACEHOLDER.search(line) or line.startswith("sbatch"):
+        return
+    if arguments[:2] == ["tokenizer", "train"]:
+        Path(arguments[arguments.index("-o") + 1]).unlink()  # it replaces nothing
+    result = CliRunner().invoke(app, arguments, input=" ".join(DIGITS) + "\n")
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), [pair for pair in LINES if mt_arguments(pair[1]) is None], ids=name_of
+)
+def test_other_lines_name_what_is_there(page: Path, line: str) -> None:
+    """A script is in the repository, and knows each of its options."""
+    words = shlex.split(line)
+    for word in words:
+        if re.fullmatch(r"(\./)?(scripts|configs|tests)/[\w./-]+", word):
+            assert (ROOT / word).exists(), f"{page}: {word}"
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    first, *rest = words
+    assert first in OTHERS | {"python", "sbatch", "torchrun", "echo", "time"}, f"{page}: {line}"
+    if first in ("python", "time") and rest[0].startswith("scripts/"):
+        source = (ROOT / rest[0]).read_text(encoding="utf-8")
+        for word in rest[1:]:
+            if word.startswith("--"):
+                assert f'"{word.partition("=")[0]}"' in source, f"{page}: {word}"
+
+
+# --- links and sizes --------------------------------------------------------------------------
+
+
+def anchors(page: Path) -> set[str]:
+    """The names by which the headings of a page can be linked to."""
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_to_files_and_headings(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+    for target in targets:
+        if "://" in target:
+            continue
+        name, _, heading = target.partition("#")
+        linked = (page.parent / name) if name else page
+        assert linked.exists(), f"{page.relative_to(ROOT)}: {target}"
+        assert not heading or heading in anchors(linked), f"{page.relative_to(ROOT)}: {target}"
+
+
+def test_the_readme_is_three_minutes_reading() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 9_000
+
+
+def test_pictures_of_the_pages_are_small() -> None:
+    pictures = [*(ROOT / "data" / "pictures").iterdir()]
+    assert pictures
+    assert all(path.stat().st_size < 100_000 for path in pictures)
+
+
+# --- the table of keys in configs/README.md ---------------------------------------------------
+
+
+def default_of(field: FieldInfo) -> str:
+    """A default as the table prints it; of a required key, nothing."""
+    value = field.default
+    if field.default_factory is not None:
+        value = field.default_factory()  # type: ignore[call-arg]
+    if value is PydanticUndefined:
+        return ""
+    words = {None: "null", True: "true", False: "false"}
+    if value is None or isinstance(value, bool):
+        return words[value]
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """The pydantic model of a key that holds one, or a list of them, or may hold one."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := model_in(one))), None)
+
+
+def choices(annotation: Any) -> list[str]:
+    """The words that a key may be set to, if it takes no other text."""
+    if get_origin(annotation) is Literal:
+        return [value for value in get_args(annotation) if isinstance(value, str)]
+    return [word for one in get_args(annotation) for word in choices(one)]
+
+
+def table_of_keys() -> str:
+    """Every section: its heading, then a row for each key with its default and its description."""
+    parts = []
+    for section, field in Config.model_fields.items():
+        model = model_in(field.annotation)
+        assert model is not None
+        rows = [
+            f"### `{section}`: {field.description}",
+            "",
+            "| key | default | meaning |",
+            "|---|---|---|",
+        ]
+        for key, one in model.model_fields.items():
+            rows.append(row(key, one))
+            if key == "train" and (source := model_in(one.annotation)):
+                for name, below in source.model_fields.items():
+                    rows.append(row(f"{key}[].{name}", below))
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def row(key: str, field: FieldInfo) -> str:
+    default = default_of(field)
+    meaning = (field.description or "").replace("<", "&lt;")
+    values = choices(field.annotation)
+    if len(values) > 1:
+        meaning += f": {', '.join(f'`{value}`' for value in values)}"
+    return f"| `{key}` | {f'`{default}`' if default else 'required'} | {meaning} |"
+
+
+def test_the_page_of_configs_has_every_key() -> None:
+    page = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+    section = re.search(r"^## Every key\n.*?-->\n\n?(.*?)(?=^## )", page, re.DOTALL | re.MULTILINE)
+    assert section is not None
+    assert section[1].strip() == table_of_keys().strip()

@@ -1,0 +1,231 @@
+"""Export to CTranslate2: every option that changes the arithmetic, and what stands in the way."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Mt, merged, refused
+
+from mt.config.load import config_from_mapping
+from mt.data.tokens.tokenizer import train_tokenizer
+from mt.errors import CheckpointError, DataError
+from mt.interop import agreement
+from mt.interop import ctranslate2 as module
+from mt.interop.ctranslate2 import INT8_TOLERANCE, TOLERANCE, compare, export
+from mt.model.checkpoint import LoadedModel, build_model, load_model
+
+library = pytest.importorskip("ctranslate2")
+
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"norm": "post"},
+    {"activation": "gelu"},
+    {"activation": "silu"},
+    {"positions": "learned"},
+    {"attention_bias": False},
+    {"output_bias": True},
+    {"tie_embeddings": False, "n_encoder_layers": 3, "n_decoder_layers": 2, "n_heads": 4},
+]
+
+
+def untrained_model(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) -> LoadedModel:
+    config = config_from_mapping(merged(mapping, {"tokenizer": {"joint": joint}}), "test")
+    sides = [
+        (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    ]
+    tokenizer = train_tokenizer(config.tokenizer, zip(*sides, strict=True), 1, lambda _: None)
+    torch.manual_seed(1)
+    model = build_model(config, tokenizer)
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases differ from 0, norms from 1
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return LoadedModel(model.eval(), tokenizer, config, {}, Path())
+
+
+@pytest.mark.parametrize("quantization", ["fp16", "bf16", "int8"])
+@pytest.mark.parametrize("shape", [SHAPES[0], SHAPES[-1]], ids=str)
+def test_weights_are_rounded_as_stated(
+    quantization: str,
+    shape: dict[str, Any],
+    tiny_mapping: Mapping[str, Any],
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint=True)
+    before = {name: tensor.clone() for name, tensor in loaded.model.state_dict().items()}
+    parity = export(loaded, tmp_path / "out", quantization)
+    assert parity.max_difference < (INT8_TOLERANCE if quantization == "int8" else TOLERANCE)
+    assert parity.max_difference < parity.change < 0.5  # what rounding itself changes
+    assert f"weights rounded to {quantization}; rounding changes it by " in str(parity)
+    for name, tensor in loaded.model.state_dict().items():  # ctranslate2 scales in place
+        assert torch.equal(tensor, before[name])
+    export(loaded, tmp_path / "whole")
+    size, whole = ((tmp_path / name / "model.bin").stat().st_size for name in ("out", "whole"))
+    assert size < (0.45 if quantization == "int8" else 0.55) * whole
+
+
+def test_rounding_to_int8_by_hand() -> None:
+    """One row: 127 steps up to its largest value, 2; another has its own step; 0 stays 0."""
+    model: Any = torch.nn.Linear(3, 3)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[2.0, 1.0, 0.009], [-0.5, 0.25, 0.0], [0.0, 0.0, 0.0]]))
+    bias = model.bias.clone()
+    changed: Any = module.rounded(model, "int8")
+    step, other = 2 / 127, 0.5 / 127
+    wanted = [[2.0, 64 * step, step], [-0.5, 64 * other, 0.0], [0.0, 0.0, 0.0]]
+    assert changed.weight.tolist() == [pytest.approx(row, rel=1e-6) for row in wanted]
+    assert torch.equal(changed.bias, bias)
+    assert model.weight[0, 1] == 1
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("joint", [True, False])
+def test_every_shape_gives_the_same_probabilities(
+    shape: dict[str, Any],
+    joint: bool,
+    tiny_mapping: Mapping[str, Any],
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
+    parity = export(loaded, tmp_path / "out")
+    assert parity.tokens > 300
+    assert parity.max_difference < TOLERANCE
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.bin", "config.json"}
+
+
+def test_a_trained_model_translates_alike(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    out, source = tmp_path / "out", tiny_corpus / "test.src"
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "# Translation model de → en" in card
+    assert 'SentencePieceProcessor("out/tokenizer.model")' in card
+    assert ended.code == 0
+    assert "have the same log-probability, within " in ended.err
+    compared = re.search(r"first 40 lines of data.valid: (\d+) translations are the sa", ended.err)
+    assert compared is not None
+    assert int(compared[1]) >= 39
+    tokenizer = load_model(tiny_run).tokenizer
+    lines = [tokenizer.src_pieces(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    translator = library.Translator(str(out), device="cpu", compute_type="float32")
+    results = translator.translate_batch(
+        lines, beam_size=1, disable_unk=True, max_decoding_length=64
+    )
+    theirs = [tokenizer._tgt.decode(result.hypotheses[0]) for result in results]
+    ours = mt("translate", "-m", tiny_run, source, "--beam-size", 1, "--precision", "fp32").lines
+    assert sum(one == other for one, other in zip(ours, theirs, strict=True)) >= 39
+    assert {path.name for path in out.iterdir()} >= {"model.bin", "tokenizer.model"}
+
+
+def test_a_wrong_export_is_detected_and_not_written(
+    tiny_mapping: Mapping[str, Any],
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
+    real = module._array
+    monkeypatch.setattr(module, "_array", lambda tensor: real(tensor) * 1.02)
+    with pytest.raises(
+        CheckpointError, match="the converted model gives other probabilities than mt, by up to"
+    ):
+        export(loaded, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_precision(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = ("export", "ctranslate2", "-m", tiny_run, "-o", out, "--quantization", "int4")
+    assert refused(mt(*command)) == (
+        "--quantization: must be one of fp32, fp16, bf16, int8, found 'int4'"
+    )
+    assert not out.exists()
+
+
+def test_a_model_far_from_its_data_is_exported_all_the_same(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> list[tuple[str, str]]:
+        raise DataError("data.valid.src: there is no file valid.src.")
+
+    monkeypatch.setattr(agreement, "read_pairs", missing)
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert "no translations were compared: data.valid.src: there is no file" in ended.err
+
+
+def test_an_existing_folder_is_left_alone(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", out)) == (
+        f"--output {out}: already exists; give another path, or remove it"
+    )
+    assert list(out.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    out = tmp_path / "file" / "out"
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", out))
+    assert message.startswith(f"--output {out}: cannot be written (Not a directory); the export ")
+    assert message.endswith(
+        "free some space there, or give a folder on another disk that you may write to"
+    )
+
+
+def test_a_full_disk(mt: Mt, tiny_run: Path, small_disk: Callable[[int], Path]) -> None:
+    disk = small_disk(64)
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", disk / "out"))
+    assert message.startswith(
+        f"--output {disk / 'out'}: cannot be written (No space left on device); the export needs 0."
+    )
+    assert list(disk.iterdir()) == []
+
+
+def test_a_disk_that_is_full_after_the_weights(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder with the model card and the shortlist appears as a whole, too."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_shortlist", "write_whole"):
+        monkeypatch.setattr(module, name, full)
+        command = ("export", "ctranslate2", "--shortlist", "-m", tiny_run)
+        message = refused(mt(*command, "-o", tmp_path / "out"))
+        assert message.startswith(f"--output {tmp_path / 'out'}: cannot be written (No space left")
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
+    message = refused(mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out"))
+    assert message.startswith(
+        "export ctranslate2: needs the package ctranslate2, which cannot be imported ("
+    )
+    assert message.endswith("); run: pip install ctranslate2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_check_detects_small_differences(
+    tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
+) -> None:
+    loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
+    export(loaded, tmp_path / "out")
+    translator = library.Translator(str(tmp_path / "out"), device="cpu", compute_type="float32")
+    with torch.no_grad():
+        loaded.model.decoder_norm.bias.add_(0.05)  # type: ignore[union-attr, operator]
+    with pytest.raises(CheckpointError):
+        compare(loaded, translator)

@@ -1,0 +1,144 @@
+"""mt export huggingface: what transformers opens computes the same, whatever the shape."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Mt, merged, refused
+from marian_models import SAVED
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import ModelConfig
+from mt.data.tokens.tokenizer import train_tokenizer
+from mt.errors import CheckpointError
+from mt.interop import huggingface_parity
+from mt.interop.agreement import Agreement, agreement
+from mt.interop.huggingface_export import export, faults
+from mt.interop.huggingface_import import import_model
+from mt.interop.huggingface_parity import log_prob_differences, translate_with
+from mt.model.checkpoint import LoadedModel, build_model, load_model
+from mt.runtime.devices import choose_device
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder
+
+SHAPES: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"norm": "post"}, True),
+    ({"norm": "post", "activation": "silu", "output_bias": True}, False),
+    ({"norm": "post", "tie_embeddings": False, "attention_bias": False}, True),
+    ({"norm": "post", "tie_embeddings": False, "n_encoder_layers": 2, "n_heads": 4}, False),
+    ({"activation": "gelu", "positions": "learned", "output_bias": True}, True),
+    ({"tie_embeddings": False, "attention_bias": False}, True),
+    ({}, False),
+    ({"tie_embeddings": False, "activation": "silu"}, False),
+]
+
+
+def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> LoadedModel:
+    """A model whose biases differ from 0 and norms from 1; separate vocabularies differ in size."""
+    changes = {
+        "tokenizer": {"joint": joint, "byte_fallback": False, "vocab_size": 60},
+        # Outputs of random weights reach their limit, where transformers takes 1 for the
+        # probability of the end: that makes no difference to greedy search.
+        "decode": {"beam_size": 1},
+    }
+    config = config_from_mapping(merged(mapping, changes), "test")
+    src, tgt = (
+        (corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    )
+    pairs = zip(src, tgt, strict=True)
+    tokenizer = train_tokenizer(config.tokenizer, pairs, 1, lambda _: None)
+    torch.manual_seed(1)
+    model = build_model(config, tokenizer)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return LoadedModel(model.eval(), tokenizer, config, {}, Path())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "joint"), SHAPES, ids=str)
+def test_every_shape_gives_the_same_probabilities_and_translations(
+    shape: dict[str, Any],
+    joint: bool,
+    tiny_mapping: Mapping[str, Any],
+    tiny_corpus: Path,
+    tmp_path: Path,
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
+    parity = export(loaded, tmp_path / "out")
+    assert parity.max_difference < 1e-4
+    found = agreement(loaded, translate_with(transformers, loaded, tmp_path / "out"))
+    assert isinstance(found, Agreement)
+    assert (found.lines, found.same) == (40, 40)
+    post = shape.get("norm") == "post"
+    assert parity.architecture == ("MarianMTModel" if post else "PegasusForConditionalGeneration")
+
+    # What its users change and save again is still the same model.
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "out")
+    again.save_pretrained(tmp_path / "again")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again").eval()
+    assert max(log_prob_differences(loaded, again)) < 1e-4
+
+    if post:  # and back again
+        import_model(tmp_path / "out", tmp_path / "back")
+        back = load_model(tmp_path / "back")
+        src, tgt = (tiny_corpus / f"test.{side}" for side in ("src", "tgt"))
+        lines = [path.read_text(encoding="utf-8").splitlines() for path in (src, tgt)]
+        scores = []
+        for one in (loaded, back):
+            pairs = list(
+                zip(
+                    one.tokenizer.encode_src(lines[0]),
+                    one.tokenizer.encode_tgt(lines[1]),
+                    strict=True,
+                )
+            )
+            decoder = ForcedDecoder(Inference(one.model, choose_device("cpu", "fp32")))
+            scores.append([sum(found.log_probs) for found in decoder.score(pairs)])
+        assert scores[0] == pytest.approx(scores[1], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_run_and_an_imported_model_are_exported(tiny_run: Path, tmp_path: Path, mt: Mt) -> None:
+    pytest.importorskip("transformers")
+    ended = mt("export", "huggingface", "--model", tiny_run, "-o", tmp_path / "out")
+    assert ended.code == 0, ended.err
+    assert "first 40 lines of data.valid: 40 translations are the same, BLEU " in ended.err
+    assert "BLEU" in ended.err
+    assert "## Data" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    import_model(SAVED, tmp_path / "imported")
+    ended = mt("export", "huggingface", "--model", tmp_path / "imported", "-o", tmp_path / "back")
+    assert ended.code == 0, ended.err
+    assert "MarianMTModel; " in ended.err
+    assert "the model's config has no data.valid" in ended.err
+
+
+@pytest.mark.slow
+def test_nothing_is_written_if_probabilities_differ(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(huggingface_parity, "log_prob_differences", lambda *_: [0.01])
+    with pytest.raises(CheckpointError, match="other probabilities than mt, by up to"):
+        export(load_model(tiny_run), tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_about_exports(
+    tiny_run: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert faults(ModelConfig(norm="post")) == faults(ModelConfig(positions="learned")) == []
+    (reason,) = faults(ModelConfig(norm="post", positions="learned"))
+    assert "model.positions learned with model.norm post" in reason
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    message = refused(mt("export", "huggingface", "--model", tiny_run, "-o", tmp_path / "out"))
+    assert "needs the package transformers" in message
+    assert "run: pip install transformers" in message

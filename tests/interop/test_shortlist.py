@@ -1,0 +1,107 @@
+"""The lexical shortlist: IBM Model 1 against loops, its file, and translating with it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Mt, refused
+
+from mt.data.tokens.store import open_built
+from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.interop import shortlist
+from mt.interop.shortlist import ALWAYS, CANDIDATES, translation_table
+
+pytest.importorskip("ctranslate2")
+
+
+def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same in loops over words, as in the paper."""
+    monkeypatch.setattr(shortlist, "MOST_LINKS", 2_000)
+    store = open_built(tiny_run / "store" / "train")
+    size = Tokenizer.load(tiny_run).tgt_vocab_size
+    source, target, probability = translation_table(store, size)
+    links = int(((store.src_lengths + 1) * store.tgt_lengths).sum())
+    pairs = [store.pair(number) for number in range(0, len(store), 1 + links // 2_000)]
+    assert len(pairs) > 10
+    table: dict[tuple[int, int], float] = defaultdict(lambda: 1 / size)
+    for _ in range(shortlist.ITERATIONS):
+        expected: dict[tuple[int, int], float] = defaultdict(float)
+        total: dict[int, float] = defaultdict(float)
+        for src, tgt in pairs:
+            words = [*src.tolist(), EOS]
+            for word in tgt.tolist():
+                norm = sum(table[other, word] for other in words)
+                for other in words:
+                    expected[other, word] += table[other, word] / norm
+                    total[other] += table[other, word] / norm
+        table.update({key: value / total[key[0]] for key, value in expected.items()})
+    found = np.array([table[key] for key in zip(source.tolist(), target.tolist(), strict=True)])
+    np.testing.assert_allclose(probability, found, rtol=1e-9)
+
+
+def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out, "--shortlist")
+    assert ended.code == 0
+    assert f"{out / 'vmap.txt'}: candidates of " in ended.err
+    lines = (out / "vmap.txt").read_text(encoding="utf-8").splitlines()
+    rows = [line.split("\t") for line in lines]
+    assert rows[0][0] == ""
+    assert len(rows[0][1].split(" ")) <= ALWAYS
+    assert all(len(candidates.split(" ")) <= CANDIDATES + 1 for _, candidates in rows[1:])
+    table = {source: set(candidates.split(" ")) for source, candidates in rows}
+    tokenizer = Tokenizer.load(tiny_run)
+    texts = [(tiny_corpus / f"test.{side}").read_text(encoding="utf-8") for side in ("src", "tgt")]
+    hits = [
+        piece in set().union(*(table.get(one, set()) for one in tokenizer.src_pieces(source)))
+        for source, target in zip(*(text.splitlines() for text in texts), strict=True)
+        for piece in tokenizer.tgt_pieces(target)
+    ]
+    assert sum(hits) > 0.9 * len(hits)
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine", "ctranslate2"]
+    plain = mt(*arguments).lines
+    short = mt(*arguments, "--shortlist", out / "vmap.txt").lines
+    assert len(plain) == len(short)
+    assert sum(one == other for one, other in zip(plain, short, strict=True)) >= 30
+    word = next(one[1:] for one in rows[0][1].split(" ") if one[:1] == "▁" and one[1:].isalpha())
+    (tmp_path / "few").write_text(f"\t▁{word}\n", encoding="utf-8")
+    few = mt(*arguments, "--shortlist", tmp_path / "few").lines
+    assert {word for line in few for word in line.split()} == {word}
+
+
+def test_a_file_that_is_no_shortlist_of_the_model(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Also where the engine is chosen: torch would not use it."""
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--device", "cpu"]
+    path = tmp_path / "vmap.txt"
+    piece = Tokenizer.load(tiny_run).tgt_pieces_of([10])[0]
+    must = "must be a source piece, a tab, and target pieces of this model, found"
+    for content, message in (
+        (None, ": cannot be read (No such file or directory); mt export "),
+        (b"\t\xff\n", ": must be UTF-8; mt export "),
+        (f"\t{piece}\neins zwei\n".encode(), f", line 2: {must} no tab; mt export "),
+        (f"\t{piece} ▁foreign\n".encode(), f", line 1: {must} '▁foreign'; mt export "),
+    ):
+        if content is not None:
+            path.write_bytes(content)
+        for engine in ("auto", "ctranslate2"):
+            found = refused(mt(*arguments, "--engine", engine, "--shortlist", path))
+            assert found.startswith(f"--shortlist {path}{message}")
+    path.write_text(f"\t{piece}\n", encoding="utf-8")
+    assert refused(mt(*arguments, "--shortlist", path, "--min-length", 2)) == (
+        "--shortlist: only CTranslate2 can use one (CTranslate2 has no --min-length as mt means "
+        "it); leave it out"
+    )
+
+
+def test_a_model_without_a_run_has_no_store(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    assert mt("average", tiny_run, "--last", 1, "-o", model).code == 0
+    out = tmp_path / "out"
+    message = refused(mt("export", "ctranslate2", "-m", model, "-o", out, "--shortlist"))
+    assert message.startswith("--shortlist: is learned from the token store of the run, but there")
+    assert not out.exists()

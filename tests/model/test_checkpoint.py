@@ -1,0 +1,394 @@
+"""Model folders: written atomically, read back as written, refused when damaged or foreign."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+import torch
+from model_files import content_of, drop, empty, fill, flip, truncate
+from safetensors import SafetensorError
+from torch import Tensor
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, TokenizerConfig
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.errors import CheckpointError
+from mt.model.checkpoint import (
+    DamagedError,
+    build_model,
+    checkpoints,
+    find_model,
+    load_model,
+    load_state,
+    load_weights,
+    put_weights,
+    read_meta,
+    save_model_folder,
+    step_name,
+    weights_of,
+)
+from mt.model.transformer import Transformer
+
+CONFIG = {
+    "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16},
+    "data": {"max_tokens": 30},
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    words = [("eins zwei drei vier fünf", "one two three four five")] * 50
+    return train_tokenizer(TokenizerConfig(vocab_size=290), words, 1, lambda _: None)
+
+
+@pytest.fixture
+def config() -> Config:
+    return config_from_mapping(CONFIG, "test")
+
+
+@pytest.fixture
+def model(config: Config, tokenizer: Tokenizer) -> Transformer:
+    torch.manual_seed(5)
+    return build_model(config, tokenizer)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, tokenizer: Tokenizer) -> Path:
+    """A run directory without checkpoints."""
+    folder = tmp_path / "run"
+    tokenizer.save(folder)
+    (folder / "checkpoints").mkdir()
+    return folder
+
+
+Save = Callable[..., Path]
+
+
+@pytest.fixture
+def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer) -> Save:
+    """`save(4)`: the checkpoint of update 4, whose weights are 4 times those of the model."""
+
+    def saved(step: int, **meta: Any) -> Path:
+        folder = run_dir / "checkpoints" / step_name(step)
+        weights = {name: step * tensor for name, tensor in weights_of(model).items()}
+        facts = {
+            "config": config.model_dump(mode="json"),
+            "tokenizer": tokenizer.fingerprint,
+            "step": step,
+        }
+        save_model_folder(folder, weights, facts | meta, {"moments": torch.arange(5.0) * step})
+        return folder
+
+    return saved
+
+
+def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# --- save and load ----------------------------------------------------------------------------
+
+
+def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: Tokenizer) -> None:
+    folder = save(1, score=12.5)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "meta.json",
+        "model.safetensors",
+        "state.pt",
+    ]
+    assert equal(load_weights(folder), weights_of(model))
+    assert load_state(folder)["moments"].tolist() == [0, 1, 2, 3, 4]
+    meta = read_meta(folder, ["model.safetensors", "state.pt"])
+    assert (meta["step"], meta["score"]) == (1, 12.5)
+    loaded = load_model(folder)
+    assert equal(weights_of(loaded.model), weights_of(model))
+    assert not loaded.model.training
+    assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
+    assert loaded.config.model.d_ff == 16
+    src, src_mask = torch.tensor([[5, 6, 3]]), torch.ones(1, 3, dtype=torch.bool)
+    tgt = torch.tensor([[2, 7]])
+    assert torch.equal(loaded.model(src, tgt, src_mask), model.eval()(src, tgt, src_mask))
+
+
+def test_a_tied_matrix_is_stored_once_and_tied_again(save: Save) -> None:
+    folder = save(1)
+    shapes = [tuple(tensor.shape) for tensor in load_weights(folder).values()]
+    assert sum(shape == (290, 8) for shape in shapes) == 1
+    loaded = load_model(folder).model
+    assert loaded.output.weight is loaded.src_embedding.tokens.weight
+
+
+def test_a_folder_with_its_tokenizer_is_self_contained(
+    tmp_path: Path, model: Transformer, config: Config, tokenizer: Tokenizer
+) -> None:
+    meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
+    save_model_folder(tmp_path / "a" / "b", weights_of(model), meta, tokenizer=tokenizer)
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == [
+        "meta.json",
+        "model.safetensors",
+        "tokenizer.model",
+    ]
+    assert equal(weights_of(load_model(tmp_path / "a" / "b").model), weights_of(model))
+
+
+def test_saving_to_the_same_folder_replaces_it(
+    save: Save, run_dir: Path, model: Transformer
+) -> None:
+    folder = save(2, note="before")
+    save(2, note="after")
+    assert read_meta(folder, [])["note"] == "after"
+    assert os.listdir(run_dir / "checkpoints") == [step_name(2)]
+
+
+def test_a_pickle_in_place_of_the_state_is_refused(save: Save, tmp_path: Path) -> None:
+    """It is not executed, and the message does not pass on torch's advice to load it unsafely."""
+    folder, witness = save(1), tmp_path / "ran"
+
+    class Bomb:
+        def __reduce__(self) -> Any:
+            return os.mkdir, (str(witness),)
+
+    def plain_pickle(path: Path) -> None:
+        path.write_bytes(pickle.dumps(Bomb()))
+
+    def torch_archive(path: Path) -> None:
+        torch.save({"x": Bomb()}, path)
+
+    def array(path: Path) -> None:
+        torch.save({"x": np.zeros(3)}, path)
+
+    for write in (plain_pickle, torch_archive, array):
+        write(folder / "state.pt")
+        with pytest.raises(CheckpointError) as error:
+            load_state(folder)
+        assert str(error.value) == (
+            f"{folder / 'state.pt'}: refused, mt did not write it: only tensors and plain values "
+            "are loaded, anything else could run code; use the state.pt that the run wrote"
+        )
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("damage", [drop, empty, truncate, fill], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", ["model.safetensors", "state.pt"])
+def test_a_file_that_cannot_be_read_is_named(
+    damage: Callable[[Path], None], name: str, save: Save
+) -> None:
+    """Whatever torch and safetensors raise, it becomes one message with a remedy."""
+    folder = save(1)
+    damage(folder / name)
+    with pytest.raises(CheckpointError) as error:
+        load_weights(folder) if name == "model.safetensors" else load_state(folder)
+    message = str(error.value)
+    assert message.startswith(f"{folder / name}: ")
+    assert "weights_only" not in message
+    assert "None" not in message
+    assert "; use " in message
+
+
+# --- what --model names -----------------------------------------------------------------------
+
+
+def test_a_run_stands_for_its_best_checkpoint_else_its_last(save: Save, run_dir: Path) -> None:
+    first, second = save(1), save(2)
+    (run_dir / "checkpoints" / "last").symlink_to(second.name)
+    assert find_model(run_dir) == second.resolve()
+    (run_dir / "checkpoints" / "best").symlink_to(first.name)
+    assert find_model(run_dir) == first.resolve()
+    assert find_model(second) == second.resolve()
+    assert find_model(run_dir / "checkpoints" / "last") == second.resolve()
+    assert load_model(run_dir).meta["step"] == 1
+
+
+def test_a_path_without_a_model_is_refused_with_the_reason(run_dir: Path, tmp_path: Path) -> None:
+    def problem(path: Path) -> str:
+        with pytest.raises(CheckpointError) as error:
+            find_model(path)
+        start = f"--model {path}: must be a run directory, a checkpoint or an exported folder; "
+        assert str(error.value).startswith(start)
+        return str(error.value).removeprefix(start)
+
+    assert problem(tmp_path / "nowhere") == "nothing exists at this path"
+    assert (
+        problem(run_dir) == "this run has not saved a checkpoint yet; wait for its first validation"
+    )
+    assert problem(tmp_path) == "it contains neither meta.json nor checkpoints/best"
+
+
+# --- damage -----------------------------------------------------------------------------------
+
+
+def test_a_damaged_model_is_refused(save: Save) -> None:
+    folder = save(1)
+    flip(folder / "model.safetensors")
+    with pytest.raises(DamagedError) as error:
+        load_model(folder)
+    assert str(error.value) == (
+        f"{folder / 'model.safetensors'}: damaged, its checksum differs from the one in meta.json; "
+        "use another checkpoint, or copy this one again"
+    )
+
+
+def test_a_missing_file_is_named(save: Save) -> None:
+    folder = save(1)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(DamagedError) as error:
+        load_model(folder)
+    assert str(error.value) == (
+        f"{folder}: not a complete model folder ({folder / 'model.safetensors'}: "
+        "No such file or directory); use another checkpoint, or copy this one again"
+    )
+
+
+# --- weights that do not fit the config -------------------------------------------------------
+
+
+def test_weights_of_another_shape_are_named(model: Transformer) -> None:
+    weights = dict(weights_of(model))
+    weights["decoder_norm.weight"] = torch.zeros(9)
+    weights["extra"] = weights.pop("encoder_norm.bias")
+    before = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+    with pytest.raises(CheckpointError) as error:
+        put_weights(model, weights, "some/model.safetensors")
+    assert str(error.value) == (
+        "some/model.safetensors: the weights do not fit the config: decoder_norm.weight must be "
+        "(8,), found (9,); encoder_norm.bias is missing; extra is not part of this model; "
+        "weights and config must come from the same run: copy both again"
+    )
+    assert equal(before, weights_of(model))
+
+
+def test_the_config_of_another_model_is_refused(save: Save, config: Config) -> None:
+    wider = config.model_dump(mode="json")
+    wider["model"]["d_ff"] = 32
+    folder = save(1, config=wider)
+    with pytest.raises(
+        CheckpointError, match=r"feed_forward\.inner\.weight must be \(32, 8\), found \(16, 8\)"
+    ):
+        load_model(folder)
+
+
+def test_another_tokenizer_is_refused(save: Save, run_dir: Path) -> None:
+    folder = save(1)
+    words = [("sechs sieben acht", "six seven eight")] * 50
+    train_tokenizer(TokenizerConfig(vocab_size=290), words, 1, lambda _: None).save(run_dir)
+    with pytest.raises(CheckpointError) as error:
+        load_model(folder)
+    assert str(error.value) == (
+        f"{folder.resolve()}: its tokenizer is not the one it was trained with; "
+        "put the run's tokenizer files there"
+    )
+
+
+# --- saving fails -----------------------------------------------------------------------------
+
+
+def full_disk() -> OSError:
+    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def half(error: Exception) -> Callable[..., None]:
+    """A writer that fails in the middle of the file."""
+
+    def write(_: Any, file: Path | BinaryIO, *__: Any, **___: Any) -> None:
+        if isinstance(file, Path):
+            file.write_bytes(b"half of it")
+        else:
+            file.write(b"half of it")
+        raise error
+
+    return write
+
+
+def fail(_: Path) -> None:
+    raise full_disk()
+
+
+FAILURES = {
+    "safetensors.torch.save_file": half(
+        SafetensorError("I/O error: No space left on device (os error 28)")
+    ),
+    "mt.model.checkpoint.torch.save": half(full_disk()),
+    "mt.model.checkpoint.sha256_of": fail,
+    "mt.model.checkpoint.sync_files": fail,
+}
+
+
+@pytest.mark.parametrize("where", FAILURES)
+@pytest.mark.parametrize("again", [True, False])
+def test_a_full_disk_leaves_everything_saved_before(
+    where: str, again: bool, save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even the folder that was to be replaced."""
+    folder = save(1)
+    before = content_of(folder)
+    monkeypatch.setattr(where, FAILURES[where])
+    seen: list[list[str]] = []  # what the folder holds when its free space is measured
+    usage = shutil.disk_usage
+
+    def measured(path: Path) -> Any:
+        seen.append(os.listdir(path))
+        return usage(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", measured)
+    with pytest.raises(CheckpointError) as error:
+        save(1 if again else 2)
+    monkeypatch.undo()
+    target = folder if again else run_dir / "checkpoints" / step_name(2)
+    message = str(error.value)
+    assert message.startswith(f"{target}: cannot be saved (No space left on device); it needs ")
+    assert message.endswith(
+        " MB are free there. Everything saved earlier is intact: free some space or choose "
+        "another folder, then run the same command again"
+    )
+    assert content_of(folder) == before
+    assert os.listdir(run_dir / "checkpoints") == [folder.name]
+    assert seen == [[folder.name]]
+
+
+def test_an_interrupted_save_leaves_nothing(
+    tmp_path: Path, model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("safetensors.torch.save_file", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_model_folder(tmp_path / "a", weights_of(model), {})
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("state", [None, {"x": torch.zeros(100_000)}], ids=["weights", "state"])
+def test_a_disk_that_is_really_full(
+    state: dict[str, Any] | None,
+    small_disk: Callable[[int], Path],
+    model: Transformer,
+    config: Config,
+    tokenizer: Tokenizer,
+) -> None:
+    """Until it is full, whether the weights or the state (0.4 MB) is what no longer fits."""
+    meta = {"config": config.model_dump(mode="json"), "tokenizer": tokenizer.fingerprint}
+    run_dir = small_disk(256) / "run"
+    save_model_folder(run_dir / "checkpoints" / step_name(1), weights_of(model), meta)
+
+    def save_forty() -> None:
+        for step in range(2, 42):
+            folder = run_dir / "checkpoints" / step_name(step)
+            save_model_folder(folder, weights_of(model), meta, state)
+
+    with pytest.raises(CheckpointError) as error:
+        save_forty()
+    message = str(error.value)
+    assert ": cannot be saved (No space left on device); it needs at least 0." in message
+    assert "MB, 0." in message
+    for folder in checkpoints(run_dir):
+        read_meta(folder, ["model.safetensors"])
+        assert equal(load_weights(folder), weights_of(model))
+    assert not list(run_dir.glob("checkpoints/.*"))

@@ -1,0 +1,284 @@
+"""`mt report`: the page about a run, of good runs and bad ones."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Mt, metrics_of, refused
+from run_folders import HOSTILE, SCRIPT, hostile_run, train_line, write_run
+
+from mt.report.curves import INTERVALS, thin
+from mt.report.page import make_page
+
+OLD_RUN = Path(__file__).parents[1] / "files" / "run-0.1.0" / "run"
+
+
+class Page(HTMLParser):
+    """The tags, ids and text of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.handlers: list[str] = []
+        self.links: list[str] = []
+        self.texts: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name.startswith("on"):
+                self.handlers.append(name)
+            if name in ("src", "href", "xlink:href"):
+                self.links.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.texts))
+
+
+@pytest.fixture(scope="module")
+def html(tiny_run: Path) -> str:
+    return make_page([tiny_run])
+
+
+@pytest.fixture(scope="module")
+def page(html: str) -> Page:
+    return Page(html)
+
+
+def test_the_page_is_whole_by_itself(page: Page, html: str) -> None:
+    assert not {"script", "iframe", "object", "embed"} & set(page.tags)
+    assert page.handlers == []
+    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert "@import" not in html
+    assert "url(http" not in html
+    assert len(set(page.ids)) == len(page.ids), "ids are unique over all pictures"
+    targets = set(re.findall(r"url\(#([^)]+)\)", html))
+    targets |= {link[1:] for link in page.links if link.startswith("#")}
+    assert targets <= set(page.ids)
+
+
+def test_the_pictures_take_the_colours_of_the_page(html: str) -> None:
+    svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    drawn = [svg for svg in svgs if 'role="img"' in svg]
+    assert len(drawn) == 12, "six figures, over updates and over time"
+    for svg in drawn:
+        assert set(re.findall(r"#[0-9a-f]{6}\b", svg)) <= {"#000000"}
+        assert "<text" in svg
+        assert "font-family" not in svg
+        assert "var(--series-1)" in svg
+
+
+def test_the_page_has_the_scores_with_intervals(page: Page, tiny_run: Path) -> None:
+    (test,) = metrics_of(tiny_run, "test")
+    best = max(line["bleu"] for line in metrics_of(tiny_run, "valid"))
+    for bleu in (test["bleu"], best):
+        assert re.search(rf"{bleu:.2f} ± \d+\.\d\d", page.text)
+    assert test["signature"] in page.text
+    assert "finished" in page.text
+    assert "200 of 200 updates" in page.text
+
+
+def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
+    manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
+    for name, fact in manifest["data"].items():
+        assert name in page.text
+        assert f"{fact['lines']:,} unchanged {fact['sha256'][:16]}" in page.text
+    assert "model.d_model 512 32" in page.text
+    assert "optim.schedule" not in page.text, "as in base.yaml"
+    assert manifest["processor"] in page.text
+    assert manifest["packages"]["torch"] in page.text
+    assert f"mt train --config {tiny_run / 'config.yaml'}" in page.text
+    assert "No update was skipped. There was no rollback." in page.text
+
+
+def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
+    """Three planted test sources, one of them with its translation, and others without."""
+    from mt.report.corpora import read_corpora
+    from mt.report.facts import read_run
+
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    corpus = tmp_path / "corpus"
+    shutil.copytree(tiny_corpus, corpus)
+    assert [leak.sources for leak in read_corpora(read_run(run, "")).leaks] == [0, 0]
+    for name in ("config.yaml", "manifest.json"):
+        text = (run / name).read_text(encoding="utf-8")
+        (run / name).write_text(text.replace(str(tiny_corpus), str(corpus)), encoding="utf-8")
+    src, tgt = (
+        (corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    )
+    with (corpus / "train.src").open("a") as sources, (corpus / "train.tgt").open("a") as targets:
+        sources.write(f"{src[0]}\n  {src[1]} \n{src[2]}\n")
+        targets.write(f"{tgt[0]}\nanother\n\n")
+    found = read_corpora(read_run(run, ""))
+    valid, test = found.leaks
+    assert (valid.sources, test.sentences, test.sources, test.pairs) == (0, 40, 3, 1)
+    assert test.examples == src[:3]
+    states = {Path(file.name).name: file.state for file in found.files}
+    assert states["test.src"] == "unchanged"
+    assert states["train.src"] == "changed since"
+
+
+def test_sentences_with_attention(page: Page, html: str) -> None:
+    assert "Worst" in page.texts
+    assert "Best" in page.texts
+    weights = [float(weight) for weight in re.findall(r'<td style="--w:([\d.]+)"', html)]
+    assert weights
+    assert all(0 <= weight <= 1 for weight in weights)
+    maps = re.findall(r'<table class="map">.*?</table>', html, re.DOTALL)
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", maps[0], re.DOTALL)
+    for row in rows:
+        assert sum(map(float, re.findall(r"--w:([\d.]+)", row))) == pytest.approx(1, abs=0.02)
+    assert "One sentence over the training" in page.text
+
+
+def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
+    """Nothing that a run holds becomes a tag, and what cannot be shown is said."""
+    html = make_page([hostile_run(tmp_path / "run")])
+    html.encode("utf-8")
+    page = Page(html)
+    assert not {"script", "img"} & set(page.tags)
+    assert page.handlers == []
+    assert SCRIPT in page.text
+    assert "{{ 7 * 7 }}" in page.text
+    assert html.count('dir="auto"') > 20
+    assert HOSTILE[3] in page.text
+    assert "␀ ␛[31m" in page.text
+    assert "\0" not in html
+    assert "cut: 3,001 words, 15,001 characters in all" in page.text
+    assert "The last line of metrics.jsonl is incomplete" in page.text
+    assert "7 updates were skipped" in page.text
+    assert "nan" not in page.text.split()
+    assert "1 rollback, at the dotted line: from update 30 back to 10." in page.text
+    assert "Leaks were not counted: there is no validation or test set" in page.text
+    assert "Attention is not shown" in page.text
+    assert len(html) < 400_000
+
+
+def test_a_run_of_version_0_1_0_with_its_data_gone(tmp_path: Path) -> None:
+    page = Page(make_page([OLD_RUN]))
+    assert "38.47" in page.text
+    assert "not here now" in page.text
+    assert "--translate makes them again" in page.text
+    assert "120 of 120 updates" in page.text
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    """No validation or test set, no update logged, then no metrics.jsonl, then a broken config."""
+    run = write_run(tmp_path / "new")
+    page = Page(make_page([run]))
+    assert "Nothing has been scored yet." in page.text
+    assert page.text.count("not recorded") == 6
+    (run / "metrics.jsonl").unlink()
+    (run / "manifest.json").write_text("[1", encoding="utf-8")
+    (run / "config.yaml").write_text("model: {d_modle: 3}", encoding="utf-8")
+    page = Page(make_page([run]))
+    assert "no update has been logged" in page.text
+    assert "d_modle" in page.text
+    assert "manifest.json: command, hardware and versions are not known" in page.text
+
+
+def test_sets_whose_outputs_are_gone_are_translated_again(tiny_run: Path, tmp_path: Path) -> None:
+    run, gone = tmp_path / "run", shutil.ignore_patterns("outputs")
+    shutil.copytree(tiny_run, run, symlinks=True, ignore=gone)
+    page = Page(make_page([run], translate=True, n_sentences=1))
+    (test,) = metrics_of(run, "test")
+    assert f"{test['name']} was translated for this page with the best checkpoint: " in page.text
+    assert "another precision, engine or version of mt than in training may change" in page.text
+    assert "--translate makes them again" not in page.text
+    assert not (run / "outputs").exists()
+
+
+def test_several_runs_are_compared(tiny_run: Path, tmp_path: Path) -> None:
+    """A run against itself with one in two outputs spoilt: a real difference."""
+    other = tmp_path / "spoilt <b>"
+    shutil.copytree(tiny_run, other, symlinks=True)
+    (path,) = (other / "outputs").glob("*-test-1.jsonl")
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for line in lines[::2]:
+        line["output"] = "seven"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    shutil.rmtree(other / "checkpoints")
+    page = Page(make_page([tiny_run, other], n_sentences=1))
+    assert "2 runs compared" in page.text
+    assert "spoilt <b>" in page.text
+    assert re.search(r"-\d+\.\d\d 0\.00\d\d yes", page.text)
+    assert "paired bootstrap against run, 1,000 resamples, seed 12345" in page.text
+    assert "+0.00 – the same outputs" in page.text, "of the validation set"
+
+
+def test_a_million_updates_make_a_page_of_bounded_size(tmp_path: Path) -> None:
+    lines = [train_line(step) for step in range(50, 1_000_001, 50)]
+    lines[777]["grad_norm"] = 1e6
+    run = write_run(tmp_path / "long", train=lines)
+    html = make_page([run])
+    assert len(html) < 600_000
+    assert "Of 20,000 logged points each curve shows" in html
+
+
+def test_thinning_keeps_ends_spikes_and_gaps() -> None:
+    x = np.arange(100_000.0)
+    y = np.sin(x / 9_000)
+    y[31_337] = 50
+    y[60_000:62_000] = np.nan
+    thin_x, thin_y = thin(x, y)
+    assert len(thin_x) <= 2 * INTERVALS + 2
+    assert (np.diff(thin_x) > 0).all()
+    assert (thin_x[0], thin_x[-1]) == (0, 99_999)
+    assert thin_y[list(thin_x).index(31_337)] == 50
+    assert np.isnan(thin_y[(thin_x >= 60_000) & (thin_x < 62_000)]).any()
+    assert np.array_equal(thin_y, y[thin_x.astype(int)], equal_nan=True)
+    few = np.arange(5.0)
+    assert np.array_equal(thin(few, few)[1], few)
+
+
+def test_the_page_stands_in_the_run_and_replaces_only_pages(tmp_path: Path, mt: Mt) -> None:
+    run = write_run(tmp_path / "run")
+    first = mt("report", run)
+    assert first.code == 0, first.err
+    assert "report.html" in first.err
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert mt("report", run).code == 0, "an earlier page is replaced"
+    before = (run / "metrics.jsonl").read_bytes()
+    message = refused(mt("report", run, "-o", run / "metrics.jsonl"))
+    assert "metrics.jsonl: exists and was not written by mt report" in message
+    assert (run / "metrics.jsonl").read_bytes() == before
+    message = refused(mt("report", run, "-o", tmp_path / "no" / "page.html"))
+    assert "does not exist; create it" in message
+    assert "is a folder" in refused(mt("report", run, "-o", tmp_path))
+    assert mt("report", run, "-o", "-").out.startswith(b"<!doctype html>")
+    assert {path.name for path in tmp_path.iterdir()} == {"run"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere", "nothing exists at this path"),
+        ("run/metrics.jsonl", "this is a file"),
+        ("run/outputs", "it has none of config.yaml, manifest.json, metrics.jsonl, train.log"),
+        ("model", "this is a checkpoint or model folder; give the run directory"),
+    ],
+)
+def test_what_is_no_run_is_refused(name: str, message: str, tmp_path: Path, mt: Mt) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "meta.json").write_text("{}")
+    found = refused(mt("report", tmp_path / name))
+    assert "must be the run directory of a training" in found
+    assert message in found
+    assert not list(tmp_path.rglob("*.html"))

@@ -1,0 +1,248 @@
+"""The run directory: one process at a time, starting over, and which config keys may change."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import config_of
+
+from mt.errors import CheckpointError, DataError
+from mt.runs.run_dir import check_same_run, claim, set_aside, write_config
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+# --- claiming it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("below", ["", "deeper/still"])
+def test_a_directory_that_cannot_be_created_is_refused(below: str, tmp_path: Path) -> None:
+    """Nobody can create a folder below a regular file, not even root."""
+    (tmp_path / "file").write_text("")
+    folder = tmp_path / "file" / below
+    with pytest.raises(DataError) as error:
+        claim(folder)
+    message = str(error.value)
+    assert message.startswith(f"run directory {folder}: must be a folder that can be written, but ")
+    assert "Not a directory" in message or "File exists" in message
+    assert message.endswith("give another one with --run-dir")
+
+
+def test_a_read_only_directory_is_refused(run_dir: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    run_dir.chmod(0o555)
+    with pytest.raises(
+        DataError, match="must be a folder that can be written, but Permission denied"
+    ):
+        claim(run_dir)
+
+
+def test_a_full_disk_is_found_before_training(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "probe")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DataError, match="but No space left on device"):
+        claim(run_dir)
+
+
+def test_only_one_process_at_a_time_may_claim_it(run_dir: Path) -> None:
+    """The operating system releases the lock when the process ends, however it ends."""
+    claim(run_dir).close()
+    hold = (
+        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); "
+    )
+    command = [sys.executable, "-S", "-c", hold + "sys.stdin.read()", str(run_dir / ".lock")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(DataError) as error:
+            claim(run_dir)
+        other.kill()
+    assert str(error.value) == (
+        f"run directory {run_dir}: another process is training in it; wait for it, or give "
+        "another --run-dir"
+    )
+    with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
+        claim(run_dir)
+    assert sorted(os.listdir(run_dir)) == [".lock", "checkpoints"]
+    assert os.listdir(run_dir / "checkpoints") == []
+
+
+def test_a_file_system_without_locks_is_accepted(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", none)
+    claim(run_dir).close()
+
+
+# --- starting over ----------------------------------------------------------------------------
+
+
+def test_a_used_directory_is_set_aside_under_the_next_free_name(run_dir: Path) -> None:
+    for number in (1, 2):
+        claim(run_dir).close()
+        (run_dir / "mark").write_text(str(number))
+        assert set_aside(run_dir) == run_dir.with_name(f"run.old-{number}")
+        assert not run_dir.exists()
+    assert [(run_dir.with_name(f"run.old-{n}") / "mark").read_text() for n in (1, 2)] == ["1", "2"]
+
+
+def test_a_folder_that_holds_no_run_is_not_set_aside(run_dir: Path) -> None:
+    """The user may have named it by mistake."""
+    (run_dir / "thesis.tex").write_text("years of work")
+    assert set_aside(run_dir) is None
+    assert set_aside(run_dir / "nowhere") is None
+    assert (run_dir / "thesis.tex").exists()
+
+
+def test_a_directory_in_use_is_not_set_aside(run_dir: Path) -> None:
+    with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
+        set_aside(run_dir)
+    assert run_dir.exists()
+
+
+def test_the_current_folder_can_be_set_aside(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(run_dir).close()
+    monkeypatch.chdir(run_dir)
+    assert set_aside(Path(".")) == run_dir.with_name("run.old-1")
+
+
+def test_a_directory_that_cannot_be_renamed_says_so(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim(run_dir).close()
+
+    def denied(*_: Any) -> None:
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "rename", denied)
+    with pytest.raises(DataError) as error:
+        set_aside(run_dir)
+    assert str(error.value) == (
+        f"run directory {run_dir}: cannot be renamed to run.old-1 (Permission denied); give "
+        "another --run-dir"
+    )
+
+
+# --- the same run -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def started(run_dir: Path, tiny_mapping: Mapping[str, Any]) -> Path:
+    """A run directory with a tokenizer and a checkpoint."""
+    write_config(run_dir, config_of(tiny_mapping))
+    (run_dir / "tokenizer.model").write_bytes(b"")
+    (run_dir / "checkpoints" / "step-00000001").mkdir(parents=True)
+    return run_dir
+
+
+def test_an_unchanged_config_reports_nothing(
+    started: Path, tiny_mapping: Mapping[str, Any], run_dir: Path
+) -> None:
+    assert check_same_run(started, config_of(tiny_mapping)) == []
+    assert check_same_run(run_dir / "new", config_of(tiny_mapping)) == []
+
+
+def test_changed_keys_are_reported(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+    changed = config_of(tiny_mapping, train={"max_steps": 99}, batch={"tokens_per_update": 700})
+    assert check_same_run(started, changed) == [
+        "batch.tokens_per_update: was 500, now 700",
+        "train.max_steps: was 8, now 99",
+    ]
+
+
+def test_dropouts_and_computed_positions_may_change(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
+    """Neither changes the shape of a weight; learned positions are weights."""
+    dropouts = {
+        "dropout": 0.3,
+        "attention_dropout": 0.2,
+        "activation_dropout": 0.0,
+        "source_word_dropout": 0.1,
+    }
+    said = [
+        "model.dropout: was 0.1, now 0.3",
+        "model.attention_dropout: was 0.0, now 0.2",
+        "model.activation_dropout: was None, now 0.0",
+        "model.source_word_dropout: was 0.0, now 0.1",
+    ]
+    assert check_same_run(started, config_of(tiny_mapping, model=dropouts)) == said
+    longer = config_of(tiny_mapping, model={"max_positions": 80})
+    assert check_same_run(started, longer) == ["model.max_positions: was 64, now 80"]
+    with pytest.raises(
+        CheckpointError, match=r"\(model\.d_ff: was 64, now 128\)"
+    ):  # the key that is at fault alone
+        check_same_run(started, config_of(tiny_mapping, model={**dropouts, "d_ff": 128}))
+    write_config(started, config_of(tiny_mapping, model={"positions": "learned"}))
+    with pytest.raises(CheckpointError, match=r"\(model\.max_positions: was 64, now 80\)"):
+        check_same_run(
+            started, config_of(tiny_mapping, model={"positions": "learned", "max_positions": 80})
+        )
+
+
+def test_subword_sampling_may_change(started: Path, tiny_mapping: Mapping[str, Any]) -> None:
+    changed = config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1})
+    assert check_same_run(started, changed) == ["tokenizer.sampling_alpha: was None, now 0.1"]
+    with pytest.raises(CheckpointError, match=r"\(tokenizer\.vocab_size: was 320, now 400\)"):
+        check_same_run(
+            started, config_of(tiny_mapping, tokenizer={"sampling_alpha": 0.1, "vocab_size": 400})
+        )
+
+
+def test_another_model_or_tokenizer_is_refused_with_every_key(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
+    changed = config_of(
+        tiny_mapping,
+        model={"d_ff": 128, "norm": "post"},
+        tokenizer={"vocab_size": 400},
+        train={"max_steps": 9},
+    )
+    with pytest.raises(CheckpointError) as error:
+        check_same_run(started, changed)
+    assert str(error.value) == (
+        f"run directory {started}: holds a run with another model or tokenizer, and weights "
+        "cannot change their shape (tokenizer.vocab_size: was 320, now 400; "
+        "model.d_ff: was 64, now 128; model.norm: was pre, now post); give another "
+        "--run-dir, or --fresh to set that run aside"
+    )
+
+
+def test_model_and_tokenizer_may_change_before_they_exist(
+    started: Path, tiny_mapping: Mapping[str, Any]
+) -> None:
+    """A run that was stopped before its first checkpoint, or before its tokenizer."""
+    shutil.rmtree(started / "checkpoints" / "step-00000001")
+    other_model = config_of(tiny_mapping, model={"d_ff": 128})
+    assert check_same_run(started, other_model) == ["model.d_ff: was 64, now 128"]
+    other_tokenizer = config_of(tiny_mapping, tokenizer={"vocab_size": 400})
+    with pytest.raises(CheckpointError, match=r"tokenizer\.vocab_size: was 320, now 400"):
+        check_same_run(started, other_tokenizer)
+    (started / "tokenizer.model").unlink()
+    assert check_same_run(started, other_tokenizer) == ["tokenizer.vocab_size: was 320, now 400"]

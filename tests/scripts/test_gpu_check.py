@@ -1,0 +1,269 @@
+"""`scripts/gpu_check.py`: what it writes, and a tiny run of all sections on a CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import gpu_check
+from gpu_check import SECTIONS, closing_table, device_refusal
+from gpu_sections import correctness, training
+from gpu_sections.report import Item, Report, read_items
+from gpu_sections.setting import Setting
+
+from mt.data.tokens.batches import Plan
+from mt.errors import ConfigError
+from mt.training import compilation, update
+
+# Packages of mt that a machine with torch, NumPy, PyYAML and pydantic does not have.
+ABSENT = (
+    "ctranslate2", "datasets", "jinja2", "matplotlib", "sacrebleu", "safetensors", "sentencepiece",
+    "tqdm", "transformers", "typer",
+)  # fmt: skip
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> dict[str, str]:
+    """An environment where none of these packages can be imported."""
+    folder = tmp_path / "absent"
+    folder.mkdir()
+    for name in ABSENT:
+        (folder / f"{name}.py").write_text(f'raise ImportError("{name} is absent")\n')
+    return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (folder, ROOT)))}
+
+
+def run(bare: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts" / "gpu_check.py", *arguments],
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_item_that_fails_or_comes_too_late_is_an_item(tmp_path: Path) -> None:
+    def broken() -> None:
+        raise ValueError("first line\nsecond line")
+
+    report = Report(tmp_path / "items", "kernels", 1000)
+    report.add("loss", value=1.5, unit="ms")
+    report.attempt("attention", broken)
+    report.check("fits", lambda: "a note")
+    Report(tmp_path / "items", "decoding", 0).attempt("greedy", broken)
+    assert read_items(tmp_path / "items") == [
+        Item("kernels", "loss", "ok", 1.5, "ms"),
+        Item("kernels", "attention", "failed", note="ValueError: first line"),
+        Item("kernels", "fits", "ok", note="a note"),
+        Item("decoding", "greedy", "skipped", note="the time of this section is up"),
+    ]
+
+
+def test_the_closing_table_compares_with_the_aims() -> None:
+    items = [
+        Item("training", "compiled, 25,000 tokens: training", "ok", 800_000.0),
+        Item("training", "eager, 25,000 tokens: training", "ok", 500_000.0),
+        Item("training", "compiled: first update after", "ok", 70.0),
+        Item("training", "eager: first update after", "ok", 2.0),  # must not hide the other
+        Item("training", "compiled: recompilations", "ok", 3),
+        Item("training", "eager: recompilations", "ok", 0),
+        Item("training", "compiled, 8 tokens: kernel", "ok", 2.0, "ms", "12 %  gemm"),
+        Item("training", "compiled, 8 tokens: kernel", "ok", 1.0, "ms", "6 %  softmax"),
+        Item("correctness", "loss in fp16", "failed", note="relative error 1"),
+    ]
+    table = closing_table(items)
+    assert [line.split() for line in table.splitlines()[1:4]] == [
+        ["training", "750,000", "800,000", "target", "tokens/s", "met"],
+        ["first", "update", "60", "70", "s", "missed"],
+        ["recompilations", "0", "3", "missed"],
+    ]
+    assert "largest kernel: compiled, 8 tokens: 12 %  gemm" in table
+    assert table.endswith("1 failed\ncorrectness: loss in fp16: relative error 1")
+
+
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("cpu", ""),
+        ("gpu", "--device: must be cuda, cuda:N or cpu, found 'gpu'"),
+        ("mps", "--device: must be cuda, cuda:N or cpu, found 'mps'"),
+        ("cuda:99", f"--device cuda:99: torch {torch.__version__} sees "),
+    ],
+)
+def test_a_device_that_cannot_be_measured_is_refused(device: str, said: str) -> None:
+    found = device_refusal(device)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def test_updates_are_of_one_batch() -> None:
+    """The sizes that the sections name are those of batches, loaded as training loads them."""
+    setting = Setting("cpu", tiny=True)
+    plan = Plan(setting.store, [1.0], setting.config(512, compiled=False).batch, 1)
+    assert {len(update) for update in plan.updates(0)} == {1}
+    assert setting.feed(plan).device == setting.torch_device
+
+
+def test_made_up_pairs_are_made_once() -> None:
+    setting = Setting("cpu", tiny=True)
+    assert setting.store is setting.store
+
+
+def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that loads batches selects the device, and torch refuses one without an index."""
+    selected: list[int] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch._C, "_cuda_setDevice", selected.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(torch.backends.cuda, "enable_cudnn_sdp", lambda _: None)
+    for name, index in (("cuda", 0), ("cuda:1", 1)):
+        device = Setting(name, tiny=True).torch_device
+        assert device == torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    assert selected == [0, 0, 1, 1]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A CPU that compiles as far as it can without generating code."""
+    torch._dynamo.reset()
+    for module in (correctness, training, update):
+        monkeypatch.setattr(module, "can_compile", lambda _: True)
+    monkeypatch.setattr(update, "check_compile", lambda *_: None)
+    monkeypatch.setattr(compilation, "BACKEND", "aot_eager")
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("compiling")
+def test_compiled_training_is_checked_and_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "WARM_UP", 1)
+    monkeypatch.setattr(training, "BETWEEN_WAITS", 1)
+    setting = Setting("cpu", tiny=True)
+    assert correctness.compiled(setting).startswith("relative error ")
+    report = Report(tmp_path / "items", "training", 1000)
+    training.train(report, setting, "compiled", compiled=True)
+    items = {item.name: item for item in read_items(tmp_path / "items")}
+    assert {item.status for item in items.values()} == {"ok", "skipped"}
+    assert items["compiled: recompilations"].value == 0
+    assert items["compiled, 1,024 tokens: training"].value > 0
+
+
+@pytest.mark.usefixtures("compiling")
+def test_what_is_no_longer_compiled_is_not_measured_as_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An update whose compiled code fails ends compiling."""
+
+    def broken(self: update.Updater, *_: object) -> None:
+        self.forward = self.replica
+        raise ConfigError("the model cannot be compiled")
+
+    monkeypatch.setattr(
+        update.Updater, "choose_forward", lambda self, _: self.__dict__.update(forward=0)
+    )
+    monkeypatch.setattr(training, "measure", lambda *given: broken(given[3]))
+    monkeypatch.setattr(update.Updater, "train_step", lambda *_: None)
+    report = Report(tmp_path / "items", "training", 1000)
+    training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True)
+    failed = [item for item in read_items(tmp_path / "items") if item.status == "failed"]
+    assert [(item.name, item.note) for item in failed] == [
+        ("compiled, 512 tokens", "ConfigError: the model cannot be compiled"),
+        ("compiled, 1,024 tokens", "an error has ended compiling"),
+    ]
+
+
+def test_all_sections_end_within_nine_minutes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is ended after its time, which is an item, and the others run."""
+    limits: list[float] = []
+    caches: set[str] = set()
+
+    def endless(*_: object, timeout: float, **__: object) -> None:
+        limits.append(timeout)
+        caches.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        raise subprocess.TimeoutExpired("gpu_check", timeout)
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "an old one")
+    monkeypatch.setattr(gpu_check.subprocess, "run", endless)
+    output = tmp_path / "items.jsonl"
+    monkeypatch.setattr(sys, "argv", ["gpu_check.py", "--device", "cpu", "--output", str(output)])
+    assert gpu_check.main() == 1
+    assert len(limits) == len(SECTIONS)
+    assert sum(limits) <= 9 * 60
+    items = read_items(output)
+    assert [(item.section, item.status) for item in items] == [(one, "failed") for one in SECTIONS]
+    assert "5 failed" in capsys.readouterr().out
+    assert len(caches) == 1
+    assert caches != {"an old one"}
+
+
+@pytest.mark.usefixtures("compiling")
+def test_a_model_that_cannot_be_compiled_is_not_measured_as_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training would go on uncompiled."""
+
+    def no_kernel(*_: object) -> None:
+        raise ValueError("no kernel")
+
+    monkeypatch.setattr(compilation, "BACKEND", no_kernel)
+    report = Report(tmp_path / "items", "training", 1000)
+    report.attempt(
+        "compiled",
+        lambda: training.train(report, Setting("cpu", tiny=True), "compiled", compiled=True),
+    )
+    (item,) = read_items(tmp_path / "items")
+    assert (item.name, item.status) == ("compiled", "failed")
+    assert "the model cannot be compiled" in item.note
+
+
+def test_nothing_is_imported_beyond_what_is_asked_for(bare: dict[str, str]) -> None:
+    """The slow test runs what is imported here; it takes a minute."""
+    names = ", ".join(f"gpu_sections.{name}" for name in SECTIONS)
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import gpu_check, {names}"],
+        cwd=ROOT / "scripts",
+        env=bare,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_tiny_run_on_a_cpu(tmp_path: Path, bare: dict[str, str]) -> None:
+    """Every section runs to its end, and nothing in it fails."""
+    refused = run(bare, "--output", tmp_path / "gpu.jsonl")
+    assert refused.returncode == 2
+    assert "sees no GPU; --device cpu --tiny" in refused.stderr
+    output = tmp_path / "items.jsonl"
+    ended = run(bare, "--device", "cpu", "--tiny", "--output", output)
+    assert ended.returncode == 0, ended.stdout
+    items = [json.loads(line) for line in output.read_text().splitlines()]
+    assert {item["section"] for item in items} == set(SECTIONS)
+    assert [item for item in items if item["status"] == "failed"] == []
+    found = {item["name"]: item["value"] for item in items}
+    for name in ("loading alone", "eager, 512 tokens: training", "beam 4: decoding"):
+        assert found[name] > 0
+    assert found["eager: recompilations"] == 0
+    assert "nothing failed" in ended.stdout
+    again = run(bare, "--device", "cpu", "--output", output)
+    assert again.returncode == 2
+    assert "exists; name another file" in again.stderr

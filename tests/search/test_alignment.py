@@ -1,0 +1,152 @@
+"""Word alignment: the attention it is read from, heads, and pieces joined to words."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import Mt, write_lines
+from torch import Tensor
+
+from mt.data.tokens.batches import collate
+from mt.errors import ConfigError
+from mt.model import cpu_ops, transformer
+from mt.model.checkpoint import LoadedModel
+from mt.model.transformer import Transformer
+from mt.search.alignment import (
+    cross_attention,
+    joined_word_links,
+    parse_heads,
+    word_links,
+    word_numbers,
+)
+
+# --- cross-attention ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_weights_are_those_of_the_forward_pass(
+    norm: str,
+    loaded: LoadedModel,
+    pairs: list[tuple[list[int], list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are what the model multiplies its values with; rows sum to 1, padding has exactly 0."""
+    config = loaded.config.model.model_copy(
+        update={"norm": norm, "n_decoder_layers": 3, "n_encoder_layers": 2}
+    )
+    torch.manual_seed(0)
+    model = Transformer(config, 320, 320, joint=True).eval()
+    batch = collate([(np.array(src), np.array(tgt)) for src, tgt in pairs[:6]])
+    maps = cross_attention(model, batch)  # (B, L, H, T, S)
+
+    seen: list[Tensor] = []
+    attend = cpu_ops.attend
+
+    def spy(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
+        assert bias is not None
+        seen.append(((q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1]) + bias).softmax(-1))
+        return attend(q, k, v, bias, dropout)
+
+    monkeypatch.setattr(transformer, "attend", spy)
+    with torch.inference_mode():
+        model(batch.src, batch.tgt_in, batch.src_mask)
+    crossed = seen[2:][1::2]  # after the encoder's 2: own, cross, own, cross, ...
+    torch.testing.assert_close(maps, torch.stack(crossed, dim=1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
+    hidden = ~batch.src_mask[:, None, None, None, :].expand_as(maps)
+    assert hidden.any()
+    assert not maps[hidden].any()
+
+
+def test_heads_are_parsed() -> None:
+    assert parse_heads("auto", 6, 2) == [(4, 0), (4, 1)]
+    assert parse_heads("auto", 1, 2) == [(0, 0), (0, 1)]
+    assert parse_heads("2", 6, 2) == [(1, 0), (1, 1)]
+    assert parse_heads("1:2, 3:1", 6, 2) == [(0, 1), (2, 0)]
+    shape = "--alignment-heads: must be LAYER or LAYER:HEAD, separated by commas, found"
+    for text in ("", "1:", "a", "1:2:3", "-1"):
+        with pytest.raises(ConfigError) as error:
+            parse_heads(text, 6, 2)
+        assert str(error.value) == f"{shape} {text!r}"
+    for text in ("7", "0", "1:3", "1:0"):
+        with pytest.raises(ConfigError) as error:
+            parse_heads(text, 6, 2)
+        assert str(error.value) == (
+            f"--alignment-heads: the decoder has layers 1 to 6 with heads 1 to 2, found {text!r}"
+        )
+
+
+# --- from pieces to words -----------------------------------------------------------------------
+
+
+def test_words_begin_at_spaces() -> None:
+    assert word_numbers(["▁Hau", "s", "▁ist", "▁", "1", "9", "."]) == [0, 0, 1, 2, 2, 2, 2]
+    assert word_numbers(["▁", "▁a", "▁b"]) == [0, 0, 1]  # two spaces are one
+    assert word_numbers(["s", "▁a"]) == [0, 1]
+    assert word_numbers(["▁a", "▁"]) == [0, 0]  # one at the end is none
+    assert word_numbers(["▁"]) == [0]
+    assert word_numbers([]) == []
+
+
+def test_a_word_is_linked_to_the_word_it_attends_to_most() -> None:
+    """By hand: `a b` from `X YZ W`, Y and Z being pieces of one word."""
+    attention = torch.tensor(
+        [
+            # ▁X  ▁Y   Z   ▁W  eos
+            [0.4, 0.3, 0.3, 0.0, 0.0],  # ▁a: Y and Z together beat X
+            [0.5, 0.0, 0.0, 0.2, 0.3],  # ▁b
+            [0.0, 0.0, 0.0, 0.6, 0.4],  # c, of the same word as ▁b: 0.8 for W against 0.5 for X
+            [0.9, 0.1, 0.0, 0.0, 0.0],  # eos
+        ]
+    )
+    assert word_links(attention, ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]) == "1-0 2-1"
+    assert word_links(attention, ["▁X"], []) == ""
+
+
+def test_links_of_parts_are_numbered_through() -> None:
+    """The second part begins inside a source word, but its output begins a new word."""
+    first = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])
+    second = torch.tensor([[0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
+    parts = [(first, ["▁A", "▁B"], ["▁a", "▁b"]), (second, ["b", "▁C"], ["c"])]
+    assert joined_word_links(parts) == "0-0 1-1 2-2"
+
+
+def test_a_trained_model_aligns_digit_to_digit(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """It translates word for word: where it is right, nearly all links lie on the diagonal."""
+    ended = mt(
+        "translate", "-m", tiny_run, tiny_corpus / "test.src", "--precision", "fp32", "--alignments"
+    )
+    references = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
+    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    good = total = 0
+    for line, source, reference in zip(ended.lines, sources, references, strict=True):
+        text, aligned = line.split("\t")
+        found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+        assert [target for _, target in found] == list(range(len(text.split())))
+        assert all(0 <= number < len(source.split()) for number, _ in found)
+        if text == reference:
+            total += len(found)
+            good += sum(number == target for number, target in found)
+    assert total > 20
+    assert good / total > 0.8
+
+
+def test_a_line_in_pieces_is_aligned_as_one(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Every output word has a link, and the source words advance from piece to piece."""
+    words = [word for _ in range(60) for word in ("eins", "zwei", "drei,")]
+    write_lines(tmp_path / "in", [" ".join(words), "", "eins"])
+    ended = mt("translate", "-m", tiny_run, tmp_path / "in", "--precision", "fp32", "--alignments")
+    assert "translated in pieces: line 1)" in ended.err
+    text, aligned = ended.lines[0].split("\t")
+    found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
+    assert [target for _, target in found] == list(range(len(text.split())))
+    places = [number for number, _ in found]
+    assert min(places) < 10
+    assert len(words) - 10 < max(places) < len(words)
+    assert ended.lines[1] == "\t"

@@ -1,0 +1,232 @@
+"""Constraints one by one on small tables, then inside the searches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from scripted_stepper import A, B, C, Model, ScriptedStepper, random_model, scripted
+from torch import Tensor
+
+from mt.data.tokens.tokenizer import EOS
+from mt.search.constraints import (
+    Constraint,
+    Past,
+    forbid,
+    force_prefixes,
+    min_length,
+    no_repeat_ngram,
+    repetition_penalty,
+)
+from mt.search.search import beam_search, greedy_search
+
+VOCAB = 7
+INF = math.inf
+
+
+def changed(
+    constrain: Constraint, tokens: list[list[int]], rows: list[int] | None = None
+) -> list[list[float]]:
+    """Apply a constraint to log-probabilities -1, -2, ..., -7 of the 7 tokens after each past.
+
+    Each past is a sentence of its own.
+    """
+    past = torch.tensor(tokens, dtype=torch.long).view(len(tokens), 1, -1)
+    log_probs = -torch.arange(1.0, VOCAB + 1).repeat(len(tokens), 1, 1)
+    constrain(log_probs, Past(torch.tensor(rows or range(len(tokens))), past))
+    return log_probs[:, 0].tolist()
+
+
+def without(*tokens: int) -> list[float]:
+    return [-INF if token in tokens else -1.0 - token for token in range(VOCAB)]
+
+
+def test_forbidden_pieces() -> None:
+    assert changed(forbid([B, C]), [[A], [B]]) == [without(B, C)] * 2
+    assert changed(forbid([]), [[A]]) == [without()]
+
+
+def test_no_end_before_so_many_tokens() -> None:
+    assert changed(min_length(2), [[]]) == [without(EOS)]
+    assert changed(min_length(2), [[A]]) == [without(EOS)]
+    assert changed(min_length(2), [[A, B]]) == [without()]
+
+
+def test_a_piece_that_was_used_is_penalised_once() -> None:
+    penalised = without()
+    penalised[A] *= 3
+    assert changed(repetition_penalty(3.0), [[A, A, A], [A, A, A]]) == [penalised] * 2
+    assert changed(repetition_penalty(3.0), [[]]) == [without()]
+    assert changed(repetition_penalty(1.0), [[A, B]]) == [without()]
+
+
+@pytest.mark.parametrize(
+    ("n", "past", "forbidden"),
+    [
+        (1, [], []),
+        (1, [A, B], [A, B]),
+        (2, [A], []),
+        (2, [A, A], [A]),  # A A is there, and A would make it again
+        (2, [A, B, A], [B]),
+        (2, [A, B, A, C, A], [B, C]),
+        (2, [A, B, C], []),
+        (2, [A, B, A, B], [A]),
+        (3, [A, B], []),
+        (3, [A, B, C, A, B], [C]),
+        (3, [A, B, C, B, A], []),
+        (3, [A, B, C, A, B, A, A, B], [C, A]),
+        (3, [A, A, A, B, A, A], [A, B]),
+    ],
+)
+def test_no_row_of_n_pieces_twice(n: int, past: list[int], forbidden: list[int]) -> None:
+    assert changed(no_repeat_ngram(n), [past]) == [without(*forbidden)]
+
+
+def test_each_hypothesis_is_constrained_by_its_own_past() -> None:
+    past = Past(torch.tensor([0]), torch.tensor([[[A, B, A], [A, A, B]]]))
+    log_probs = -torch.arange(1.0, VOCAB + 1).repeat(1, 2, 1)
+    no_repeat_ngram(2)(log_probs, past)
+    assert log_probs[0].tolist() == [without(B), without()]
+
+
+def test_forced_prefixes() -> None:
+    """A prefix belongs to the sentence's index in the search; what comes after it is free."""
+
+    def only(token: int) -> list[float]:
+        return without(*(set(range(VOCAB)) - {token}))
+
+    constrain = force_prefixes([[A, B], [], [C]])
+    assert changed(constrain, [[], [], []]) == [only(A), without(), only(C)]
+    assert changed(constrain, [[A], [A], [C]]) == [only(B), without(), without()]
+    assert changed(constrain, [[C], [A]], rows=[2, 0]) == [without(), only(B)]
+    assert changed(constrain, [[A, B]], rows=[0]) == [without()]
+    # A prefix takes precedence over other constraints, which apply after it.
+    constrain = force_prefixes([[A], [B, C]], [forbid([A, C])])
+    assert changed(constrain, [[], []]) == [only(A), only(B)]
+    assert changed(constrain, [[A], [B]]) == [without(A, C), only(C)]
+    assert changed(constrain, [[A, B], [B, C]]) == [without(A, C)] * 2
+    assert changed(force_prefixes([]), [[A]]) == [without()]
+
+
+# --- in the searches --------------------------------------------------------------------------
+
+
+def best_by_brute_force(
+    model: Model, limit: int, allowed: list[tuple[int, ...]]
+) -> tuple[tuple[int, ...], float]:
+    """The most probable of these sequences, and its log-probability with the eos."""
+
+    def log_prob(sequence: tuple[int, ...]) -> float:
+        steps = [(sequence[:i], token) for i, token in enumerate((*sequence, EOS))]
+        return sum(math.log(model(past)[token]) for past, token in steps)
+
+    best = max(allowed, key=log_prob)
+    return best, log_prob(best)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["forbid", "min_length", "no_repeat", "prefix", "all"])
+def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> None:
+    """Compare with all sequences of up to 4 of 3 words; probabilities are not renormalised."""
+    model, limit = random_model(f"constrained {seed}"), 4
+    chosen = {
+        "forbid": [forbid([B])],
+        "min_length": [min_length(3)],
+        "no_repeat": [no_repeat_ngram(2)],
+        "prefix": [force_prefixes([[C, A]])],
+        "all": [force_prefixes([[C, A]], [min_length(4), no_repeat_ngram(2), forbid([B])])],
+    }[name]
+    every = [s for n in range(1, limit + 1) for s in itertools.product((A, B, C), repeat=n)]
+    rules: dict[str, Callable[[tuple[int, ...]], bool]] = {
+        "forbid": lambda s: B not in s,
+        "min_length": lambda s: len(s) >= 3,
+        "no_repeat": lambda s: max(Counter(itertools.pairwise(s)).values(), default=0) < 2,
+        "prefix": lambda s: s[:2] == (C, A),
+    }
+    rules["all"] = lambda s: (
+        rules["prefix"](s) and len(s) == 4 and rules["no_repeat"](s) and B not in s[2:]
+    )
+    expected, log_prob = best_by_brute_force(model, limit, [s for s in every if rules[name](s)])
+    stepper = ScriptedStepper([model], 81)
+    ((found, *_),) = beam_search(
+        stepper, torch.tensor([limit]), beam_size=81, length_penalty=0.0, constraints=chosen
+    )
+    assert found.tokens == expected
+    assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
+
+
+def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
+    model = scripted(
+        {A: 0.6, B: 0.4},
+        A={A: 0.7, B: 0.2, EOS: 0.1},
+        AA={A: 0.9, EOS: 0.1},
+        AB={EOS: 1.0},
+        B={EOS: 1.0},
+        AAA={EOS: 1.0},
+    )
+
+    def greedy(*constraints: Constraint) -> tuple[tuple[int, ...], float]:
+        (found,) = greedy_search(
+            ScriptedStepper([model], 1), torch.tensor([5]), constraints=constraints
+        )
+        return found.tokens, round(math.exp(found.log_prob), 6)
+
+    assert greedy() == ((A, A, A), 0.378)  # 0.6 x 0.7 x 0.9
+    assert greedy(no_repeat_ngram(1)) == ((A, B), 0.12)  # 0.6 x 0.2
+    assert greedy(no_repeat_ngram(2)) == ((A, A), 0.042)  # 0.6 x 0.7 x 0.1
+    assert greedy(forbid([A])) == ((B,), 0.4)
+    assert greedy(force_prefixes([[B]])) == ((B,), 0.4)
+
+
+def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
+    model = random_model("limit")
+    rules = [min_length(9), no_repeat_ngram(1)]
+    (found,) = greedy_search(ScriptedStepper([model], 1), torch.tensor([2]), constraints=rules)
+    assert len(found.tokens) == 2
+    ((found, *_),) = beam_search(
+        ScriptedStepper([model], 3),
+        torch.tensor([2]),
+        beam_size=3,
+        length_penalty=1.0,
+        constraints=rules,
+    )
+    assert len(found.tokens) == 2
+
+
+def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
+    """Six sentences of unlike limits and prefixes: each comes out as it does alone."""
+    models = [random_model(f"leaving {i}") for i in range(6)]
+    limits, prefixes = [1, 6, 2, 5, 3, 6], [[A], [B, C, A], [], [C], [A, A], [B]]
+
+    def run(chosen: list[int], size: int) -> list[tuple[int, ...]]:
+        stepper = ScriptedStepper([models[i] for i in chosen], size)
+        rules = [force_prefixes([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
+        options: dict[str, Any] = {"length_penalty": 1.0, "constraints": rules}
+        found = torch.tensor([limits[i] for i in chosen])
+        if size == 1:
+            return [one.tokens for one in greedy_search(stepper, found, **options)]
+        return [best[0].tokens for best in beam_search(stepper, found, beam_size=size, **options)]
+
+    for size in (1, 4):
+        together = run(list(range(6)), size)
+        assert together == [run([i], size)[0] for i in range(6)]
+        assert all(
+            list(tokens[: len(p)]) == p for tokens, p in zip(together, prefixes, strict=True)
+        )
+
+
+def test_constraints_see_log_probabilities() -> None:
+    """Whatever constant the logits carry."""
+    seen: list[Tensor] = []
+
+    def look(log_probs: Tensor, past: Past) -> None:
+        seen.append(log_probs[0, 0, A].clone())
+
+    model = scripted({A: 0.6, B: 0.4}, A={EOS: 0.75, A: 0.25}, AA={EOS: 1.0})
+    greedy_search(ScriptedStepper([model], 1), torch.tensor([3]), constraints=[look])
+    assert [math.exp(float(one)) for one in seen] == pytest.approx([0.6, 0.25], abs=1e-5)

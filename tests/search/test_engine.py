@@ -1,0 +1,123 @@
+"""The engine at its limits: batches beyond the memory, very wide beams, absurd penalties."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from conftest import Mt
+from torch import Tensor
+
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel
+from mt.runtime.devices import Device
+from mt.search import engine as module
+from mt.search.engine import TorchEngine
+from mt.search.ensemble import Ensemble
+from mt.search.inference import Inference
+from mt.search.search import Stepper
+from mt.translate.translator import Translator
+
+CPU = Device(torch.device("cpu"), "fp32")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: int) -> None:
+    """8 PB are more than any process can address."""
+    decode = loaded.config.decode.model_copy(update={"beam_size": 10**15})
+    engine = TorchEngine(Inference(loaded.model, CPU), decode)
+    with (
+        Translator(engine, loaded.tokenizer, max_source=32, workers=workers) as one,
+        pytest.raises(ConfigError) as caught,
+    ):
+        list(one.translate(["eins"]))
+    assert re.fullmatch(
+        r"decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "
+        r"not fit into the memory of CPU: [\d,]+ MB were in use\. Lower --beam-size "
+        r"\(decode\.beam_size\), --batch-tokens, .*",
+        str(caught.value),
+    )
+
+
+def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
+    options = ["translate", "-m", tiny_run, "--workers", 1, "--beam-size"]
+    said = mt(*options, 1001, stdin=b"eins\n").err
+    assert "mt: --beam-size 1,001: time and memory grow with the beam" in said
+    assert "--beam-size" not in mt(*options, 50, stdin=b"eins\n").err
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), ZeroDivisionError()]
+)
+def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) -> None:
+    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
+    expected = type(error) if isinstance(error, ZeroDivisionError) else ConfigError
+    with (
+        mock.patch.object(engine.model, "start", side_effect=error),
+        pytest.raises(expected) as caught,
+    ):
+        engine.search([[9]])
+    if expected is ConfigError:
+        assert str(caught.value).startswith("decoding: a batch of 1 sentence with 2 hypotheses")
+
+
+@pytest.mark.parametrize(
+    ("error", "workers"), [(MemoryError, 1), (torch.OutOfMemoryError, 1), (MemoryError, 2)]
+)
+def test_a_batch_that_does_not_fit_is_searched_in_halves(
+    loaded: LoadedModel, tiny_corpus: Path, error: type[Exception], workers: int
+) -> None:
+    """The summary says so once, also of batches of worker processes."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:7]
+
+    def start(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
+        if len(src) > (3 if workers == 1 else 1):
+            raise error
+        return real(src, src_mask, n_hypotheses)
+
+    def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
+        with Translator(engine, loaded.tokenizer, max_source=32, workers=workers) as translator:
+            texts = [one.texts for one in translator.translate(lines)]
+            return texts, translator.tally.summary()
+
+    engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
+    expected, summary = outputs(engine)
+    assert "halves" not in summary
+    real = engine.model.start
+    with mock.patch.object(engine.model, "start", start):
+        found, summary = outputs(engine)
+    assert found == expected
+    said = re.findall(r"(\d+) batch(?:es)? too large for the memory, translated in halves", summary)
+    assert len(said) == 1
+    assert int(said[0]) > 0
+    if workers == 1:
+        assert engine.halved == [7, 4]  # 7 = 3 + 4, 4 = 2 + 2
+        assert said == ["2"]
+
+
+def test_the_batches_of_a_gpu_fill_half_of_its_memory(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inference = Inference(loaded.model, CPU)
+    config = loaded.model.config
+    # Four columns of keys and values in float32; a row of logits, twice, for eight tokens.
+    per_token = 4.0 * 2 * config.n_decoder_layers * config.d_model * 4
+    per_token += loaded.tokenizer.tgt_vocab_size * 8 / 8
+    assert inference.bytes_per_token(8) == per_token
+    both = Ensemble([inference, inference])
+    assert both.bytes_per_token(8) == 2 * per_token
+    one = TorchEngine(inference, loaded.config.decode)
+    monkeypatch.setattr(TorchEngine, "device", torch.device("cuda"))
+    for megabytes, expected in ((1, int(5e5 / per_token)), (1e9, module.MOST_BATCH_TOKENS)):
+        monkeypatch.setattr(module, "unused_memory_mb", lambda _, free=megabytes: free)
+        assert one.batch_tokens == expected
+
+
+@pytest.mark.parametrize("command", ["translate", "score --src a --tgt b"])
+def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path, command: str) -> None:
+    ended = mt(*command.split(), "-m", tiny_run, "--length-penalty", 200)
+    assert ended.code == 2
+    assert "Invalid value for '--length-penalty': " in ended.err

@@ -1,0 +1,287 @@
+"""The engine with CTranslate2 finds what the one with torch finds, and says what it cannot do."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from conftest import Mt, mt_command, refused
+from test_cli_translate import odd_lines
+
+from mt.cli.convert import convert_model
+from mt.config.schema import DecodeConfig
+from mt.search.engine_contract import Hypothesis, Job
+from mt.search.engine_ctranslate2 import CTranslate2Engine, Found
+from mt.search.options import Sampling, SearchOptions
+from mt.translate import choose_engine
+from mt.translate.choose_engine import EngineRequest, reasons_for_torch
+from mt.translate.lines import Translation
+from mt.translate.translator import Translator, load_translator
+
+pytest.importorskip("ctranslate2")
+
+Load = Callable[..., Translator]
+
+
+@pytest.fixture
+def both(tiny_run: Path) -> Load:
+    """`both(engine, n_best, beam_size=4)`: a translator in fp32 with one of the engines."""
+
+    def load(engine: str, n_best: int = 1, **decode: Any) -> Translator:
+        return load_translator(
+            [tiny_run],
+            decode,
+            engine=engine,
+            n_best=n_best,
+            precision="fp32",
+            workers=1,
+            convert=convert_model,
+        )
+
+    return load
+
+
+def other_lines(found: Sequence[Sequence[Translation]]) -> list[int]:
+    """Lines with other texts, another order of them, or scores that differ by over 0.0005."""
+    return [
+        number
+        for number, (one, other) in enumerate(zip(*found, strict=True))
+        if one.texts != other.texts
+        or any(abs(x - y) > 5e-4 for x, y in zip(one.scores, other.scores, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("n_best", "decode"),
+    [
+        (1, {"beam_size": 1}),
+        (1, {"beam_size": 4, "length_penalty": 2.0}),
+        (4, {"beam_size": 4, "length_penalty": 0.6}),
+        (3, {"beam_size": 3, "length_penalty": 0.0}),
+        # Every output is cut at its limit.
+        (1, {"beam_size": 1, "max_len_factor": 0.3, "max_len_extra": 1}),
+        (1, {"beam_size": 4, "max_len_factor": 0.5, "max_len_extra": 1}),
+    ],
+    ids=str,
+)
+def test_both_engines_find_the_same(
+    both: Load, tiny_corpus: Path, n_best: int, decode: dict[str, Any]
+) -> None:
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines() + odd_lines(60)
+    found = []
+    for engine in ("torch", "ctranslate2"):
+        with both(engine, n_best, **decode) as translator:
+            found.append(list(translator.translate(lines)))
+    other = other_lines(found)
+    # Where a beam is made to end at the limit, CTranslate2 has replaced what ended one step before.
+    # The flags are of the best output; in a beam that repeats itself others reach the limit.
+    cut = [
+        number
+        for number, pair in enumerate(zip(*found, strict=True))
+        if {"truncated", "looping"} & {*pair[0].flags, *pair[1].flags}
+    ]
+    assert set(other) <= set(cut)
+    assert len(other) <= 0.04 * len(lines)
+
+
+def test_a_greedy_output_is_cut_at_its_limit(
+    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs no second search, as in a beam, where it could have been another one."""
+    monkeypatch.setattr(CTranslate2Engine, "_search_again", None)
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    found = []
+    for engine in ("torch", "ctranslate2"):
+        decode = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}
+        with load_translator(
+            [tiny_run],
+            decode,
+            engine=engine,
+            precision="fp32",
+            with_scores=False,
+            convert=convert_model,
+        ) as translator:
+            found.append([(one.texts, one.flags) for one in translator.translate(lines)])
+    assert found[0] == found[1]
+    assert sum("truncated" in flags for _, flags in found[0]) > len(lines) / 2
+
+
+class Scripted:
+    """Stands for CTranslate2's translator: returns prepared results."""
+
+    def __init__(self, *results: Any) -> None:
+        self.results = list(results)
+        self.calls: list[dict[str, Any]] = []
+
+    def translate_batch(self, sources: Any, **options: Any) -> list[Any]:
+        self.calls.append(options)
+        found = self.results.pop(0)[: len(sources)]
+        return [SimpleNamespace(result=lambda one=one: one) for one in found]
+
+    def score_batch(self, sources: Any, targets: list[list[str]], **options: Any) -> list[Any]:
+        self.scored_with = options
+        return [SimpleNamespace(log_probs=[-1.0] * (len(each) + 1)) for each in targets]
+
+
+def result(*hypotheses: list[str]) -> Any:
+    """Results in CTranslate2's form, each with a score of -1 a token."""
+    return SimpleNamespace(hypotheses=list(hypotheses), scores=[-1.0] * len(hypotheses))
+
+
+def test_what_may_differ_is_searched_again(both: Load) -> None:
+    """By hand: unk in the beam, an output over its limit, and one that never ends."""
+    with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
+        engine = translator.engine
+        assert isinstance(engine, CTranslate2Engine)
+        a, b = engine._tgt_texts[9:11]
+        good = result([a, "</s>"], [b, "</s>"])
+
+        def found(limit: int, *scripted: Any) -> tuple[list[Hypothesis], Scripted]:
+            script = Scripted(*scripted)
+            decode = engine.decode.model_copy(update={"max_len_factor": 0, "max_len_extra": limit})
+            changed = replace(engine, translator=script, decode=decode)
+            (row,) = changed.search([[9]])
+            return row, script
+
+        row, script = found(3, [good])
+        assert (row, len(script.calls)) == ([Hypothesis((9,), -2.0, -1.0)], 1)
+        row, script = found(3, [result([a, "</s>"], ["<unk>", "</s>"])], [good])
+        assert row == [Hypothesis((9,), -2.0, -1.0)]
+        assert ["disable_unk" in call for call in script.calls] == [False, True]
+        assert [call["max_decoding_length"] for call in script.calls] == [4, 4]
+        for options in (script.calls[1], script.scored_with):  # so that memory has a limit
+            assert options["batch_type"] == "tokens"
+            assert options["max_batch_size"] <= engine.batch_tokens // 2
+        endless = result([a, a, a], [b, b, b])
+        row, script = found(2, [endless], [endless], [result([a, a], [b, b])])
+        assert row == [Hypothesis((9, 9), -3.0, -1.0)]
+        assert [call["max_decoding_length"] for call in script.calls] == [3, 3, 2]
+
+
+def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) -> None:
+    with both("ctranslate2", beam_size=2, length_penalty=1.0) as translator:
+        engine = translator.engine
+        assert isinstance(engine, CTranslate2Engine)
+        a, b, c = engine._tgt_texts[9:12]
+        one, other = result([a, "</s>"], [b, "</s>"]), result([c, "</s>"], [b, "</s>"])
+        unknown = result(["<unk>", "</s>"], [b, "</s>"])
+        script = Scripted([one, unknown], [one, one], [other])
+        jobs: list[Job] = [([[9], [9]], [[], []])] * 2
+        found = dict(replace(engine, translator=script).search_batches(jobs))
+        assert list(found) == [1, 0]
+        tokens = {number: [row[0].tokens for row in rows] for number, rows in found.items()}
+        assert tokens == {0: [(9,), (11,)], 1: [(9,), (9,)]}
+
+
+def test_a_hypothesis_at_the_limit_is_searched_again() -> None:
+    engine = CTranslate2Engine(None, cast("Any", None), DecodeConfig(), 64, "fp32", 1)
+    ended, longer, open_ = (
+        Found((9,), True, -1.0),
+        Found((9, 9, 9), True, -2.0),
+        Found((9, 9, 9), False, -3.0),
+    )
+    assert engine._accepted([ended, ended], 2, 2) is not None
+    assert engine._accepted([ended, longer], 2, 2) is None  # the search went on beyond the limit
+    assert engine._accepted([ended, open_], 2, 1) is not None  # made with this very limit
+    assert engine._accepted([open_, ended], 2, 1) is None
+    assert engine._accepted([Found((), True, -1.0)], 2, 1) is None
+
+
+# --- which engine ---------------------------------------------------------------------------------
+
+
+def request(**changes: Any) -> EngineRequest:
+    return EngineRequest(models=[Path("model")], name="auto", **changes)
+
+
+def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose_engine, "has_gpu", lambda: False)
+    assert reasons_for_torch(request()) == []
+    everything = SearchOptions(2, 3, 1.5, ("t",), None, "auto", True)
+    assert reasons_for_torch(request(options=everything)) == [
+        "CTranslate2 has no --exact, --alignments, --min-length, --no-repeat-ngram, "
+        "--repetition-penalty, --forbid as mt means it"
+    ]
+    assert "--sample" in reasons_for_torch(request(options=SearchOptions(sampling=Sampling())))[0]
+    assert reasons_for_torch(request(device="cuda:1")) == [
+        "it decodes on a CPU here, not on --device cuda:1"
+    ]
+    assert reasons_for_torch(request(precision="fp16")) == ["CTranslate2 has no fp16 on this CPU"]
+    monkeypatch.setattr(choose_engine, "has_gpu", lambda: True)
+    assert reasons_for_torch(request()) == ["there is a GPU"]
+    assert reasons_for_torch(request(device="cpu")) == []
+    assert "--prefix" in reasons_for_torch(request(device="cpu", prefixes=True))[0]
+    with monkeypatch.context() as broken:
+        broken.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
+        broken.setattr(choose_engine, "find_spec", lambda _: "installed")
+        (reason,) = reasons_for_torch(request(device="cpu"))
+    assert reason.startswith("CTranslate2 cannot be imported (")
+    with monkeypatch.context() as terminated:
+        terminated.setattr(builtins, "__import__", interrupted)
+        with pytest.raises(ImportError):  # `mt` finds the signal in it
+            reasons_for_torch(request(device="cpu"))
+    monkeypatch.setattr(choose_engine, "find_spec", lambda _: None)
+    assert reasons_for_torch(request(device="cpu")) == [
+        "faster with CTranslate2: pip install ctranslate2"
+    ]
+
+
+def interrupted(name: str, *_: Any) -> Any:
+    """Stand for `__import__` of compiled code in which SIGTERM arrives."""
+    raise ImportError("initialization failed") from SystemExit(143)
+
+
+def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
+    arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine"]
+    assert refused(mt(*arguments, "fast")) == (
+        "--engine: must be auto, torch, ctranslate2, found 'fast'"
+    )
+    assert refused(mt(*arguments, "ctranslate2", "--sample", "--alignments")) == (
+        "--engine ctranslate2: CTranslate2 has no --sample, --alignments as mt means it. Leave "
+        "this out, or give --engine torch, which supports everything"
+    )
+    assert "--shortlist: " in refused(mt(*arguments, "torch", "--shortlist", "vmap.txt"))
+    ended = mt(*arguments, "auto", "--no-repeat-ngram", 3)
+    assert ended.code == 0
+    assert ended.err.splitlines()[-1].endswith(
+        "(CTranslate2 has no --no-repeat-ngram as mt means it)"
+    )
+    ended = mt(*arguments, "auto", "--device", "cpu")
+    assert re.search(r"mt: engine: CTranslate2 [\d.]+ on CPU in fp32, \d+ thread", ended.err)
+
+
+def test_what_was_made_with_the_other_engine_is_not_continued(both: Load) -> None:
+    for engine in ("torch", "ctranslate2"):
+        with both(engine) as translator:
+            assert translator.settings["--engine"] == engine
+
+
+def test_one_line_is_translated_without_torch(tiny_run: Path, both: Load) -> None:
+    with both("ctranslate2"):  # converted now at the latest
+        pass
+    program = (
+        "import sys\n"
+        "from mt.cli.main import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print('torch' in sys.modules, file=sys.stderr)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "translate", "-m", tiny_run, "--device", "cpu"],
+        env=mt_command()[1],
+        input="eins zwei\n\n",
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=True,
+    )
+    assert ended.stdout.endswith("\n\n")
+    assert "engine: CTranslate2" in ended.stderr
+    assert ended.stderr.splitlines()[-1] == "False"

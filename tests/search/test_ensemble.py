@@ -1,0 +1,142 @@
+"""Ensembles: by hand over scripted distributions, and on models."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import Mt, refused
+from torch import Tensor
+
+from mt.data.tokens.tokenizer import EOS
+from mt.errors import ConfigError
+from mt.search.ensemble import Ensemble, EnsembleDecoding
+from mt.search.search import greedy_search
+
+A, B, C = 4, 5, 6
+
+
+class Member:
+    """Gives the same probabilities of A, B, C and eos at every step."""
+
+    def __init__(self, *probabilities: float) -> None:
+        logits = torch.full((7,), -math.inf)
+        logits[[A, B, C, EOS]] = torch.tensor(probabilities).log() + 3.0  # up to a constant
+        self.logits, self.kept = logits, list[list[int]]()
+
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        return self.logits.expand(*tokens.shape, -1).clone()
+
+    def keep(self, rows: Tensor) -> None:
+        self.kept.append(rows.tolist())
+
+
+def test_the_two_means_choose_differently() -> None:
+    """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
+
+    def members() -> Any:
+        return [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
+
+    limits = torch.tensor([1, 1])
+    for mean, token, p in (("probability", A, 0.31), ("log", B, math.sqrt(0.3 * 0.28))):
+        pair = members()
+        found = greedy_search(EnsembleDecoding(pair, mean), limits)
+        assert [one.tokens for one in found] == [(token,), (token,)]
+        eos = 0.2 if mean == "probability" else math.sqrt(0.05 * 0.35)
+        total = (
+            1.0
+            if mean == "probability"
+            else sum(
+                math.sqrt(x * y) for x, y in ((0.6, 0.02), (0.3, 0.28), (0.05, 0.35), (0.05, 0.35))
+            )
+        )
+        # The search normalises, since geometric means do not sum to 1.
+        assert found[0].log_prob == pytest.approx(
+            math.log(p / total) + math.log(eos / total), abs=1e-5
+        )
+
+
+def test_every_member_drops_finished_sentences() -> None:
+    pair: Any = [Member(0.5, 0.5, 0, 0), Member(0.5, 0.5, 0, 0)]
+    EnsembleDecoding(pair, "log").keep(torch.tensor([0, 2]))
+    assert [member.kept for member in pair] == [[[0, 2]], [[0, 2]]]
+
+
+def test_max_tokens_is_that_of_the_shortest_member() -> None:
+    members: Any = [SimpleNamespace(device=torch.device("cpu"), max_tokens=n) for n in (64, 32)]
+    assert Ensemble(members).max_tokens == 32
+    with pytest.raises(ConfigError) as error:
+        Ensemble(members, "product")
+    assert str(error.value) == "--ensemble: must be probability or log, found 'product'"
+
+
+@pytest.mark.parametrize("mean", ["probability", "log"])
+def test_a_model_twice_is_that_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, mean: str) -> None:
+    text = [
+        "translate",
+        tiny_corpus / "test.src",
+        "--precision",
+        "fp32",
+        "--scores",
+        "-m",
+        tiny_run,
+    ]
+    alone = [line.split("\t") for line in mt(*text).lines]
+    twice = [line.split("\t") for line in mt(*text, "-m", tiny_run, "--ensemble", mean).lines]
+    assert [output for _, output in alone] == [output for _, output in twice]
+    assert [float(score) for score, _ in twice] == pytest.approx(
+        [float(score) for score, _ in alone], abs=2e-4
+    )
+
+
+def test_two_models_differ_from_each_alone(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
+    """Checkpoints of one run, 100 updates apart."""
+    source = tiny_corpus / "test.src"
+    one, other = (tiny_run / "checkpoints" / f"step-00000{step}" for step in (100, 200))
+    outputs = [
+        mt("translate", source, "--scores", *options).lines
+        for options in (
+            ["-m", one],
+            ["-m", other],
+            ["-m", one, "-m", other],
+            ["-m", other, "-m", one],
+        )
+    ]
+    assert outputs[2] != outputs[0]
+    assert outputs[2] != outputs[1]
+    assert [line.split("\t")[1] for line in outputs[2]] == [
+        line.split("\t")[1] for line in outputs[3]
+    ]
+
+
+def test_models_that_cannot_be_combined_are_refused(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_run / "checkpoints" / "step-00000200", other)
+    from mt.config.schema import TokenizerConfig
+    from mt.data.tokens.tokenizer import train_tokenizer
+
+    lines = (tiny_corpus / "train.tgt").read_text(encoding="utf-8").upper().splitlines()
+    tokenizer = train_tokenizer(
+        TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True), 1, print
+    )
+    tokenizer.save(other)
+    meta = json.loads((other / "meta.json").read_text())
+    (other / "meta.json").write_text(json.dumps({**meta, "tokenizer": tokenizer.fingerprint}))
+    source = tiny_corpus / "test.src"
+    said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
+    assert said == (
+        f"--model {other}: has another vocabulary than {tiny_run}; the models of an ensemble must "
+        "be trained with the same tokenizer"
+    )
+    assert refused(mt("translate", source, "-m", tiny_run, "-m", tiny_run, "--alignments")) == (
+        "--alignments: need the attention of a single model; leave them out, or give only one "
+        "--model"
+    )

@@ -1,0 +1,364 @@
+"""Decoding with caches gives what the whole decoder gives, run again for every prefix."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mt.config.schema import ModelConfig
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.model.checkpoint import load_model
+from mt.model.transformer import Transformer
+from mt.runtime import devices
+from mt.runtime.devices import Device
+from mt.search import inference
+from mt.search.engine_contract import Hypothesis
+from mt.search.inference import Inference
+from mt.search.search import Stepper, beam_search, greedy_search
+
+VOCAB = 30
+# Two doublings of the caches and a bit.
+STEPS = 2 * inference.FIRST_STEPS + 8
+# Largest difference of a log-probability.
+TOLERANCE = {"fp32": 1e-5, "fp64": 1e-10}
+
+SHAPES = pytest.mark.parametrize(
+    "shape",
+    [
+        {"norm": "pre", "positions": "sinusoidal"},
+        {"norm": "post", "positions": "learned"},
+        {"norm": "pre", "positions": "learned", "attention_bias": False, "activation": "gelu"},
+        {"norm": "post", "positions": "sinusoidal", "tie_embeddings": False, "output_bias": True},
+    ],
+    ids=lambda shape: "-".join(map(str, shape.values())),
+)
+PRECISIONS = pytest.mark.parametrize("precision", TOLERANCE)
+
+
+@pytest.fixture(autouse=True)
+def double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow float64, in which a wrong formula cannot pass for a rounding error."""
+    monkeypatch.setitem(devices.DTYPES, "fp64", torch.float64)
+
+
+def cpu(precision: str = "fp32") -> Device:
+    return Device(torch.device("cpu"), precision)
+
+
+def build(
+    precision: str = "fp32", seed: int = 1, eos_bias: float = 0.0, **options: Any
+) -> Transformer:
+    """A small model; no bias is 0 and no gain 1, so that an unused one shows."""
+    torch.manual_seed(seed)
+    sizes: dict[str, Any] = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_positions": STEPS + 2}
+    sizes |= {"n_encoder_layers": 1, "n_decoder_layers": 2, "output_bias": bool(eos_bias)}
+    model = Transformer(ModelConfig(**{**sizes, **options}), VOCAB, VOCAB, joint=True)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(mean=float(name.endswith("norm.weight")), std=0.3)
+        if not model.config.tie_embeddings:
+            model.output.weight.mul_(3)  # as unlike each other as the logits of tied ones
+        if model.output.bias is not None:
+            model.output.bias.zero_()
+            model.output.bias[EOS] = eos_bias
+    return model.to(devices.DTYPES[precision]).eval()
+
+
+def sentences(count: int = 5, longest: int = 9, seed: int = 2) -> tuple[Tensor, Tensor]:
+    """Source ids (B, S) of different lengths, eos last, and their mask."""
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, longest + 1, (count, 1), generator=draw)
+    lengths[0] = longest
+    columns = torch.arange(longest)
+    src = torch.randint(EOS + 1, VOCAB, (count, longest), generator=draw)
+    src = src.masked_fill(columns == lengths - 1, EOS).masked_fill(columns >= lengths, PAD)
+    return src, src != PAD
+
+
+class Uncached:
+    """A `Stepper` that remembers only the prefixes and runs the whole model on each of them."""
+
+    def __init__(self, model: Transformer, src: Tensor, src_mask: Tensor, n: int) -> None:
+        self.model, self.src, self.src_mask = model, src, src_mask
+        self.prefixes = torch.zeros(len(src), n, 0, dtype=torch.int64)
+        self.kept = 0
+
+    @torch.no_grad()
+    def step(self, tokens: Tensor, parents: Tensor) -> Tensor:
+        past = torch.take_along_dim(self.prefixes, parents[..., None], dim=1)  # (B, N, t)
+        self.prefixes = torch.cat([past, tokens[..., None]], dim=2)
+        n = tokens.shape[1]
+        repeated = (
+            self.src.repeat_interleave(n, 0),
+            self.prefixes.flatten(0, 1),
+            self.src_mask.repeat_interleave(n, 0),
+        )
+        logits: Tensor = self.model.output(self.model(*repeated)[:, -1])  # (B * N, V)
+        return logits.view(*tokens.shape, -1)
+
+    def keep(self, rows: Tensor) -> None:
+        self.prefixes, self.src, self.src_mask = (
+            self.prefixes[rows],
+            self.src[rows],
+            self.src_mask[rows],
+        )
+        self.kept += 1
+
+
+def difference(one: Tensor, other: Tensor) -> float:
+    """Logits may differ by a constant per hypothesis, log-probabilities may not."""
+    return float((one.double().log_softmax(-1) - other.double().log_softmax(-1)).abs().max())
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_caches_as_a_gpu_has_them(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
+    """Columns in multiples of 8, and memory that still holds what others left there: NaN."""
+    real = Tensor.new_empty
+    monkeypatch.setattr(
+        Tensor, "new_empty", lambda self, *size, **given: real(self, *size, **given).fill_(math.nan)
+    )
+    monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
+    check_every_step({}, "fp32", n)
+
+
+@pytest.mark.parametrize(("longest", "columns"), [(8, 8), (9, 16), (17, 20)])
+def test_sources_as_a_gpu_reads_them(
+    monkeypatch: pytest.MonkeyPatch, longest: int, columns: int
+) -> None:
+    """Padded to a multiple of 8, as far as there are positions; the hypotheses are the same."""
+    model, (src, src_mask) = build(max_positions=20), sentences(longest=longest)
+    limits = torch.full((len(src),), 12)
+
+    def found() -> list[list[Hypothesis]]:
+        return searched(Inference(model, cpu("fp32")).start(src, src_mask, 3), limits, 3)
+
+    expected = found()
+    shapes: list[torch.Size] = []
+    real = Inference._encode
+
+    def encode(self: Inference, src: Tensor, src_mask: Tensor) -> Tensor:
+        shapes.append(src.shape)
+        assert src.shape == src_mask.shape
+        return real(self, src, src_mask)
+
+    monkeypatch.setattr(Inference, "_encode", encode)
+    monkeypatch.setitem(inference.COLUMNS, "cpu", inference.COLUMNS["cuda"])
+    assert_same(found(), expected, 1e-4)
+    assert shapes == [(len(src), columns)]
+
+
+@SHAPES
+@PRECISIONS
+@pytest.mark.parametrize("n", [1, 4])
+def test_every_step_gives_what_the_whole_decoder_gives(
+    shape: dict[str, Any], precision: str, n: int
+) -> None:
+    check_every_step(shape, precision, n)
+
+
+def check_every_step(shape: dict[str, Any], precision: str, n: int) -> None:
+    """Random words, random parents, caches that grow twice, and sentences that leave on the way."""
+    model, (src, src_mask) = build(precision, **shape), sentences()
+    fast: Stepper = Inference(model, cpu(precision)).start(src, src_mask, n)
+    slow: Stepper = Uncached(model, src, src_mask, n)
+    draw = torch.Generator().manual_seed(3)
+    leaving = {3: [0, 1, 3, 4], inference.FIRST_STEPS: [0, 2, 3], STEPS - 4: [1, 2]}
+    rows = len(src)
+    tokens, parents = torch.full((rows, n), BOS), torch.zeros(rows, n, dtype=torch.int64)
+    for step in range(STEPS):
+        assert (
+            difference(fast.step(tokens, parents), slow.step(tokens, parents))
+            < TOLERANCE[precision]
+        ), step
+        if step in leaving:
+            kept = torch.tensor(leaving[step])
+            fast.keep(kept)
+            slow.keep(kept)
+            rows = len(kept)
+        tokens = torch.randint(EOS + 1, VOCAB, (rows, n), generator=draw)
+        parents = torch.randint(0, n, (rows, n), generator=draw)
+
+
+def test_the_steps_before_depend_on_parents_and_sources() -> None:
+    """The comparison above would mean little if the logits were the same whatever was decoded."""
+    model, (src, src_mask) = build("fp64"), sentences()
+    draw = torch.Generator().manual_seed(3)
+    tokens = (
+        torch.rand(2, 5, VOCAB - 4, generator=draw).argsort(-1)[..., :3] + 4
+    )  # three different words
+    results = []
+    for parents in ([0, 1, 2], [1, 0, 2], [2, 2, 2]):
+        stepper = Inference(model, cpu("fp64")).start(src, src_mask, 3)
+        stepper.step(tokens[0], torch.zeros(5, 3, dtype=torch.int64))
+        results.append(stepper.step(tokens[1], torch.tensor([parents] * 5)))
+    swapped, alike = results[0] - results[1], results[0] - results[2]
+    assert swapped[:, :2].abs().amax(-1).min() > 1e-3
+    assert swapped[:, 2].abs().max() < 1e-12
+    assert alike[:, :2].abs().amax(-1).min() > 1e-3
+    assert (results[0][0] - results[0][1]).abs().max() > 1e-3
+
+
+def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypothesis]]:
+    if beam_size == 1:
+        return [[one] for one in greedy_search(stepper, limits, length_penalty=1.0)]
+    return beam_search(stepper, limits, beam_size=beam_size, length_penalty=1.0, n_best=beam_size)
+
+
+def assert_same(
+    found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolerance: float
+) -> None:
+    assert [[one.tokens for one in row] for row in found] == [
+        [one.tokens for one in row] for row in expected
+    ]
+    for row, other in zip(found, expected, strict=True):
+        assert [one.log_prob for one in row] == pytest.approx(
+            [one.log_prob for one in other], abs=tolerance
+        )
+
+
+@SHAPES
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_size: int) -> None:
+    shape = shape | {"output_bias": True}
+    src, src_mask = sentences(count=12)
+    limits = torch.randint(4, STEPS, (12,), generator=torch.Generator().manual_seed(4))
+    lengths, left = set(), 0
+    for seed in (1, 2):
+        model = build("fp64", seed=seed, eos_bias=2.5, **shape)
+        slow = Uncached(model, src, src_mask, beam_size)
+        fast = Inference(model, cpu("fp64")).start(src, src_mask, beam_size)
+        expected = searched(slow, limits, beam_size)
+        assert_same(
+            searched(fast, limits, beam_size), expected, 1e-5
+        )  # the search adds up in float32
+        lengths |= {len(row[0].tokens) for row in expected}
+        left += slow.kept
+    # Otherwise nothing was tested: sentences of one length, none of which left before the others.
+    assert len(lengths) > 3
+    assert left > 0
+
+
+@pytest.mark.parametrize("beam_size", [1, 5])
+def test_on_a_trained_model_too(tiny_run: Path, tiny_corpus: Path, beam_size: int) -> None:
+    loaded = load_model(tiny_run)
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:-1]
+    ids = [[*row, EOS] for row in loaded.tokenizer.encode_src(lines)]
+    src = nn.utils.rnn.pad_sequence(
+        [torch.tensor(row) for row in ids], batch_first=True, padding_value=PAD
+    )
+    limits = torch.tensor([2 * len(row) + 8 for row in ids])
+    fast = Inference(loaded.model, cpu()).start(src, src != PAD, beam_size)
+    found = searched(fast, limits, beam_size)
+    assert_same(
+        found, searched(Uncached(loaded.model, src, src != PAD, beam_size), limits, beam_size), 1e-4
+    )
+    assert len({row[0].tokens for row in found}) > 30
+
+
+def test_what_is_decoded_together_does_not_matter() -> None:
+    model, (src, src_mask) = build("fp64"), sentences()
+    words = torch.randint(EOS + 1, VOCAB, (6, 5, 2), generator=torch.Generator().manual_seed(5))
+    parents = torch.tensor([[1, 0]] * 5)
+
+    def logits(rows: slice, width: int) -> Tensor:
+        stepper = Inference(model, cpu("fp64")).start(src[rows, :width], src_mask[rows, :width], 2)
+        ready = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
+        return torch.stack(
+            [ready, *(stepper.step(word[rows], parents[rows]) for word in words[1:])]
+        )
+
+    together = logits(slice(None), src.shape[1])
+    for row in range(5):
+        alone = logits(slice(row, row + 1), int(src_mask[row].sum()))
+        assert difference(alone, together[:, row : row + 1]) < 1e-10
+
+
+def test_as_many_steps_as_the_model_has_positions() -> None:
+    model, (src, src_mask) = build(output_bias=True, eos_bias=-50.0, max_positions=20), sentences()
+    ready = Inference(model, cpu())
+    assert ready.max_tokens == 20
+    limits = torch.full((5,), ready.max_tokens - 1)  # bos takes the first position
+    for beam_size in (1, 3):
+        found = searched(ready.start(src, src_mask, beam_size), limits, beam_size)
+        assert {len(row[0].tokens) for row in found} == {19}
+        assert all(token not in (PAD, UNK, BOS, EOS) for row in found for token in row[0].tokens)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
+@pytest.mark.parametrize("training", [False, True])
+def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
+    """Validation decodes in the middle of training, which then continues with the same model."""
+    model, (src, src_mask) = build(dropout=0.5).train(training), sentences()
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
+    ready = Inference(model, cpu(precision))
+    searched(ready.start(src, src_mask, 2), torch.full((5,), 5), 2)
+    assert [module.training for module in model.modules()] == [training] * len(
+        list(model.modules())
+    )
+    for name, parameter in model.named_parameters():
+        assert parameter.dtype == torch.float32
+        assert parameter.requires_grad
+        assert parameter.data_ptr() == places[name]  # an optimiser holds on to these
+        assert torch.equal(parameter, before[name])
+    # No tensor of inference mode is left in it: such a tensor cannot have a gradient.
+    loss = model.output(model(src, src, src_mask)).float().square().mean()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("precision", "compute"),
+    [
+        ("fp32", None),
+        ("fp32", torch.float32),
+        ("fp32", torch.bfloat16),
+        ("bf16", None),
+        ("bf16", torch.float32),
+        ("bf16", torch.bfloat16),
+    ],
+)
+def test_the_compute_dtype_of_the_model_is_unchanged(
+    precision: str, compute: torch.dtype | None
+) -> None:
+    model, (src, src_mask) = build(), sentences()
+    model.compute_dtype = compute
+    stepper = Inference(model, cpu(precision)).start(src, src_mask, 1)
+    logits = stepper.step(torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64))
+    assert logits.dtype == devices.DTYPES[precision]
+    assert model.compute_dtype == compute
+
+
+def test_dropout_is_off() -> None:
+    model, (src, src_mask) = build(dropout=0.5).train(), sentences()
+    stepper = Inference(model, cpu()).start(src, src_mask, 1)
+    slow = Uncached(build(dropout=0.0).eval(), src, src_mask, 1)
+    first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
+    assert difference(stepper.step(*first), slow.step(*first)) < 1e-5
+
+
+def test_bf16_is_the_same_up_to_its_rounding() -> None:
+    model, (src, src_mask) = build(), sentences()
+    stepper = Inference(model, cpu("bf16")).start(src, src_mask, 1)
+    slow = Uncached(model, src, src_mask, 1)
+    first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
+    logits = stepper.step(*first)
+    assert logits.dtype == torch.bfloat16
+    assert 0 < difference(logits, slow.step(*first)) < 0.1
+
+
+def test_bf16_embeds_as_training_does() -> None:
+    """Word and position are added before the sum is rounded, in both."""
+    model, (src, _) = build(tie_embeddings=False), sentences()
+    fast = Inference(model, cpu("bf16")).model
+    for ours, theirs in (
+        (fast.src_embedding, model.src_embedding),
+        (fast.tgt_embedding, model.tgt_embedding),
+    ):
+        assert torch.equal(ours(src, torch.bfloat16), theirs(src, torch.bfloat16))

@@ -1,0 +1,250 @@
+"""Options of `mt translate` besides its config: constraints, prefixes, samples, MBR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Mt, refused, write_lines
+
+from mt.search.options import SearchOptions
+from mt.translate import mbr
+from mt.translate.translator import load_translator
+
+LINES = 40
+
+
+@pytest.fixture(scope="module")
+def text(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The 40 lines of the tiny test set, one of them blanked."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines[7] = " "
+    path = tmp_path_factory.mktemp("options") / "text.src"
+    write_lines(path, lines)
+    return path
+
+
+@pytest.fixture
+def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
+    def translate(*options: object, lines: int = LINES) -> list[str]:
+        ended = mt("translate", "-m", tiny_run, text, *options)
+        assert ended.code == 0, ended.err
+        assert len(ended.lines) == lines
+        return ended.lines
+
+    return translate
+
+
+def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> None:
+    def tokens(*forbidden: str) -> list[str]:
+        translator = load_translator(
+            [tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden)
+        )
+        tokenizer = translator.tokenizer
+        sources = tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
+        found = translator.engine.search([ids for ids in sources if ids])
+        return [token for best, *_ in found for token in tokenizer.tgt_pieces_of(list(best.tokens))]
+
+    free = tokens()
+    first, second = sorted(set(free), key=free.count)[-2:]
+    assert free.count(first) > 5
+    assert not {first, second} & set(tokens(first, second))
+    options = ["-m", tiny_run, text, "--forbid", first, "--forbid", second]
+    assert mt("translate", *options).out != mt("translate", "-m", tiny_run, text).out
+
+
+def test_no_ngram_repeats(translated: Callable[..., list[str]]) -> None:
+    """The tiny model repeats itself unless it is forbidden to."""
+    free = [line.split() for line in translated("--beam-size", 1)]
+    assert any(len(words) != len(set(words)) for words in free)
+    for words in (line.split() for line in translated("--beam-size", 1, "--no-repeat-ngram", 1)):
+        assert len(words) == len(set(words))
+    assert translated("--beam-size", 1, "--repetition-penalty", 50) != [
+        " ".join(words) for words in free
+    ]
+
+
+def test_outputs_have_the_minimum_length(translated: Callable[..., list[str]]) -> None:
+    ended = translated("--beam-size", 2, "--min-length", 9, "--scores")
+    assert [line.split("\t")[1] == "" for line in ended] == [number == 7 for number in range(LINES)]
+    short, long = (
+        sum(map(len, translated("--beam-size", 2, *more))) for more in ((), ("--min-length", 12))
+    )
+    assert long >= short
+
+
+def test_outputs_begin_with_their_prefix(
+    translated: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    begins = ["two", "", "nine zero"] * (LINES // 3) + ["one"] * (LINES % 3)
+    file = tmp_path / "prefix.en"
+    file.write_text("\n".join(begins) + "\n", encoding="utf-8")
+    for size in (1, 3):
+        found = translated("--beam-size", size, "--precision", "fp32", "--prefix", file)
+        assert all(
+            line.startswith(begin) for line, begin in zip(found, begins, strict=True) if line
+        )
+        assert found[7] == ""  # blank stays blank
+        free = translated("--beam-size", size, "--precision", "fp32")
+        assert [line for line, begin in zip(found, begins, strict=True) if not begin] == free[1::3][
+            : LINES // 3
+        ]
+    sampled = translated("--sample", "--prefix", file)
+    assert all(line.startswith(begin) for line, begin in zip(sampled, begins, strict=True) if line)
+
+
+def test_samples_repeat_with_the_seed_in_any_batch(translated: Callable[..., list[str]]) -> None:
+    options = ["--sample", "--precision", "fp32"]
+    found = translated(*options)
+    assert translated(*options, "--batch-tokens", 60) == found
+    assert translated(*options, "--seed", 1) == found
+    assert translated(*options, "--seed", 2) != found
+    assert translated(*options, "--temperature", 0.5) != found
+    assert translated(*options, "--top-k", 1) == translated("--beam-size", 1, "--precision", "fp32")
+    assert translated(*options, "--top-p", 1e-9) == translated(
+        "--beam-size", 1, "--precision", "fp32"
+    )
+
+
+def test_several_samples_of_a_line(translated: Callable[..., list[str]]) -> None:
+    """The first of n samples is the one that is drawn without --n-best."""
+    single = translated("--sample", "--precision", "fp32")
+    lines = translated("--sample", "--precision", "fp32", "--n-best", 3, lines=3 * (LINES - 1) + 1)
+    listed: dict[int, list[str]] = {}
+    for line in lines:
+        number, output, _ = line.split(" ||| ")
+        listed.setdefault(int(number), []).append(output)
+    assert [len(outputs) for outputs in listed.values()] == [
+        1 if number == 7 else 3 for number in range(LINES)
+    ]
+    assert [outputs[0] for outputs in listed.values()] == single
+    assert sum(len(set(outputs)) == 3 for outputs in listed.values()) > LINES / 2
+
+
+def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) -> None:
+    drawn = ["--sample", "--n-best", 6, "--precision", "fp32", "--temperature", 0.8]
+    samples: list[list[str]] = [[] for _ in range(LINES)]
+    for line in translated(*drawn, lines=1 + 6 * (LINES - 1)):
+        number, text, _ = line.split(" ||| ")
+        samples[int(number)].append(text)
+    for name in ("chrf", "bleu"):
+        utility = mbr.metric(name)
+        chosen = translated(*drawn, "--mbr", name, "--alignments")
+        for line, texts in zip(chosen, samples, strict=True):
+            text, aligned = line.split("\t")
+            assert text == texts[mbr.choose(texts, utility).place]
+            assert len(aligned.split()) == len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-length", -1], "--min-length: must be at least 0, found -1; 0 switches it off"),
+        (
+            ["--no-repeat-ngram", -2],
+            "--no-repeat-ngram: must be at least 0, found -2; 0 switches it off",
+        ),
+        (
+            ["--repetition-penalty", 0],
+            "--repetition-penalty: must be above 0 and finite, found 0; 1 switches it off",
+        ),
+        (
+            ["--repetition-penalty", "nan"],
+            "--repetition-penalty: must be above 0 and finite, found nan; 1 switches it off",
+        ),
+        (
+            ["--sample", "--temperature", 0],
+            "--temperature: must be from 0.001 to 1000, found 0; 1 leaves the model's",
+        ),
+        (
+            ["--sample", "--temperature", "inf"],
+            "--temperature: must be from 0.001 to 1000, found inf;",
+        ),
+        (["--workers", 10**6], "--workers: must be at most "),
+        (
+            ["--sample", "--top-k", -1],
+            "--top-k: must be at least 0, found -1; 0 allows all tokens",
+        ),
+        (
+            ["--sample", "--top-p", 0],
+            "--top-p: must be above 0 and at most 1, found 0; 1 allows all tokens",
+        ),
+        (
+            ["--sample", "--top-p", 1.5],
+            "--top-p: must be above 0 and at most 1, found 1.5; 1 allows all tokens",
+        ),
+        (
+            ["--top-k", 5, "--seed", 3],
+            "--top-k, --seed: only with --sample, which draws outputs instead of searching for the "
+            "best; add --sample",
+        ),
+        (
+            ["--sample", "--beam-size", 2],
+            "--sample: draws one output at a time, without a beam; leave out --sample or "
+            "--beam-size",
+        ),
+        (
+            ["--sample", "--exact"],
+            "--exact: concerns beam search, and --sample does none; leave out one of the two",
+        ),
+        (
+            ["--column", 2],
+            "--column: works only with --format tsv, found text; add --format tsv, or ",
+        ),
+        (
+            ["--format", "tsv", "--field", "x"],
+            "--field: works only with --format jsonl, found tsv; add --format jsonl, or leave out",
+        ),
+        (
+            ["--ensemble", "log"],
+            "--ensemble: takes several models, found one; give --model again, or leave it out",
+        ),
+        (
+            ["--mbr", "chrf"],
+            "--mbr: chooses among several outputs of a line; give --n-best 16, say, with --sample",
+        ),
+        (["--mbr", "ter", "--n-best", 2], "--mbr: must be chrf or bleu, found 'ter'"),
+        (
+            ["--forbid", "</s>"],
+            "--forbid: must name a token of the target vocabulary, found '</s>'; the "
+            "tokenizer splits this text into ",
+        ),
+        (
+            ["--forbid", ""],
+            "--forbid: must name a token of the target vocabulary, found ''; the "
+            "tokenizer splits this text into ",
+        ),
+        (
+            ["--forbid", "Donaudampfschiff"],
+            "--forbid: must name a token of the target vocabulary, found 'Donaudampfschiff'; "
+            "the tokenizer splits this text into ▁",
+        ),
+    ],
+)
+def test_options_that_are_refused(
+    mt: Mt,
+    tiny_run: Path,
+    text: Path,
+    options: list[object],
+    message: str,
+) -> None:
+    assert refused(mt("translate", "-m", tiny_run, text, *options)).startswith(message)
+
+
+def test_prefixes_that_do_not_fit(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    file, output = tmp_path / "prefix", tmp_path / "out"
+    must = "--prefix: must have one line for each line to translate, but line"
+    for content, message in (
+        ("a\n" * (LINES - 2), f"{must} {LINES - 1} of the text has no prefix"),
+        ("a\n" * (LINES + 2), f"{must} {LINES + 1} of the prefixes has no text"),
+        ("\n\n" + "word " * 999 + "\n" * LINES, "--prefix line 3: has "),
+    ):
+        file.write_text(content, encoding="utf-8")
+        assert refused(
+            mt("translate", "-m", tiny_run, text, "-o", output, "--prefix", file)
+        ).startswith(message)
+        assert not output.exists()
+    assert refused(mt("translate", "-m", tiny_run, text, "--prefix", tmp_path / "none")).startswith(
+        f"--prefix: there is no file {tmp_path / 'none'}"
+    )

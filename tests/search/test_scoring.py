@@ -1,0 +1,167 @@
+"""Scores of given translations: against the plain model, against the search, and `mt score`."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from conftest import Mt, refused, write_lines
+
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel
+from mt.runtime.devices import Device
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder
+
+CPU = Device(torch.device("cpu"), "fp32")
+
+
+def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
+    decoder = ForcedDecoder(Inference(loaded.model, CPU))
+    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 PB")
+    with (
+        mock.patch.object(decoder.inference.model, "encode", side_effect=error),
+        pytest.raises(ConfigError, match=r"^scoring: a batch of 2 .* of CPU: .* --batch-tokens$"),
+    ):
+        decoder.score([([9], [10]), ([9, 10], [10])])
+
+
+# --- log-probabilities --------------------------------------------------------------------------
+
+
+def test_each_log_probability_is_conditioned_on_the_tokens_before_it(
+    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    """One token at a time, each from a whole forward pass over the tokens before it."""
+    src, tgt = pairs[3]
+    (scores,) = ForcedDecoder(Inference(loaded.model, CPU)).score([(src, tgt)])
+    source = torch.tensor([[*src, 3]])
+    expected = []
+    for place, token in enumerate([*tgt, 3]):
+        before = torch.tensor([[2, *tgt[:place]]])
+        with torch.inference_mode():
+            logits = loaded.model.output(loaded.model(source, before, source > 0))[0, -1]
+        expected.append(float(logits.double().softmax(0)[token].log()))
+    assert scores.log_probs == pytest.approx(expected, abs=1e-5)
+    assert scores.attention is None
+
+
+def test_scores_do_not_depend_on_the_batch(
+    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    inference = Inference(loaded.model, CPU)
+    together = ForcedDecoder(inference, "auto").score(pairs)
+    alone = ForcedDecoder(inference, "auto", batch_tokens=1).score(pairs)
+    for one, other, (src, tgt) in zip(together, alone, pairs, strict=True):
+        assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+        assert one.attention is not None
+        assert other.attention is not None
+        assert one.attention.shape == (len(tgt) + 1, len(src) + 1)
+        torch.testing.assert_close(one.attention, other.attention, rtol=1e-4, atol=1e-5)
+
+
+def test_a_pair_too_long_for_the_model_has_no_score(loaded: LoadedModel) -> None:
+    most = loaded.config.model.max_positions - 1
+    results = ForcedDecoder(Inference(loaded.model, CPU)).score(
+        [([9] * most, [9]), ([9], [9] * (most + 1)), ([9], [9])]
+    )
+    assert [len(scores.log_probs) for scores in results] == [2, 0, 2]
+
+
+# --- mt score -----------------------------------------------------------------------------------
+
+
+def test_the_score_of_a_translation_is_that_of_the_search(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    source = tiny_corpus / "test.src"
+    for size in (1, 3):
+        exact = ["--precision", "fp32", "--length-penalty", "0.7"]
+        found = mt(
+            "translate", "-m", tiny_run, source, "--beam-size", size, "--scores", *exact
+        ).lines
+        scores, texts = zip(*(line.split("\t") for line in found), strict=True)
+        write_lines(tmp_path / "out", list(texts))
+        given = mt("score", "-m", tiny_run, "--src", source, "--tgt", tmp_path / "out", *exact)
+        assert [float(line) for line in given.lines] == pytest.approx(
+            [float(one) for one in scores], abs=2e-4
+        )
+
+
+def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: LoadedModel) -> None:
+    files = ["--src", tiny_corpus / "test.src", "--tgt", tiny_corpus / "test.tgt"]
+    options = ["--json", "--alignments", "--length-penalty", "1"]
+    ended = mt("score", "-m", tiny_run, *files, *options)
+    assert ended.code == 0
+    rows: list[dict[str, Any]] = [json.loads(line) for line in ended.lines]
+    targets = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
+    tokens = 0
+    for row, target in zip(rows, targets, strict=True):
+        assert row["tokens"] == [*loaded.tokenizer.tgt_pieces(target), "</s>"]
+        assert row["log_prob"] == pytest.approx(sum(row["token_log_probs"]), abs=1e-4)
+        assert row["score"] == pytest.approx(row["log_prob"] / len(row["tokens"]), abs=1e-4)
+        assert len(row["alignment"].split()) == len(target.split())
+        tokens += len(row["tokens"])
+    perplexity = math.exp(-sum(row["log_prob"] for row in rows) / tokens)
+    assert "mt: 40 pairs in " in ended.err
+    assert f"perplexity {perplexity:.2f} over {tokens:,} tokens" in ended.err
+
+
+def test_pairs_that_have_no_score_are_counted(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """A blank side has a score: of ending at once, or of these words for no source."""
+    write_lines(tmp_path / "src", ["eins", "", "zwei", " "])
+    write_lines(tmp_path / "tgt", ["one", "one", "two " * 99, ""])
+    found = mt(
+        "score",
+        "-m",
+        tiny_run,
+        "--src",
+        tmp_path / "src",
+        "--tgt",
+        tmp_path / "tgt",
+        "--alignments",
+    )
+    first, second, third, fourth = (line.split("\t") for line in found.lines)
+    assert (first[1], second[1], third, fourth[1]) == ("0-0", "", ["nan", ""], "")
+    assert all(float(one[0]) < 0 for one in (first, second, fourth))
+    assert "mt: 4 pairs (1 too long for the model, scored nan: line 3) in " in found.err
+    as_json = mt(
+        "score", "-m", tiny_run, "--src", tmp_path / "src", "--tgt", tmp_path / "tgt", "--json"
+    )
+    assert json.loads(as_json.lines[2])["score"] is None
+
+
+def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "two", ["eins", "zwei"])
+    write_lines(tmp_path / "three", ["one", "two", "three"])
+    options = ["-m", tiny_run, "-o", tmp_path / "out"]
+    for src, tgt, short, long in (
+        ("two", "three", "--src", "--tgt"),
+        ("three", "two", "--tgt", "--src"),
+    ):
+        said = refused(mt("score", *options, "--src", tmp_path / src, "--tgt", tmp_path / tgt))
+        assert said.startswith(
+            f"{short}: ends before line 3, {long} has more lines; line n of one must belong to "
+        )
+        assert not (tmp_path / "out").exists()
+    assert refused(mt("score", *options, "--src", "-", "--tgt", "-")) == (
+        "--src, --tgt: only one of them can be stdin; name a file for the other"
+    )
+    said = refused(
+        mt(
+            "score",
+            *options,
+            "--src",
+            tmp_path / "two",
+            "--tgt",
+            tmp_path / "two",
+            "--alignment-heads",
+            "2",
+        )
+    )
+    assert said == "--alignment-heads: the decoder has layers 1 to 1 with heads 1 to 2, found '2'"

@@ -1,0 +1,367 @@
+"""The search over scripted tables of probabilities: beams worked out by hand, and brute force."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from scripted_stepper import (
+    A,
+    B,
+    C,
+    Model,
+    Prefix,
+    Scored,
+    assert_found,
+    assert_same,
+    beams,
+    greedy,
+    prefix,
+    random_model,
+    run_beams,
+    run_greedy,
+    scripted,
+)
+from torch import Tensor
+
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.errors import ConfigError, NonFiniteError
+from mt.search import search
+from mt.search.candidates import BLOCK
+from mt.search.engine_contract import Hypothesis
+
+# ---------------------------------------------------------------------------------- worked by hand
+
+# Greedy takes A (0.6) and then its end:  A .        0.6 x 0.4         = 0.24
+# A beam of two also follows B (0.4):     B .        0.4 x 0.9         = 0.36
+GARDEN_PATH = scripted(
+    bos={A: 0.6, B: 0.4},
+    A={EOS: 0.4, A: 0.3, B: 0.3},
+    B={EOS: 0.9, A: 0.05, B: 0.05},
+    # What is left when B has ended is A A and A B, 0.18 each: below 0.36 for ever.
+)
+
+# Short:  A .      0.5 x 0.5         = 0.25    per token: ln 0.25 / 2 = -0.693
+# Long:   B A .    0.5 x 0.6 x 0.75  = 0.225   per token: ln 0.225 / 3 = -0.497
+SHORT_OR_LONG = scripted(
+    bos={A: 0.5, B: 0.5},
+    A={EOS: 0.5, A: 0.25, B: 0.25},
+    B={EOS: 0.1, A: 0.6, B: 0.3},
+    BA={EOS: 0.75, A: 0.15, B: 0.1},
+    BB={EOS: 0.2, A: 0.4, B: 0.4},
+    BAA={EOS: 1.0},
+    BBA={EOS: 1.0},
+)
+
+
+def test_greedy_takes_the_best_token_and_beam_the_best_path() -> None:
+    assert_found(greedy(GARDEN_PATH, 5), A=0.24)
+    assert_found(beams(GARDEN_PATH, 5, size=2), B=0.36)
+
+
+def test_length_penalty_swaps_the_winner() -> None:
+    assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=0.0), alpha=0.0, A=0.25)
+    assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=1.0), alpha=1.0, BA=0.225)
+
+
+def test_eos_is_forced_at_the_limit_and_its_probability_counted() -> None:
+    model = scripted(
+        bos={A: 0.7, B: 0.3},
+        A={A: 0.9, EOS: 0.1},
+        B={A: 0.8, EOS: 0.2},
+        AA={A: 0.8, EOS: 0.2},
+        BA={A: 0.9, EOS: 0.1},
+    )
+    # After two tokens only eos: A A . = 0.7 x 0.9 x 0.2 = 0.126, B A . = 0.3 x 0.8 x 0.1 = 0.024;
+    # neither A . = 0.07 nor B . = 0.06 were among the best two (0.63 and 0.24 go on).
+    assert_found(greedy(model, 2), AA=0.126)
+    assert_found(beams(model, 2, size=2, n_best=2), AA=0.126, BA=0.024)
+
+
+def test_n_best_list_and_scores() -> None:
+    # N = 3, limit 2. Step 1: A 0.5, B 0.3, C 0.2 go on.
+    # Step 2: A. 0.30, B. 0.18, BA 0.12 | AA 0.10, AB 0.10, CA 0.09, CB 0.07, C. 0.04.
+    # A. and B. are among the best three: finished. BA, AA, AB are the best that go on.
+    # Step 3 is the limit: BA. 0.06, AA. 0.05, AB. 0.02. Five have finished, three are kept:
+    # alpha 0: A. B. BA.; alpha 1: A. -0.602, B. -0.857, BA. ln 0.06 / 3 = -0.938 (AA. -0.999);
+    # alpha 2: A. ln 0.30 / 4 = -0.301, BA. ln 0.06 / 9 = -0.313, AA. -0.333 (B. -0.429).
+    model = scripted(
+        bos={A: 0.5, B: 0.3, C: 0.2},
+        A={EOS: 0.6, A: 0.2, B: 0.2},
+        B={EOS: 0.6, A: 0.4},
+        C={EOS: 0.2, A: 0.45, B: 0.35},
+        BA={EOS: 0.5, A: 0.5},
+        AA={EOS: 0.5, A: 0.5},
+        AB={EOS: 0.2, A: 0.8},
+    )
+    for alpha in (0.0, 1.0):
+        assert_found(beams(model, 2, 3, alpha, n_best=3), alpha, A=0.30, B=0.18, BA=0.06)
+        assert_found(beams(model, 2, 3, alpha, n_best=2), alpha, A=0.30, B=0.18)
+    assert_found(beams(model, 2, 3, 2.0, n_best=3), 2.0, A=0.30, BA=0.06, AA=0.05)
+
+
+def test_the_stepper_is_asked_for_the_live_hypotheses_only() -> None:
+    # Step 1: A 0.5, B 0.4 live. Step 2: BC 0.32, AB 0.25, then AC 0.15.
+    # Step 3: BC. 0.224 ends, ABA 0.175 and BCC 0.096 go on (AB. is 0.05): the order of the two
+    # parents changes twice. Step 4: ABA. 0.175 x 0.9 is the second end.
+    model = scripted(
+        bos={A: 0.5, B: 0.4, C: 0.1},
+        A={B: 0.5, C: 0.3, EOS: 0.2},
+        B={C: 0.8, EOS: 0.2},
+        BC={EOS: 0.7, C: 0.3},
+        AB={A: 0.7, EOS: 0.2, C: 0.1},
+        ABA={EOS: 0.9, A: 0.1},
+        BCC={EOS: 0.5, A: 0.5},
+    )
+    (found,), stepper = run_beams([model], [9], size=2, alpha=0.0, n_best=2)
+    # In the first step there is one bos; then there are the two that live.
+    expected = (("",), ("A", "B"), ("BC", "AB"), ("ABA", "BCC"))
+    assert stepper.asked == [[[prefix(name) for name in names]] for names in expected]
+    assert_found(found, BC=0.224, ABA=0.1575)
+
+
+def test_pad_unk_and_bos_are_never_produced_and_keep_their_probability() -> None:
+    row = {PAD: 0.33, UNK: 0.33, BOS: 0.33, A: 0.007, EOS: 0.003}
+    # A A . and A A A ., with the model's own 0.007 and 0.003: nothing is made up for the 0.99.
+    for size in (1, 2, 5):
+        for one in beams(lambda _: row, 3, size, n_best=size):
+            assert set(one.tokens) == {A}
+            expected = len(one.tokens) * math.log(0.007) + math.log(0.003)
+            assert one.log_prob == pytest.approx(expected, abs=1e-4)
+    assert greedy(lambda _: row, 3)[0].tokens == (A, A, A)
+
+
+def test_eos_is_never_the_first_token() -> None:
+    model = scripted(bos={EOS: 0.98, A: 0.02}, A={EOS: 1.0})
+    assert_found(greedy(model, 4), A=0.02)
+    assert_found(beams(model, 4, size=3, n_best=3), A=0.02)
+
+
+def test_a_beam_wider_than_all_there_is_returns_what_there_is() -> None:
+    # One word and limit 3: A ., A A ., A A A . are all translations there are.
+    found = beams(lambda _: {A: 0.5, EOS: 0.5}, 3, size=10, n_best=10, vocab=5)
+    assert_found(found, A=0.25, AA=0.125, AAA=0.0625)
+
+
+def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_scored_higher() -> None:
+    # The price of that rule. N = 2: A . = 0.2916 and B . = 0.253 end in step 2 and with them the
+    # search; best score ln 0.2916 / 2 = -0.616. But A A A . = 0.54 x 0.46 x 0.98 x 0.98 = 0.239
+    # has ln 0.239 / 4 = -0.358. N = 3 waits for a third end, and this is the one.
+    model = scripted(
+        bos={A: 0.54, B: 0.46},
+        A={EOS: 0.54, A: 0.46},
+        B={EOS: 0.55, B: 0.45},
+        AA={A: 0.98, EOS: 0.02},
+        BB={A: 0.5, B: 0.48, EOS: 0.02},
+        AAA={EOS: 0.98, A: 0.02},
+        BBA={EOS: 0.5, A: 0.5},
+        BBB={EOS: 0.5, A: 0.5},
+    )
+    assert beams(model, 3, size=2, alpha=1.0)[0].tokens == (A,)
+    assert beams(model, 3, size=3, alpha=1.0)[0].tokens == (A, A, A)
+    assert beams(model, 3, size=2, alpha=1.0, exact=True)[0].tokens == (A, A, A)
+
+
+# ------------------------------------------------------------------------------ against brute force
+
+
+def all_translations(model: Model, limit: int, alpha: float) -> list[Scored]:
+    """(score, log-probability, tokens) of all of 1 to `limit` words, best first."""
+    found = []
+    for length in range(1, limit + 1):
+        for tokens in itertools.product((A, B, C), repeat=length):
+            path = (*tokens, EOS)
+            log_prob = sum(math.log(model(path[:i])[token]) for i, token in enumerate(path))
+            found.append((log_prob / (length + 1) ** alpha, log_prob, tokens))
+    return sorted(found, reverse=True)
+
+
+def plain_beam_search(
+    model: Model, vocab: int, limit: int, size: int, alpha: float, n_best: int
+) -> list[Scored]:
+    """The rules of `beam_search` once more, over Python lists, without the early end."""
+    live: list[tuple[float, Prefix]] = [(0.0, ())]
+    finished: list[Scored] = []
+    for step in range(limit + 1):
+        ways = []
+        for log_prob, past in live:
+            row = model(past)
+            for token in range(EOS, vocab):
+                if (token == EOS and step > 0) or (token != EOS and step < limit):
+                    ways.append((log_prob + math.log(row[token]), (*past, token)))
+        ways.sort(key=lambda way: -way[0])
+        for log_prob, path in ways[:size]:
+            if path[-1] == EOS:
+                finished.append((log_prob / len(path) ** alpha, log_prob, path[:-1]))
+        live = [way for way in ways if way[1][-1] != EOS][:size]
+        if len(finished) >= size or not live:
+            break
+    return sorted(finished, reverse=True)[:n_best]
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wide_enough_beam_finds_the_best_of_all_translations(seed: int, alpha: float) -> None:
+    # Three words and limit 3: 3 + 9 + 27 = 39 translations, at most 9 x 4 candidates in a step
+    # before the last: a beam of 40 neither drops one nor counts 40 ends too early.
+    model = random_model(seed)
+    everything = all_translations(model, 3, alpha)
+    assert_same(beams(model, 3, 40, alpha, n_best=40), everything)
+    # The exact search does not count ends: room for the 9 x 4 candidates of a step is enough.
+    assert_same(beams(model, 3, 36, alpha, n_best=36, exact=True), everything[:36])
+    for size in (1, 2, 3, 5):  # a narrow one finds at most as much, and reports it rightly
+        for one in beams(model, 3, size, alpha, n_best=size):
+            assert one.score <= everything[0][0] + 1e-4
+            true = next(entry for entry in everything if entry[2] == one.tokens)
+            assert (one.score, one.log_prob) == pytest.approx(true[:2], abs=1e-4)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("vocab", [6, 9, 70])
+def test_any_beam_equals_the_same_rules_over_plain_lists(size: int, vocab: int) -> None:
+    for seed in range(8):
+        alpha = (0.0, 0.6, 1.0, -0.5)[seed % 4]
+        model = random_model((seed, vocab), vocab)
+        for n_best in {1, size}:
+            expected = plain_beam_search(model, vocab, 1 + seed, size, alpha, n_best)
+            assert_same(beams(model, 1 + seed, size, alpha, n_best, vocab), expected)
+
+
+def test_a_beam_of_one_is_greedy_search() -> None:
+    for seed, alpha in itertools.product(range(40), (0.0, 1.0)):
+        model, limit = random_model(seed, spread=1.0), 1 + seed % 9
+        assert beams(model, limit, 1, alpha) == greedy(model, limit, alpha)
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
+def test_ending_early_loses_nothing(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_when_dead(state: search.BeamState, *_: object) -> Tensor:
+        return state.log_probs[:, 0] == -torch.inf
+
+    safe_rule = search.cannot_improve
+    saved = 0
+    for seed in range(30):
+        # Often certain of eos, so that bounds are reached before N hypotheses have finished.
+        model = random_model(seed, spread=2.5)
+        for size, n_best in ((2, 1), (4, 1), (4, 2), (8, 3)):
+            results, steps = [], []
+            for rule in (safe_rule, only_when_dead):
+                monkeypatch.setattr(search, "cannot_improve", rule)
+                found, stepper = run_beams([model], [6], size, alpha, n_best)
+                results.append(found)
+                steps.append(len(stepper.asked))
+            assert results[0] == results[1]
+            saved += steps[1] - steps[0]
+    assert saved > 0, "the rule never ended a search early"
+
+
+def a_batch(n_rows: int) -> tuple[list[Model], list[int]]:
+    """Models of different spread and limits from 1 to 12: they end at very different steps."""
+    models = [random_model(("batch", row), spread=1.0 + row % 3) for row in range(n_rows)]
+    return models, [1 + 5 * row % 12 for row in range(n_rows)]
+
+
+@pytest.mark.parametrize("live_share", [0.0, 0.75, 1.0])
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_batch_gives_what_each_sentence_gives_alone(
+    size: int, live_share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a share of 0 no sentence leaves before the last, with 1 each leaves at once."""
+    models, limits = a_batch(13)
+    one_by_one = list(zip(models, limits, strict=True))
+    alone = [beams(model, limit, size, 1.0, size) for model, limit in one_by_one]
+    greedy_alone = [greedy(model, limit) for model, limit in one_by_one]
+
+    monkeypatch.setattr(search, "LIVE_SHARE", live_share)
+    found, stepper = run_beams(models, limits, size, alpha=1.0, n_best=size)
+    assert found == alone
+    found, greedy_stepper = run_greedy(models, limits)
+    assert found == greedy_alone
+
+    for used in (stepper, greedy_stepper):
+        assert bool(used.kept) == (live_share > 0)
+        n_rows = len(models)
+        for rows in used.kept:
+            assert rows == sorted(set(rows))
+            assert 0 < len(rows) < live_share * n_rows
+            assert rows[-1] < n_rows
+            n_rows = len(rows)
+
+
+def test_checking_every_few_steps_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator finished sentences stay for some steps: they must be frozen."""
+    models, limits = a_batch(13)
+    limits[3] = 21  # more steps than one interval
+    expected = run_beams(models, limits, 4, 0.6, 4)[0]
+    expected_greedy = run_greedy(models, limits)[0]
+
+    is_time = search.is_time_to_check
+    monkeypatch.setattr(search, "is_time_to_check", lambda _, *steps: is_time("cuda", *steps))
+    assert run_beams(models, limits, 4, 0.6, 4)[0] == expected
+    assert run_greedy(models, limits)[0] == expected_greedy
+
+
+def test_when_to_check_and_which_rows_to_keep() -> None:
+    def checks(device_type: str) -> list[int]:
+        return [step for step in range(21) if search.is_time_to_check(device_type, step, 20)]
+
+    def rows(*done: bool) -> list[int] | None:
+        kept = search.rows_to_keep(torch.tensor(done), step=0, last_step=9)
+        return None if kept is None else kept.tolist()
+
+    assert checks("cpu") == list(range(21))
+    assert checks("cuda") == [7, 15, 20]
+    assert rows(True, False, False, False) is None  # 3/4 still live
+    assert rows(True, False, True, False) == [1, 3]
+    assert rows(True, True, True, True) == []
+
+
+def test_no_sentences_no_hypotheses() -> None:
+    assert run_greedy([], [])[0] == []
+    assert run_beams([], [], 2, 1.0, 1)[0] == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_an_accelerator_gives_the_same() -> None:
+    models, limits = a_batch(13)
+    limits[3] = 21
+    expected = run_beams(models, limits, 4, 1.0, 4)[0]
+    found = run_beams(models, limits, 4, 1.0, 4, device="cuda")[0]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_same(ours, [(one.score, one.log_prob, one.tokens) for one in theirs])
+
+
+def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
+    """Scores are computed afresh from fp32 sums: their last bit may differ from the search's."""
+    found: dict[int, list[Hypothesis]] = {}
+    tokens = torch.tensor([[[BOS, A, EOS, EOS], [BOS, B, C, EOS], [BOS, A, A, EOS]]])
+    log_probs = torch.tensor([[-2.0, -1.5, -torch.inf]])  # the last is a free place
+    search.collect(found, torch.tensor([8]), tokens, log_probs, length_penalty=1.0)
+    assert found == {8: [Hypothesis((B, C), -1.5, -0.5), Hypothesis((A,), -2.0, -1.0)]}
+
+
+def test_impossible_requests_are_refused() -> None:
+    message = r"n-best: .* beam size \(3\), found 4; .* decode\.beam_size"
+    with pytest.raises(ConfigError, match=message):
+        beams(GARDEN_PATH, 5, size=3, n_best=4)
+    with pytest.raises(ConfigError, match=r"found 0"):
+        beams(GARDEN_PATH, 5, size=3, n_best=0)
+    with pytest.raises(ValueError, match=r"room for a token, found \[0\]"):
+        greedy(GARDEN_PATH, 0)
+
+
+@pytest.mark.parametrize("vocab", [7, BLOCK])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
+def test_non_finite_logits_are_an_error_that_names_the_sentence(
+    bad: float | None, vocab: int
+) -> None:
+    row = {} if bad is None else dict.fromkeys(range(vocab), bad)  # nothing named: -inf
+    models, limits = [random_model(1), lambda _: row], [3, 5]
+    message = r"sentence 1 of the batch has no translation.* precision fp32, or use another check"
+    with pytest.raises(NonFiniteError, match=message):
+        run_beams(models, limits, 3, 1.0, 1, vocab=vocab)
+    with pytest.raises(NonFiniteError, match=message):
+        run_greedy(models, limits, vocab=vocab)

@@ -1,0 +1,315 @@
+"""torch.compile in training: one graph for all shapes, and one decision before the first update.
+
+The backend is `aot_eager`: it captures forward and backward as on a GPU, and runs the graph as is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import BLIND, log_of
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.parallel import DistributedDataParallel
+
+from mt.config.schema import Config
+from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.loader import Update
+from mt.errors import ConfigError
+from mt.runtime.distributed import World
+from mt.training import compilation, loss, update
+from mt.training.launch import train
+from mt.training.trainer import Trainer
+from mt.training.update import Updater
+
+# Rows, source tokens, target tokens; the first ones are what torch.compile makes constants of.
+SHAPES = [
+    (1, 7, 7), (1, 5, 9), (2, 2, 2), (1, 2, 2), (6, 8, 8), (3, 16, 8), (8, 8, 16), (5, 13, 11),
+    (2, 3, 2), (2, 2, 3), (9, 4, 5), (4, 31, 33), (32, 3, 4), (7, 16, 16), (16, 16, 7),
+    (3, 3, 3), (10, 24, 25), (1, 32, 31), (2, 9, 2), (64, 2, 3),
+]  # fmt: skip
+
+
+def batch_of(rows: int, src: int, tgt: int) -> Batch:
+    """A batch of these dimensions, without padding."""
+    return collate([(np.full(src - 1, 5), np.full(tgt - 1, 6))] * rows)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBackend]:
+    """Compiles on the CPU, and counts the graphs: one for the model and one for the loss."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(compilation, "BACKEND", counter)
+    monkeypatch.setattr(update, "can_compile", lambda _: True)
+    yield counter
+    torch._dynamo.reset()
+
+
+def run(config: Config, folder: Path) -> str:
+    """Train, and return the log."""
+    assert train(config, folder, "cpu").exit_code == 0
+    return log_of(folder)
+
+
+def test_twenty_shapes_of_batches_are_one_graph(
+    trainer_of: Callable[..., Trainer], graphs: CompileCounterWithBackend
+) -> None:
+    """And the compiled model computes what the plain one does."""
+    changes = {"train": {"compile": "auto"}, "model": {"dropout": 0.0}}
+    trainer = trainer_of(BLIND, changes)
+    updater = trainer.updater
+    assert len(set(SHAPES)) == len(SHAPES) == 20
+    for shape in SHAPES:
+        updater.dry_run_step(batch_of(*shape))
+        assert graphs.frame_count == 2
+    batch = batch_of(3, 7, 6)
+    compiled, plain = (
+        loss.batch_loss(forward, updater.model.output, batch, 0.1)
+        for forward in (updater.forward, updater.replica)
+    )
+    torch.testing.assert_close(compiled.smoothed, plain.smoothed)
+    assert updater.forward is not updater.replica
+
+
+@pytest.mark.slow
+def test_a_run_compiles_once_before_it_measures_batches(
+    quick_config: Callable[..., Config], tmp_path: Path, graphs: CompileCounterWithBackend
+) -> None:
+    """`auto` and the preflight use the same graph as the updates, whose dropout is torch's own."""
+    config = quick_config(
+        BLIND,
+        train={"compile": "auto", "max_steps": 12},
+        batch={"tokens_per_update": 300, "tokens_per_batch": "auto"},
+        model={"attention_dropout": 0.1, "source_word_dropout": 0.1},
+    )
+    log = run(config, tmp_path / "run")
+    assert graphs.frame_count == 2
+    assert re.search(r"compiling the model .*\n.*the model is compiled: \d+ s\n.*tokens_per_b", log)
+    assert "again" not in log
+
+
+@pytest.mark.slow
+def test_a_compilation_after_the_first_update_is_logged(
+    quick_config: Callable[..., Config],
+    tmp_path: Path,
+    graphs: CompileCounterWithBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here every update changes a setting that a graph depends on."""
+    real = update.seed_everything
+
+    def changed(seed: int, *path: int) -> None:
+        torch.set_default_dtype(torch.float64 if path == (2, 0) else torch.float32)
+        real(seed, *path)
+
+    monkeypatch.setattr(update, "seed_everything", changed)
+    try:
+        log = run(quick_config(BLIND, train={"compile": "auto"}), tmp_path / "run")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert log.count("the model was compiled again") == 1
+    assert "update 3: the model was compiled again, 4 times in all; if that continues" in log
+
+
+def test_a_python_without_torch_compile_trains_uncompiled(
+    trainer_of: Callable[..., Trainer],
+    graphs: CompileCounterWithBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torch.compile refuses at once there, before any batch."""
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise RuntimeError("torch.compile is not supported on Python 3.99")
+
+    monkeypatch.setattr(torch, "compile", refused)
+    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    assert updater.forward is updater.replica
+    assert updater.loss_gradient is loss.logits_gradient
+    updater.dry_run_step(batch_of(3, 7, 6))
+
+
+class BrokenBackwardError(Exception):
+    pass
+
+
+def broken_backward(module: Any, example: Any) -> Callable[..., Any]:
+    """A backend whose graph of the model works forwards only."""
+    if not any(getattr(x, "requires_grad", False) for x in example):
+        return module  # type: ignore[no-any-return] # the loss
+
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> torch.Tensor:
+            src = inputs[0]
+            return torch.zeros(*src, requires_grad=True)
+
+        @staticmethod
+        def backward(ctx: Any, *_: Any) -> Any:
+            raise BrokenBackwardError("no kernel for the backward pass\nand a long trace")
+
+    def graph(*inputs: Any) -> tuple[torch.Tensor]:
+        ids = [x for x in inputs if isinstance(x, torch.Tensor) and x.dtype == torch.int64]
+        weight = next(x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad)
+        return (Fails.apply((*ids[-1].shape, 32), weight),)
+
+    return graph
+
+
+@pytest.mark.parametrize("wanted", ["auto", pytest.param(True, marks=pytest.mark.slow)])
+def test_a_failing_backward_decides_for_the_plain_model(
+    quick_config: Callable[..., Config],
+    tmp_path: Path,
+    graphs: CompileCounterWithBackend,
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | str,
+) -> None:
+    """With `true` it is an error; with `auto` the run equals one without compilation."""
+    monkeypatch.setattr(compilation, "BACKEND", broken_backward)
+    monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
+    monkeypatch.setattr(update, "check_compile", lambda *_: None)
+    config = quick_config(BLIND, train={"compile": wanted})
+    if wanted is True:
+        with pytest.raises(
+            ConfigError,
+            match=r"^train\.compile: true, but the model cannot be compiled \(no kernel for the "
+            r"backward pass\); auto trains it uncompiled then$",
+        ):
+            train(config, tmp_path / "run", "cpu")
+        return
+    log = run(config, tmp_path / "run")
+    assert "the model cannot be compiled, so it runs slower (no kernel for the backward p" in log
+    assert "long trace" not in log
+    weights = [
+        (folder / "checkpoints" / "last" / "model.safetensors").read_bytes()
+        for folder in (tmp_path / "run", tmp_path / "plain")
+        if folder.name == "run" or run(quick_config(BLIND), folder)
+    ]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(("wanted", "in_backward"), [("auto", True), (True, False)])
+def test_a_compilation_that_fails_later_decides_for_the_plain_model(
+    trainer_of: Callable[..., Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+    wanted: bool | str,
+    in_backward: bool,
+) -> None:
+    """In the second batch of the second update: that update is computed again, uncompiled.
+
+    Its gradients are those of a run that was never compiled.
+    """
+    monkeypatch.setattr(update, "check_compile", lambda *_: None)
+    updater = trainer_of(BLIND, train={"compile": wanted}).updater
+    updater.forward = fails_after(3, updater.replica, in_backward)
+    said: list[str] = []
+    monkeypatch.setattr(updater, "say", said.append)
+    batches = [batch_of(3, 7, 6), batch_of(4, 5, 9)]
+    both = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+    updater.train_step(both, 0)
+    if wanted is True:
+        with pytest.raises(ConfigError, match=r"^train\.compile: true, but .* \(no kernel for th"):
+            updater.train_step(both, 1)
+        return
+    updater.train_step(both, 1)
+    assert said == ["the model cannot be compiled, so it runs slower (no kernel for this shape)"]
+    assert updater.forward is updater.replica
+    plain = trainer_of(BLIND).updater
+    for step in range(2):
+        plain.train_step(both, step)
+    for ours, theirs in zip(updater.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    # Other processes would wait in an all-reduce.
+    monkeypatch.setattr(updater, "world", World(size=2))
+    updater.forward = fails_after(0, updater.replica, in_backward)
+    with pytest.raises(ConfigError, match=r"later batch \(no kernel for this shape\); resume with"):
+        updater.train_step(both, 2)
+    # An error that the plain model has too has nothing to do with torch.compile.
+    plain.forward = plain.replica = fails_after(0, plain.replica, in_backward)  # type: ignore[assignment]
+    with pytest.raises(BrokenBackwardError):
+        plain.train_step(both, 2)
+
+
+def fails_after(
+    n_calls: int, model: Callable[..., torch.Tensor], in_backward: bool
+) -> Callable[..., torch.Tensor]:
+    """A model that stands for a compiled one, and fails from a later call on."""
+    calls = itertools.count(1)
+
+    def fail(*_: Any) -> None:
+        raise BrokenBackwardError("no kernel for this shape\nand a long trace")
+
+    def forward(*inputs: torch.Tensor) -> torch.Tensor:
+        out = model(*inputs)
+        if next(calls) > n_calls:
+            out.register_hook(fail) if in_backward else fail()
+        return out
+
+    return forward
+
+
+@pytest.mark.slow
+def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
+    trainer_of: Callable[..., Trainer],
+    graphs: CompileCounterWithBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows: list[int] = []
+    real = update.batch_loss
+
+    def little_memory(forward: Any, output: Any, batch: Batch, *rest: Any) -> Any:
+        rows.append(len(batch.src))
+        if rows[-1] > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+        return real(forward, output, batch, *rest)
+
+    monkeypatch.setattr(update, "batch_loss", little_memory)
+    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    assert len(rows) > 1
+    assert rows[-1] <= 20 < rows[-2]
+    assert updater.forward is not updater.replica
+
+
+@pytest.mark.slow
+def test_one_graph_under_distributed_data_parallel(
+    trainer_of: Callable[..., Trainer],
+    graphs: CompileCounterWithBackend,
+    tmp_path: Path,
+) -> None:
+    """Split at the buckets of gradients, over gloo with one rank; gradients equal the plain ones.
+
+    Every update has two batches, the first within `no_sync`.
+    """
+    plain = trainer_of(BLIND, model={"d_model": 128, "d_ff": 2048, "dropout": 0.0}).updater
+    config = plain.config.model_copy(
+        update={"train": plain.config.train.model_copy(update={"compile": "auto"})}
+    )
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        world = World(patient_group=torch.distributed.group.WORLD)
+        updater = Updater(config, trainer_of(BLIND).tokenizer, plain.device, world, print)
+        assert isinstance(updater.replica, DistributedDataParallel)
+        updater.forward = compilation.compile_for_all_shapes(updater.replica)
+        for one, two in pairwise(SHAPES):
+            batches = [batch_of(*one), batch_of(*two)]
+            update = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+            for each in (plain, updater):
+                each.optimizer.zero_grad(set_to_none=True)
+                each.accumulate_gradients(update)
+            for ours, theirs in zip(
+                updater.model.parameters(), plain.model.parameters(), strict=True
+            ):
+                torch.testing.assert_close(ours.grad, theirs.grad)
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # the model's
+        assert graphs.frame_count > 1  # buckets
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,360 @@
+"""Several processes train the model that one process trains; over gloo, on a CPU, by torchrun."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import merged, metrics_of, mt_command
+from processes import (
+    Mapped,
+    both,
+    check_close,
+    command_of,
+    distributed_settings,
+    ended,
+    shortened,
+    start,
+    tensors_of,
+    torchrun,
+    trained,
+)
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig
+from mt.data.tokens.batches import Plan, shard_batches
+from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.store import Store, open_or_build
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import ConfigError
+from mt.model import checkpoint
+from mt.runtime.devices import choose_device
+from mt.runtime.distributed import World, world_from_environment
+from mt.runtime.local_processes import free_port
+from mt.training.validation import interleaved, score_tests
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_mapping: Mapped) -> dict[str, Any]:
+    return distributed_settings(tiny_mapping)
+
+
+@pytest.fixture(scope="module")
+def alone(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process."""
+    return trained(settings, tmp_path_factory.mktemp("alone") / "run", 1)
+
+
+@pytest.fixture(scope="module")
+def together(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run of two processes."""
+    return trained(settings, tmp_path_factory.mktemp("together") / "run", 2)
+
+
+# --- one optimisation -------------------------------------------------------------------------
+
+
+def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> None:
+    """Weights, their average, moments, tokens seen and scores after 20 updates."""
+    check_close(together, alone)
+
+
+def test_two_processes_record_the_metrics_of_one(alone: Path, together: Path) -> None:
+    ours, others = metrics_of(together), metrics_of(alone)
+    assert [(line["kind"], line["step"]) for line in ours] == [
+        (line["kind"], line["step"]) for line in others
+    ]
+    same = {
+        "loss": 1e-5,
+        "nll": 1e-5,
+        "perplexity": 1e-4,
+        "grad_norm": 1e-4,
+        "lr": 0,
+        "epoch_position": 0,
+        "bleu": 0,
+    }
+    for our, other in zip(ours, others, strict=True):
+        assert our.keys() == other.keys()
+        for key in same.keys() & our.keys():
+            assert our[key] == pytest.approx(other[key], rel=same[key], abs=0), key
+        assert 0 <= our.get("padding", 0) < 0.2
+
+
+def test_only_rank_0_writes(alone: Path, together: Path) -> None:
+    """The same files, and each log line once; the first one says that there were two processes."""
+    names = [
+        sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (alone, together)
+    ]
+    assert names[0] == names[1]
+    logs = [
+        (run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)
+    ]
+    assert len(logs[0]) == len(logs[1])
+    assert " on CPU in fp32, 1 thread, 2 processes" in logs[1][0]
+    for name in ("samples/step-00000020.txt", "tokenizer.model", "store/train/src.tokens"):
+        assert (alone / name).read_bytes() == (together / name).read_bytes()
+
+
+VALIDATE = """
+import sys
+from mt.runtime.devices import choose_device
+from mt.model import checkpoint
+from mt.runtime.distributed import World, process_group, world_from_environment
+from mt.training.runlog import RunLog
+from mt.training.signals import Signals
+from mt.training.validation import Validation
+from pathlib import Path
+import torch
+run = Path(sys.argv[1])
+loaded = checkpoint.load_model(run)
+device = choose_device("cpu", "fp32")
+with process_group(world_from_environment(), False) as world, RunLog(run, 1, False) as log:
+    for name, tokens in (("small", 60), ("large", 5000)):
+        batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
+        config = loaded.config.model_copy(update={"batch": batch})
+        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, world)
+        whole = validation.evaluate(loaded.model, device, World(), Signals())
+        sharded = validation.evaluate(loaded.model, device, world, Signals())
+        assert whole == sharded, (world.rank, whole.nll, sharded.nll, whole.bleu, sharded.bleu)
+    scores = world.all_gather(sharded.bleu.value)
+    assert len(set(scores)) == 1 and len(scores) == 3
+    if world.is_main:
+        print("equal", scores[0])
+"""
+
+
+def test_a_sharded_validation_is_the_same_to_the_last_digit(tiny_run: Path, tmp_path: Path) -> None:
+    """Loss, outputs and score in each of three processes."""
+    script = tmp_path / "validate.py"
+    script.write_text(VALIDATE, encoding="utf-8")
+    done = ended(start([*torchrun(3)[:-1], str(script), str(tiny_run)]))
+    assert done.code == 0, done.err
+    assert re.fullmatch(r"equal \d\d\.\d+\n", done.out.decode())
+
+
+def test_untied_weights_and_accumulation_by_two_processes_equal_one(
+    settings: Mapped, tmp_path: Path
+) -> None:
+    """Without tied weights, and with several micro-batches in each rank before the all-reduce."""
+    changes = {
+        "batch": {"tokens_per_batch": 100},
+        "data": {"valid": None},
+        "model": {"tie_embeddings": False, "output_bias": True},
+        "train": {"max_steps": 6},
+    }
+    small = merged(settings, changes)
+    runs = [trained(small, tmp_path / str(processes), processes) for processes in (1, 2)]
+    ours, others = (tensors_of(run) for run in runs)
+    for name in ours:
+        torch.testing.assert_close(ours[name], others[name], rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "second"), [(2, 1), (1, 2), (2, 3)])
+def test_a_run_resumes_with_another_number_of_processes(
+    first: int, second: int, settings: Mapped, alone: Path, tmp_path: Path
+) -> None:
+    """Checkpoints do not depend on how many processes wrote them."""
+    run = tmp_path / "run"
+    trained(merged(settings, {"train": {"max_steps": 10}}), run, first)
+    trained(settings, run, second)
+    check_close(run, alone)
+
+
+@pytest.mark.slow
+def test_two_torchrun_agents_as_on_two_machines(
+    settings: Mapped, alone: Path, tmp_path: Path
+) -> None:
+    """As on two nodes: an agent on each, with one process."""
+    run, port = tmp_path / "run", free_port()
+    agents = [
+        start(
+            [
+                sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}",
+                "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={port}", "-m",
+                *command_of(settings, run),
+            ]
+        )
+        for node in range(2)
+    ]  # fmt: skip
+    for agent in agents:
+        done = ended(agent)
+        assert done.code == 0, done.err
+    check_close(run, alone)
+
+
+def test_only_rank_0_reads_the_corpus(
+    settings: Mapped, alone: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Rank 1 has other texts under the same names; the run is that of rank 0's texts."""
+    shutil.copytree(tiny_corpus, tmp_path / "0" / "corpus")
+    shortened(tiny_corpus, tmp_path / "1" / "corpus")
+    test = [{"src": "test.src", "tgt": "test.tgt"}]
+    run = tmp_path / "run"
+    command = command_of(merged(settings, {"data": {"root": "corpus", "test": test}}), run)
+    done = both(tmp_path, mt_command(*command[1:])[0])
+    assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
+    check_close(run, alone)
+    facts = json.loads((run / "store" / "train" / "meta.json").read_text(encoding="utf-8"))["facts"]
+    read = tmp_path / "0" / "corpus" / "train.src"
+    assert facts[str(Path("corpus", "train.src"))]["mtime_ns"] == read.stat().st_mtime_ns
+    scores = [line["bleu"] for line in metrics_of(run) if line["kind"] == "test"]
+    assert scores == [bleu_of(run, tiny_corpus)]
+
+
+def bleu_of(run: Path, corpus: Path) -> float:
+    """BLEU of the run on the whole test set, by one process."""
+    loaded = checkpoint.load_model(checkpoint.find_model(run))
+    data = loaded.config.data.model_copy(update={"root": str(corpus)})
+    config = loaded.config.model_copy(update={"data": data})
+    device = choose_device("cpu", "fp32")
+    results = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set(), run, 0)
+    ((_, score, _),) = results
+    return score.value
+
+
+# --- the shard of a rank ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tiny_mapping: Mapped, tiny_run: Path) -> Store:
+    data = config_from_mapping(tiny_mapping, "tiny").data
+    tokenizer = Tokenizer.load(tiny_run)
+    return open_or_build(
+        tiny_run / "store" / "train", data.train, "", data, tokenizer, lambda _: None
+    )
+
+
+@pytest.mark.parametrize("tokens", [40, 300, 2000])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_every_sentence_is_in_one_shard(store: Store, tokens: int, count: int) -> None:
+    """Each rank gets as many batches, none larger than the largest unsharded one."""
+    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=2000, tokens_per_batch=tokens), 1)
+    longest = np.maximum(store.src_lengths, store.tgt_lengths) + 1
+
+    def area(batch: Any) -> int:
+        return int(longest[batch].max(initial=0)) * len(batch)
+
+    for update in plan.updates(0)[:5]:
+        shares = shard_batches(store.src_lengths, store.tgt_lengths, update, count)
+        assert len(shares) == count
+        assert len({len(share) for share in shares}) == 1
+        dealt = np.concatenate([batch for share in shares for batch in share])
+        assert sorted(dealt) == sorted(np.concatenate(update))
+        assert max(area(batch) for share in shares for batch in share) <= max(map(area, update))
+        totals = [sum(map(area, share)) for share in shares]
+        assert max(totals) <= 1.5 * sum(totals) / count + longest.max()
+
+
+def test_of_two_sentences_six_of_eight_ranks_get_none(store: Store) -> None:
+    shares = shard_batches(store.src_lengths, store.tgt_lengths, [np.array([3, 5])], 8)
+    assert sorted(len(batch) for (batch,) in shares) == [0] * 6 + [1, 1]
+
+
+def test_a_rank_without_sentences_gets_a_batch_without_targets(store: Store) -> None:
+    """It knows the target tokens of the whole update all the same."""
+    plan = Plan(store, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
+    updates = []
+    for rank in range(3):
+        with Prefetcher(plan, 0, 0, rank, 3) as feed:
+            updates.append(next(iter(feed)))
+    assert len({update.n_tgt for update in updates}) == 1
+    assert sum(batch.n_tgt for update in updates for batch in update.batches) == updates[0].n_tgt
+    idle = [batch for update in updates for batch in update.batches if batch.n_tgt == 0]
+    assert idle
+    assert all(
+        len(batch.tgt_out) == len(batch.tgt_positions) == 0 and batch.src.numel() > 0
+        for batch in idle
+    )
+
+
+def test_interleaved_undoes_sharding() -> None:
+    assert interleaved([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
+    assert interleaved([[], []]) == []
+
+
+# --- environment variables --------------------------------------------------------------------
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    def set_up(**variables: str) -> None:
+        for name in (
+            "RANK",
+            "WORLD_SIZE",
+            "LOCAL_RANK",
+            "LOCAL_WORLD_SIZE",
+            "MASTER_ADDR",
+            "MASTER_PORT",
+        ):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+
+    return set_up
+
+
+def test_the_world_as_torchrun_describes_it(environment: Callable[..., None]) -> None:
+    environment()
+    assert world_from_environment() == World()
+    environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
+    assert world_from_environment() == World()
+    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="1")
+    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1)
+    environment(
+        RANK="5",
+        WORLD_SIZE="8",
+        LOCAL_RANK="1",
+        LOCAL_WORLD_SIZE="4",
+        MASTER_ADDR="here",
+        MASTER_PORT="1",
+    )
+    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1, local_size=4)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (
+            {"WORLD_SIZE": "two"},
+            "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "-1"},
+            "RANK: must be a whole number, found '-1'; torchrun sets it",
+        ),
+        (
+            {
+                "WORLD_SIZE": "2",
+                "RANK": "2",
+                "LOCAL_RANK": "0",
+                "MASTER_ADDR": "here",
+                "MASTER_PORT": "1",
+            },
+            "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both",
+        ),
+        (
+            {"WORLD_SIZE": "2", "RANK": "1"},
+            "WORLD_SIZE is 2, so LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set too; torchrun "
+            "sets them all",
+        ),
+    ],
+)
+def test_a_contradictory_environment_is_refused(
+    environment: Callable[..., None], variables: dict[str, str], message: str
+) -> None:
+    environment(**variables)
+    with pytest.raises(ConfigError) as error:
+        world_from_environment()
+    assert str(error.value) == message

@@ -1,0 +1,264 @@
+"""Ranks that are killed, stopped or diverge, and errors that one of them finds."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import Ended, merged, mt_command
+from processes import (
+    Mapped,
+    command_of,
+    distributed_settings,
+    ended,
+    has_step,
+    ranks_below,
+    start,
+    state_of,
+    tensors_of,
+    torchrun,
+    trained,
+    wait_for,
+)
+
+from mt.config.load import config_from_mapping
+from mt.data.tokens.batches import Plan
+from mt.data.tokens.store import open_or_build
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.model import checkpoint
+from mt.runtime.local_processes import free_port
+
+pytestmark = pytest.mark.usefixtures("no_process_left")
+
+
+@pytest.fixture(scope="module")
+def settings(tiny_mapping: Mapped) -> dict[str, Any]:
+    return distributed_settings(tiny_mapping)
+
+
+@pytest.fixture
+def long(settings: Mapped) -> dict[str, Any]:
+    """Long enough to be interrupted."""
+    return merged(
+        settings, {"data": {"valid": None}, "train": {"max_steps": 150, "valid_every": 10}}
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_rank_ends_the_job_and_is_named(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start([*torchrun(2), *command_of(long, run)])
+    wait_for(lambda: has_step(run, 10))
+    killed = time.monotonic()
+    os.kill(ranks_below(process)[1], signal.SIGKILL)
+    done = ended(process)
+    assert time.monotonic() - killed < 60
+    assert done.code != 0
+    assert re.search(r"rank +: 1 \(local_rank: 1\)\s+exitcode +: -9", done.err)
+    assert "rank 0: lost the connection to another rank" in done.err
+
+
+@pytest.mark.slow
+def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(
+    long: Mapped, tmp_path: Path
+) -> None:
+    """Three times: the weights equal those of an uninterrupted run, bit for bit."""
+    quiet, run = trained(long, tmp_path / "quiet", 2), tmp_path / "run"
+    process = start([*torchrun(2, "--max-restarts=3"), *command_of(long, run)])
+    for step, victim in ((20, 1), (60, 0), (100, 1)):
+        wait_for(lambda step=step: has_step(run, step))  # type: ignore[misc]
+        os.kill(ranks_below(process)[victim], signal.SIGKILL)
+    done = ended(process)
+    assert done.code == 0, done.err
+    assert (run / "train.log").read_text().count("resuming after update") == 3
+    ours, others = tensors_of(run), tensors_of(quiet)
+    assert all(torch.equal(ours[name], others[name]) for name in others)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+def test_a_signal_to_one_process_stops_all_at_the_same_update(
+    number: signal.Signals, code: int, long: Mapped, tmp_path: Path
+) -> None:
+    run, port = tmp_path / "run", free_port()
+    command, _ = mt_command(*command_of(long, run)[1:])
+    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    # Without torchrun, which would hide the exit codes.
+    processes = [start(command, RANK=rank, LOCAL_RANK=rank, **common) for rank in range(2)]
+    wait_for(lambda: has_step(run, 10))
+    processes[1].send_signal(number)
+    done = [ended(process) for process in processes]
+    assert [one.code for one in done] == [code, code]
+    (step,) = re.findall(
+        rf"stopped by {number.name} after update (\d+); run the same command again", done[0].err
+    )
+    assert done[1].err == ""
+    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+    assert trained(long, run, 2)
+
+
+@pytest.mark.slow
+def test_a_signal_to_torchrun_reaches_its_processes(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start([*torchrun(2), *command_of(long, run)])
+    wait_for(lambda: has_step(run, 10))
+    process.send_signal(signal.SIGTERM)
+    ended(process)
+    (step,) = re.findall(r"stopped by SIGTERM after update (\d+);", (run / "train.log").read_text())
+    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+
+
+@pytest.mark.slow
+def test_fresh_applies_to_the_first_start_of_a_job_only(long: Mapped, tmp_path: Path) -> None:
+    """Otherwise a restart would set the run aside that it should resume."""
+    run = trained(merged(long, {"train": {"max_steps": 10}}), tmp_path / "run", 1)
+    process = start([*torchrun(2, "--max-restarts=1"), *command_of(long, run), "--fresh"])
+    wait_for(lambda: has_step(run, 20))
+    os.kill(ranks_below(process)[1], signal.SIGKILL)
+    done = ended(process)
+    assert done.code == 0, done.err
+    assert (run / "train.log").read_text().count("resuming after update") == 1
+    assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
+
+
+POISON = """
+import itertools, math, os, sys
+from pathlib import Path
+from mt.config.load import load_config
+from mt.errors import MtError
+from mt.training.launch import train
+from mt.training.trainer import Trainer
+real, until = Trainer.train, int(sys.argv[3])
+def start(self):
+    forward, train_step = self.updater.forward, self.updater.train_step
+    updates, poisoned = itertools.count(), [False]
+    def poison(*inputs):
+        return forward(*inputs) * (math.nan if poisoned[0] else 1.0)
+    def counted(*arguments):
+        poisoned[0] = 4 <= next(updates) < until and self.world.rank == 1
+        return train_step(*arguments)
+    self.updater.forward, self.updater.train_step = poison, counted
+    return real(self)
+Trainer.train = start
+try:
+    train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
+except MtError as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def train_poisoned(mapping: Mapped, run: Path, until: int) -> Ended:
+    """Train with two processes; rank 1 has non-finite gradients from update 4 on."""
+    script = run.with_suffix(".py")
+    script.write_text(POISON, encoding="utf-8")
+    command_of(mapping, run)
+    return ended(
+        start([*torchrun(2)[:-1], str(script), str(run.with_suffix(".yaml")), str(run), str(until)])
+    )
+
+
+@pytest.mark.slow
+def test_both_roll_back_to_the_same_checkpoint(long: Mapped, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    done = train_poisoned(
+        merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24
+    )
+    assert done.code == 0, done.err
+    assert (
+        "from update 24 back to the weights after update 20, continuing with the data"
+        in (run / "train.log").read_text()
+    )
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
+    assert state_of(run)["train"]["rollbacks"] == 1
+
+
+@pytest.mark.slow
+def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> None:
+    """With the sentences of the whole update, not only those of one rank."""
+    run = tmp_path / "run"
+    mapping = merged(long, {"train": {"max_steps": 999, "log_every": 4, "valid_every": 4}})
+    done = train_poisoned(mapping, run, 10**9)
+    assert done.code != 0
+    assert done.err.count("\ntraining gave up at update 72: ") == 1
+    assert "lost the connection" not in done.err
+    pairs = (run / "diverged.txt").read_text(encoding="utf-8").splitlines()
+    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(68))["train"]
+    config = config_from_mapping(mapping, "test")
+    data = open_or_build(
+        run / "store" / "train",
+        config.data.train,
+        "",
+        config.data,
+        Tokenizer.load(run),
+        lambda _: None,
+    )
+    plan = Plan(data, [1.0], config.batch, config.run.seed)
+    sizes = [sum(map(len, update)) for epoch in range(9) for update in plan.updates(epoch)]
+    seen = sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + state["update"]
+    assert len(pairs) == sizes[seen - 1 + 4]
+
+
+@pytest.mark.slow
+def test_an_error_is_reported_once(settings: Mapped, tmp_path: Path) -> None:
+    """Found before the process group exists and after: one message, no traceback of ours."""
+    for changes, message in (
+        ({"data": {"max_tokenz": 3}}, "max_tokenz"),
+        ({"data": {"train": [{"src": "no.src", "tgt": "train.tgt"}]}}, "no.src"),
+        ({"train": {"precision": "fp16"}}, "precision: fp16 needs a GPU"),
+        ({"train": {"init_from": "nowhere"}}, "train.init_from"),
+    ):
+        mapping = merged(settings, changes)
+        done = ended(start([*torchrun(2), *command_of(mapping, tmp_path / "run")]))
+        assert done.code != 0
+        assert len([line for line in done.err.splitlines() if line.startswith("mt: ")]) == 1
+        assert message in done.err
+        assert "mt/training/" not in done.err
+
+
+def test_an_error_is_reported_although_rank_0_is_the_last_to_find_it(
+    settings: Mapped, tmp_path: Path
+) -> None:
+    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late, encoding="utf-8")
+    command = [
+        *torchrun(2),
+        *command_of(merged(settings, {"data": {"max_tokenz": 3}}), tmp_path / "run"),
+    ]
+    path = os.pathsep.join(filter(None, (str(tmp_path), mt_command()[1].get("PYTHONPATH"))))
+    done = ended(start(command, PYTHONPATH=path))
+    assert [
+        line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line
+    ]
+
+
+ABORTING = """
+import atexit, os
+atexit.register(os.abort)
+from mt.cli.main import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_rank_that_lost_another_exits_with_75(long: Mapped, tmp_path: Path) -> None:
+    """Also if tearing Python down aborts, as threads of gloo and NCCL sometimes cause."""
+    run, port = tmp_path / "run", free_port()
+    script = tmp_path / "aborting.py"
+    script.write_text(ABORTING, encoding="utf-8")
+    command = [sys.executable, str(script), *command_of(long, run)[1:]]
+    common = {"WORLD_SIZE": 3, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    processes = [start(command, RANK=rank, LOCAL_RANK=rank, **common) for rank in range(3)]
+    wait_for(lambda: has_step(run, 10))
+    processes[2].kill()
+    done = [ended(process) for process in processes]
+    assert [one.code for one in done] == [75, 75, -signal.SIGKILL]
+    for rank in range(2):
+        assert f"mt: rank {rank}: lost the connection to another rank" in done[rank].err

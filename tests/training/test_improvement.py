@@ -1,0 +1,123 @@
+"""Whether a new best validation is better by more than chance: the log, metrics.jsonl, resuming."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import log_of, metrics_of
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.significance import PairedTest
+
+from mt.model.checkpoint import load_model
+from mt.runs.outputs import drop_other_outputs, read_valid_outputs
+from mt.runtime.devices import choose_device
+from mt.training.improvement import BestComparison, NewBest
+from mt.training.validation import translate
+
+Outputs = dict[int, list[str]]
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture(scope="module")
+def references(tiny_corpus: Path) -> list[str]:
+    return lines_of(tiny_corpus / "valid.tgt")
+
+
+@pytest.fixture(scope="module")
+def outputs(tiny_run: Path, tiny_corpus: Path) -> Outputs:
+    """What the two checkpoints of the tiny run make of its validation set."""
+    found = {}
+    for step in (100, 200):
+        loaded = load_model(tiny_run / "checkpoints" / f"step-{step:08d}")
+        device = choose_device("cpu", "fp32")
+        lines = lines_of(tiny_corpus / "valid.src")
+        translations = translate(loaded.config, loaded.model, loaded.tokenizer, device, lines)
+        found[step] = [one.texts[0] for one in translations]
+    return found
+
+
+@pytest.fixture
+def run_of(tmp_path: Path) -> Callable[[list[str]], Path]:
+    """`run_of(lines)`: a run directory that has these outputs of its best validation, at 100."""
+
+    def made(lines: list[str]) -> Path:
+        (tmp_path / "outputs").mkdir()
+        text = "".join(json.dumps({"output": line}) + "\n" for line in lines)
+        path = tmp_path / "outputs" / "step-00000100-valid.jsonl"
+        path.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    return made
+
+
+def comparison_of(run_dir: Path, ref: list[str], metric: str = "bleu") -> BestComparison:
+    config = SimpleNamespace(train=SimpleNamespace(metric=metric))
+    validation: Any = SimpleNamespace(config=config, ref=ref, bleu_tokenizer="13a")
+    return BestComparison(validation, run_dir)
+
+
+def test_a_new_best_is_compared_with_the_last_best(
+    tiny_run: Path, references: list[str], outputs: Outputs
+) -> None:
+    """The tiny run validates twice; sacreBLEU compares the same translations."""
+    first, second = metrics_of(tiny_run, "valid")
+    assert first["new_best"] is True
+    assert "p_value" not in first
+    named: list[tuple[str, Sequence[str]]] = [(str(step), lines) for step, lines in outputs.items()]
+    _, scores = PairedTest(named, {"BLEU": BLEU()}, [references], test_type="bs")()
+    assert second["compared_with"] == 100
+    assert second["p_value"] == scores["BLEU"][1].p_value
+    assert second["difference"] == pytest.approx(second["bleu"] - first["bleu"])
+    verdict = "significant" if second["p_value"] < 0.05 else "may be chance"
+    assert (
+        f" | new best: {second['difference']:+.2f} BLEU over step 100, "
+        f"p = {second['p_value']:.2g}: {verdict}\n"
+    ) in log_of(tiny_run)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf", "nll"])
+def test_a_resumed_run_finds_the_same_as_an_uninterrupted_one(
+    references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path], metric: str
+) -> None:
+    """After resuming, the outputs of the last best come from a file."""
+    run_dir = run_of(outputs[100])
+    uninterrupted = comparison_of(run_dir, references, metric)
+    uninterrupted.new_best(outputs[100], 100, None)
+    found = uninterrupted.new_best(outputs[200], 200, 100)
+    assert found.difference is not None
+    assert found.metric == ("chrF2" if metric == "chrf" else "BLEU")
+    resumed = comparison_of(run_dir, references, metric)
+    assert resumed.new_best(outputs[200], 200, 100) == found
+
+
+def test_where_the_last_best_is_not_known_nothing_is_said(
+    references: list[str], run_of: Callable[[list[str]], Path]
+) -> None:
+    """In runs of version 0.1; where the file is damaged; where the text is another one."""
+    run_dir = run_of(references[:-1])
+    assert comparison_of(run_dir, references).new_best(references, 200, 100) == NewBest()
+    path = run_dir / "outputs" / "step-00000100-valid.jsonl"
+    path.write_text('{"output": "cut', encoding="utf-8")
+    assert comparison_of(run_dir, references).new_best(references, 200, 100) == NewBest()
+    path.unlink()
+    found = comparison_of(run_dir, references).new_best(references, 200, 100, by_nll=True)
+    assert str(found) == "new best by nll"
+    assert found.figures() == {"new_best": True}
+
+
+def test_outputs_of_earlier_bests_go_once_the_checkpoint_is_saved(
+    run_of: Callable[[list[str]], Path],
+) -> None:
+    run_dir = run_of(["a", "ß"])
+    (run_dir / "outputs" / "step-00000200-valid.jsonl").touch()
+    drop_other_outputs(run_dir, 100)
+    assert read_valid_outputs(run_dir, 100) == ["a", "ß"]
+    assert read_valid_outputs(run_dir, 200) is None

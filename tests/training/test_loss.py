@@ -1,0 +1,464 @@
+"""The loss worked out by hand, against torch's cross-entropy, and split into accumulated parts."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import ModelConfig
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Update
+from mt.model.transformer import Transformer
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World
+from mt.training import loss
+from mt.training.loss import Loss, _chunk, batch_loss, smoothed_cross_entropy
+from mt.training.update import Updater
+
+N_TOKENS, WIDTH, VOCAB = 300, 8, 11
+
+
+@pytest.fixture(params=["one chunk", "many chunks"])
+def chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loss in one piece, or in pieces of 64 tokens (its smallest): 300 make 5, one short."""
+    if request.param == "many chunks":
+        monkeypatch.setattr(loss, "CHUNK_ELEMENTS", {"cpu": 1})
+
+
+def cross_entropy(*arguments: Any) -> Loss:
+    return smoothed_cross_entropy(*arguments)
+
+
+def inputs(bias: bool, scale: float = 1.0) -> Any:
+    """hidden (N, D), weight (V, D), bias (V,) or None in float64, target (N,) with every word."""
+    generator = torch.Generator().manual_seed(1)
+    hidden = scale * torch.randn(N_TOKENS, WIDTH, generator=generator, dtype=torch.float64)
+    weight = torch.randn(VOCAB, WIDTH, generator=generator, dtype=torch.float64)
+    b = torch.randn(VOCAB, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, VOCAB, (N_TOKENS,), generator=generator)
+    assert len(target.unique()) == VOCAB
+    return (
+        hidden.requires_grad_(),
+        weight.requires_grad_(),
+        b.requires_grad_() if bias else None,
+        target,
+    )
+
+
+def torch_loss(h: Tensor, w: Tensor, b: Tensor | None, y: Tensor, smoothing: float) -> Tensor:
+    scores = h @ w.t() if b is None else h @ w.t() + b
+    return F.cross_entropy(scores, y, label_smoothing=smoothing, reduction="sum")
+
+
+# --- by hand ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_two_tokens_over_three_words_by_hand(grad_mode: bool) -> None:
+    """The output matrix is the identity and hidden states are logarithms of the probabilities.
+
+    Word 0 has 1/2 of (1/2, 1/4, 1/4), word 1 has 1/5 of (1/10, 1/5, 7/10):
+        cost      = ln 2 + ln 5 = ln 10 = 2.302585
+    Smoothed with 0.3, each of the three words has 0.1 of the target and the right one 0.7 besides:
+        1st token = 0.7 ln 2 + 0.1 (ln 2 + ln 4 + ln 4) = 1.2 ln 2             = 0.831777
+        2nd token = 0.7 ln 5 + 0.1 (ln 10 + ln 5 + ln 10/7)
+                  = 0.7 * 1.609438 + 0.1 (2.302585 + 1.609438 + 0.356675)    = 1.553476
+        cost      = 2.385253
+    """
+    rows = [[1 / 2, 1 / 4, 1 / 4], [1 / 10, 1 / 5, 7 / 10]]
+    hidden = torch.tensor(rows, dtype=torch.float64).log()
+    identity, target = torch.eye(3).double(), torch.tensor([0, 1])
+    with torch.set_grad_enabled(grad_mode):
+        plain = smoothed_cross_entropy(hidden, identity, None, target, 0.0)
+        smooth = smoothed_cross_entropy(hidden, identity, None, target, 0.3)
+    assert plain.smoothed.item() == pytest.approx(math.log(10), abs=1e-12)
+    assert plain.nll.item() == pytest.approx(2.302585, abs=1e-6)
+    assert smooth.nll.item() == pytest.approx(2.302585, abs=1e-6)
+    assert smooth.smoothed.item() == pytest.approx(2.385253, abs=1e-6)
+
+
+def test_gradient_by_hand() -> None:
+    """Without smoothing p minus one at the right word; with 0.3 it is p - 0.1, less 0.7 there."""
+    hidden = torch.tensor([[1 / 2, 1 / 4, 1 / 4]], dtype=torch.float64).log().requires_grad_()
+    for smoothing, by_hand in ((0.0, [-0.5, 0.25, 0.25]), (0.3, [0.5 - 0.8, 0.15, 0.15])):
+        result = smoothed_cross_entropy(
+            hidden, torch.eye(3).double(), None, torch.tensor([0]), smoothing
+        )
+        (grad,) = torch.autograd.grad(result.smoothed, hidden)
+        assert grad.tolist() == [pytest.approx(by_hand)]
+
+
+# --- against torch ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("bias", [False, True])
+def test_equals_torch_in_value_and_every_gradient(smoothing: float, bias: bool) -> None:
+    hidden, weight, b, target = inputs(bias)
+    wanted = [x for x in (hidden, weight, b) if x is not None]
+    expected = torch_loss(hidden, weight, b, target, smoothing)
+    nll = torch_loss(hidden, weight, b, target, 0.0)
+    result = smoothed_cross_entropy(hidden, weight, b, target, smoothing)
+    torch.testing.assert_close(result.smoothed, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(result.nll, nll.detach(), rtol=0, atol=1e-10)
+    assert not result.nll.requires_grad
+    grads = torch.autograd.grad(result.smoothed, wanted)
+    torch.testing.assert_close(grads, torch.autograd.grad(expected, wanted), rtol=0, atol=1e-10)
+    with torch.no_grad():
+        without = smoothed_cross_entropy(hidden, weight, b, target, smoothing)
+    assert not without.smoothed.requires_grad
+    torch.testing.assert_close(without.smoothed, expected.detach(), rtol=0, atol=1e-10)
+    torch.testing.assert_close(without.nll, nll.detach(), rtol=0, atol=1e-10)
+
+
+class Products(TorchDispatchMode):
+    """Counts products of matrices."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func._schema.name in ("aten::mm", "aten::addmm", "aten::addmm_")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "learning", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 0, 1), (0, 1, 1), (1, 1, 0)]
+)
+def test_what_is_frozen_gets_no_gradient_and_costs_none(learning: tuple[int, ...]) -> None:
+    """The others get the same gradient; each frozen one saves a matrix product."""
+    *leaves, target = inputs(bias=True)
+    full = cross_entropy(*leaves, target, 0.1)
+    expected = torch.autograd.grad(
+        full.smoothed, [x for x, learns in zip(leaves, learning, strict=True) if learns]
+    )
+    for leaf, learns in zip(leaves, learning, strict=True):
+        leaf.requires_grad_(bool(learns))
+    with Products() as products:
+        result = cross_entropy(*leaves, target, 0.1)
+        result.smoothed.backward()
+    assert products.count == 1 + learning[0] + learning[1]
+    assert result.smoothed.item() == full.smoothed.item()
+    assert [leaf.grad is not None for leaf in leaves] == [bool(learns) for learns in learning]
+    assert all(map(torch.equal, expected, [leaf.grad for leaf in leaves if leaf.grad is not None]))
+
+
+def test_smoothing_moves_the_loss() -> None:
+    """By an amount proportional to it, and not by nothing."""
+    values = [cross_entropy(*inputs(True), e).smoothed.item() for e in (0.0, 0.1, 0.9)]
+    assert abs(values[1] - values[0]) > 1
+    assert abs(values[2] - values[0]) == pytest.approx(9 * abs(values[1] - values[0]), rel=1e-9)
+
+
+def test_a_second_walk_through_the_graph_is_refused() -> None:
+    """The gradients were scaled in place; a wrong answer would be worse than none."""
+    hidden, *others = inputs(bias=True)
+    total = cross_entropy(hidden, *others, 0.1).smoothed
+    torch.autograd.grad(total, hidden, torch.tensor(2.0).double(), retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(total, hidden)
+
+
+@pytest.mark.parametrize("upstream", [1 / 7, 65536.0])
+def test_gradients_scale_with_what_the_loss_is_multiplied_by(upstream: float) -> None:
+    """The division by an update's tokens, and the scale of half precision."""
+    *leaves, target = inputs(bias=True)
+    assert all(x is not None for x in leaves)
+    plain = torch.autograd.grad(cross_entropy(*leaves, target, 0.1).smoothed, leaves)
+    scaled = torch.autograd.grad(cross_entropy(*leaves, target, 0.1).smoothed * upstream, leaves)
+    for one, other in zip(plain, scaled, strict=True):
+        torch.testing.assert_close(one * upstream, other, rtol=1e-12, atol=0)
+
+
+def test_large_scores_stay_finite() -> None:
+    """Scores in the hundreds, in float32: most right words are far beyond the reach of exp."""
+    *leaves, target = inputs(bias=True, scale=200.0)
+    hidden, weight, b = (x.detach().float().requires_grad_() for x in leaves if x is not None)
+    result = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
+    expected = torch_loss(hidden, weight, b, target, 0.1)
+    grads = torch.autograd.grad(result.smoothed, (hidden, weight, b))
+    assert expected.item() > 87 * N_TOKENS  # on average past where exp(-x) is a float32
+    assert math.isfinite(result.smoothed.item())
+    for one, other in zip(grads, torch.autograd.grad(expected, (hidden, weight, b)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
+    with torch.no_grad():  # exact where no gradient is asked for, as in validation
+        exact = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
+    torch.testing.assert_close(exact.smoothed, expected.detach(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("bias", [False, True])
+def test_bfloat16_is_close_and_sums_in_float32(bias: bool) -> None:
+    """Scores up to about 8 rounded to 8 binary digits are off by at most 8 * 2^-8 = 0.03 a token.
+
+    The roundings are as often up as down: over 300 tokens their sum is within
+    5 sqrt(300) * 0.03 / sqrt(3) = 1.6 of about 1,000 nats.
+    """
+    leaves = inputs(bias)
+    target = leaves[3]
+    exact_result = cross_entropy(*leaves, 0.1)
+    wanted = [x for x in leaves[:3] if x is not None]
+    exact = torch.autograd.grad(exact_result.smoothed, wanted)
+    hidden = leaves[0].detach().bfloat16().requires_grad_()
+    low_leaves: list[Any] = [
+        None if x is None else x.detach().float().requires_grad_() for x in leaves[1:3]
+    ]
+    weight, b = low_leaves
+    result = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
+    low_wanted = [x for x in (hidden, weight, b) if x is not None]
+    low = torch.autograd.grad(result.smoothed, low_wanted)
+    with torch.no_grad():
+        without = smoothed_cross_entropy(hidden, weight, b, target, 0.1)
+    assert result.smoothed.dtype == result.nll.dtype == without.smoothed.dtype == torch.float32
+    assert abs(result.smoothed.item() - exact_result.smoothed.item()) < 1.6
+    assert abs(result.nll.item() - exact_result.nll.item()) < 1.6
+    assert abs(without.smoothed.item() - result.smoothed.item()) < 0.1
+    low_weight = weight.detach().bfloat16()
+    low_b = None if b is None else b.detach().bfloat16()
+    scores = F.linear(
+        hidden, low_weight, low_b
+    ).float()  # nothing after the scores is rounded to 8 digits
+    rounded_once = F.cross_entropy(scores, target, reduction="sum").item()
+    assert result.nll.item() == pytest.approx(rounded_once, rel=1e-6)
+    assert without.nll.item() == pytest.approx(rounded_once, rel=1e-6)
+    for low_grad, grad, leaf in zip(low, exact, low_wanted, strict=True):
+        assert low_grad.dtype == leaf.dtype
+        error = (low_grad.double() - grad).norm() / grad.norm()
+        assert error < 5 * 2**-8, error
+
+
+class Largest(TorchDispatchMode):
+    """Notes the number of elements of the largest tensor that any operation gives."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.elements = max(self.elements, tensor.numel())
+        return out
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_scores_never_exist_all_at_once(grad_mode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1,000 tokens by 500 words in chunks of 100 tokens: 50,000 scores at a time, not 500,000."""
+    monkeypatch.setattr(loss, "CHUNK_ELEMENTS", {"cpu": 50_000})
+    hidden = torch.randn(1000, 8, requires_grad=grad_mode)
+    weight = torch.randn(500, 8, requires_grad=grad_mode)
+    target = torch.randint(0, 500, (1000,))
+    with torch.set_grad_enabled(grad_mode), Largest() as largest:
+        result = smoothed_cross_entropy(hidden, weight, None, target, 0.1)
+        if grad_mode:
+            result.smoothed.backward()
+    assert largest.elements == 50_000
+
+
+# --- accumulation -----------------------------------------------------------------------------
+
+
+def sentences() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Eight sentences of unequal lengths: src, tgt_in, tgt_out (padded with 0), src_mask."""
+    generator = torch.Generator().manual_seed(4)
+    src_lengths = torch.tensor([7, 2, 5, 1, 3, 6, 4, 2])
+    tgt_lengths = torch.tensor([6, 1, 3, 2, 5, 4, 1, 7])
+    src = torch.randint(3, 12, (8, 7), generator=generator)
+    tgt = torch.randint(3, 12, (8, 8), generator=generator)
+    src_mask = torch.arange(7) < src_lengths[:, None]
+    real = torch.arange(7) < tgt_lengths[:, None]
+    return src * src_mask, tgt[:, :-1] * real, tgt[:, 1:] * real, src_mask
+
+
+def loss_of(model: Transformer, rows: slice) -> tuple[Tensor, int]:
+    """The summed loss of some sentences and how many tokens that is."""
+    src, tgt_in, tgt_out, src_mask = (x[rows] for x in sentences())
+    real = tgt_out != 0
+    hidden = model(src, tgt_in, src_mask)[real]
+    output = model.output
+    result = smoothed_cross_entropy(hidden, output.weight, output.bias, tgt_out[real], 0.1)
+    return result.smoothed, int(real.sum())
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_four_accumulated_parts_have_the_gradients_of_the_whole_batch(joint: bool) -> None:
+    """Through the whole Transformer, tied matrices too, each part divided by the whole's tokens."""
+    torch.manual_seed(5)
+    config = ModelConfig(
+        d_model=16,
+        n_heads=2,
+        d_ff=24,
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        output_bias=True,
+        max_positions=16,
+    )
+    model = Transformer(config, 12, 12, joint).double().eval()
+
+    def grads() -> list[Tensor]:
+        found = [p.grad for p in model.parameters()]
+        assert all(g is not None and g.abs().max() > 0 for g in found)
+        model.zero_grad()
+        return [g for g in found if g is not None]
+
+    total, n_tokens = loss_of(model, slice(None))
+    (total / n_tokens).backward()
+    whole = grads()
+
+    parts = [slice(0, 1), slice(1, 3), slice(3, 4), slice(4, 8)]
+    counts = [loss_of(model, part)[1] for part in parts]
+    assert counts == [6, 4, 2, 17]
+    assert sum(counts) == n_tokens
+    for part in parts:
+        (loss_of(model, part)[0] / n_tokens).backward()
+    torch.testing.assert_close(grads(), whole, rtol=0, atol=1e-12)
+
+    for part, count in zip(parts, counts, strict=True):  # the mean of means is something else
+        (loss_of(model, part)[0] / count / len(parts)).backward()
+    wrong = torch.cat([(a - b).flatten() for a, b in zip(grads(), whole, strict=True)])
+    assert wrong.norm() > 0.1 * torch.cat([g.flatten() for g in whole]).norm()
+
+
+# --- R-Drop -----------------------------------------------------------------------------------
+
+
+def test_two_distributions_by_hand() -> None:
+    """(1/2, 1/2) and (1/4, 3/4): ((1/2 - 1/4) ln 2 + (1/2 - 3/4) ln (2/3)) / 2 = ln(3) / 8."""
+    one, other = [0.5, 0.5], [0.25, 0.75]
+    for second, apart in ((other, math.log(3) / 8), (one, 0.0)):
+        hidden, target = torch.tensor([one, second]).log(), torch.tensor([1, 1])
+        with_it, without = (
+            smoothed_cross_entropy(hidden, torch.eye(2), None, target, 0.0, r) for r in (2.0, 0.0)
+        )
+        assert float(with_it.smoothed - without.smoothed) == pytest.approx(2 * apart, abs=1e-6)
+        assert with_it.nll == without.nll
+
+
+@pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothing: float) -> None:
+    hidden, weight, b, target = inputs(bias)  # row 1 is another reading of row 0, and so on
+    leaves, target = (
+        [x for x in (hidden, weight, b) if x is not None],
+        target[::2].repeat_interleave(2),
+    )
+
+    def plain() -> Tensor:
+        log_p, log_q = (F.linear(hidden[first::2], weight, b).log_softmax(-1) for first in (0, 1))
+        pairs = ((log_q, log_p), (log_p, log_q))
+        forth, back = (F.kl_div(x, y, reduction="sum", log_target=True) for x, y in pairs)
+        return torch_loss(hidden, weight, b, target, smoothing) + 3 * (forth + back) / 2
+
+    ours = smoothed_cross_entropy(hidden, weight, b, target, smoothing, rdrop=3.0).smoothed
+    theirs = plain()
+    torch.testing.assert_close(ours, theirs)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            ours, smoothed_cross_entropy(hidden, weight, b, target, smoothing, 3.0).smoothed
+        )
+    made, expected = (torch.autograd.grad(2 * value, leaves) for value in (ours, theirs))
+    for one, two in zip(made, expected, strict=True):
+        torch.testing.assert_close(one, two)
+
+
+def test_a_divergence_of_scores_far_apart_is_finite() -> None:
+    """Most probabilities are 0 in float32, and their logarithms would not be numbers."""
+    *leaves, target = inputs(bias=True, scale=200.0)
+    hidden, weight, b = (x.detach().float().requires_grad_() for x in leaves if x is not None)
+    value = smoothed_cross_entropy(hidden, weight, b, target, 0.1, 5.0).smoothed
+    for grad in torch.autograd.grad(value, (hidden, weight, b)):
+        assert math.isfinite(value.item())
+        assert torch.isfinite(grad).all()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: float) -> None:
+    """Equation 4 of the paper, halved, from the outputs for a batch with each sentence twice."""
+    batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
+    sizes: dict[str, Any] = {
+        "d_model": 8,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+        "d_ff": 16,
+    }
+    torch.manual_seed(1)
+    model = Transformer(ModelConfig(**sizes, dropout=dropout), VOCAB, VOCAB, True).double().train()
+
+    torch.manual_seed(2)
+    found = batch_loss(model, model.output, batch, 0.1, 4.0)
+    torch.manual_seed(2)
+    twice = model(*(torch.cat([part, part]) for part in (batch.src, batch.tgt_in, batch.src_mask)))
+    scores = [
+        model.output(reading.flatten(0, 1)[batch.tgt_positions]) for reading in twice.chunk(2)
+    ]  # 2 x (N, V)
+    nll = [F.cross_entropy(z, batch.tgt_out, reduction="sum") for z in scores]
+    smoothed = [
+        F.cross_entropy(z, batch.tgt_out, reduction="sum", label_smoothing=0.1) for z in scores
+    ]
+    log_p, log_q = (z.log_softmax(-1) for z in scores)
+    apart = ((log_p.exp() - log_q.exp()) * (log_p - log_q)).sum() / 2
+    assert (float(apart.detach()) > 0.1) == (dropout > 0)
+
+    expected = (smoothed[0] + smoothed[1] + 4 * apart) / 2
+    torch.testing.assert_close(found.smoothed, expected)
+    torch.testing.assert_close(found.nll, (nll[0] + nll[1]) / 2)
+    weights = list(model.parameters())
+    ours, theirs = (torch.autograd.grad(value, weights) for value in (found.smoothed, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_the_settings_of_a_run_reach_its_loss() -> None:
+    """`label_smoothing` and `rdrop` in an update of two batches: the loss of both is summed."""
+    sections = {
+        "data": {"src_lang": "de", "tgt_lang": "en"},
+        "model": {
+            "d_model": 8,
+            "n_heads": 2,
+            "n_encoder_layers": 1,
+            "n_decoder_layers": 1,
+            "d_ff": 16,
+            "dropout": 0.5,
+        },
+        "optim": {"label_smoothing": 0.2, "rdrop": 4.0},
+    }
+    vocabulary: Any = SimpleNamespace(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, joint=True)
+    config = config_from_mapping(sections, "test")
+    updater = Updater(
+        config, vocabulary, Device(torch.device("cpu"), "fp32"), World(), lambda _: None
+    )
+    pairs = [(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))]
+    batches = [collate([pair]) for pair in pairs]
+
+    torch.manual_seed(3)
+    smoothed, nll = updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt=11))
+    made = [weight.grad for weight in updater.model.parameters()]
+    updater.model.zero_grad()
+    torch.manual_seed(3)
+    parts = [batch_loss(updater.model, updater.model.output, batch, 0.2, 4.0) for batch in batches]
+    expected = (parts[0].smoothed + parts[1].smoothed) / 11
+    torch.testing.assert_close(smoothed, expected.detach())
+    torch.testing.assert_close(nll, (parts[0].nll + parts[1].nll) / 11)
+    expected.backward()
+    torch.testing.assert_close(made, [weight.grad for weight in updater.model.parameters()])
+
+
+@pytest.mark.parametrize("vocab_size", [3, 1000, 9_999, 10_000, 32_000, 1 << 22, 1 << 23])
+def test_a_chunk_holds_both_readings_of_a_token(vocab_size: int) -> None:
+    assert _chunk(torch.device("cpu"), vocab_size) % 2 == 0
+
+
+def test_a_gpu_takes_more_tokens_at_a_time() -> None:
+    """Every chunk starts kernels, and adds to the gradient of the whole output matrix."""
+    gpu, cpu = (_chunk(torch.device(name), 32_000) for name in ("cuda", "cpu"))
+    assert gpu * 32_000 < 2**31  # 32-bit indices are faster
+    assert gpu > 4000 > cpu

@@ -1,0 +1,388 @@
+"""Dropout of attention weights, inside the feed-forward, and of whole source words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import merged
+from torch import Tensor
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, ModelConfig
+from mt.data.tokens.tokenizer import EOS
+from mt.model import checkpoint
+from mt.model.attention import attention_bias, causal_mask
+from mt.model.cpu_ops import attend
+from mt.model.transformer import Dropout, FeedForward, Transformer
+from mt.runtime.devices import Device
+from mt.search.inference import Inference
+from mt.training.launch import train
+
+SMALL: dict[str, Any] = {
+    "d_model": 12,
+    "n_heads": 3,
+    "d_ff": 20,
+    "max_positions": 16,
+    "dropout": 0.0,
+}
+SMALL |= {"n_encoder_layers": 2, "n_decoder_layers": 2}
+ALL_ON = {
+    "dropout": 0.5,
+    "attention_dropout": 0.5,
+    "activation_dropout": 0.3,
+    "source_word_dropout": 0.5,
+}
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+
+
+def build(**options: Any) -> Transformer:
+    torch.manual_seed(1)
+    return Transformer(ModelConfig(**{**SMALL, **options}), 13, 11, joint=False)
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """src (3, 6) with eos at the ends, tgt_in (3, 5), src_mask (3, 6)."""
+    src = torch.tensor([[4, 5, 6, 7, 8, EOS], [9, 10, 4, EOS, 0, 0], [EOS, 0, 0, 0, 0, 0]])
+    generator = torch.Generator().manual_seed(2)
+    return src, torch.randint(4, 11, (3, 5), generator=generator), src != 0
+
+
+def scores(model: Transformer, seed: int = 3) -> Tensor:
+    torch.manual_seed(seed)
+    out: Tensor = model.output(model(*batch()))
+    return out
+
+
+def random_attention(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """q, k and v (2, 3, 5, 4), and a causal bias (5, 5), so that some weights are exactly 0."""
+    torch.manual_seed(4)
+    q, k, v = (torch.randn(2, 3, 5, 4, dtype=dtype) for _ in range(3))
+    return q, k, v, attention_bias(causal_mask(5, q.device), dtype)
+
+
+def seeded(*inputs: Any, seed: int = 5) -> Tensor:
+    torch.manual_seed(seed)
+    return attend(*inputs)
+
+
+def used_weights(q: Tensor, k: Tensor, bias: Tensor | None, p: float) -> Tensor:
+    """What the values are multiplied by (B, H, T, S), seen by values that are the identity."""
+    eye = torch.eye(k.shape[2], dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+    return seeded(q, k, eye, bias, p)
+
+
+# --- attention weights ------------------------------------------------------------------------
+
+
+@DTYPES
+@pytest.mark.parametrize("p", [0.004, 0.1, 0.5, 0.9])
+def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(
+    p: float, dtype: torch.dtype
+) -> None:
+    """With equal scores each weight 1/S becomes 0 or 1 / (S (1 - q)), q = round(256 p) / 256.
+
+    Of n = 131,072 weights the share of zeros is q within 5 standard errors, also by column, head
+    and sentence; then the mean is 1/S within the same error.
+    """
+    alike, n, share = torch.zeros(8, 4, 64, 8, dtype=dtype), 131_072, round(256 * p) / 256
+    weights = used_weights(alike, alike, None, p).double()
+    assert weights.numel() == n
+    error = 5 * math.sqrt(share * (1 - share))
+    zero = (weights == 0).double()
+    assert (zero.mean() - share).abs() < error / math.sqrt(n)
+    for dim in range(4):
+        means = zero.transpose(0, dim).flatten(1).mean(1)
+        assert (means - share).abs().max() < error / math.sqrt(n / len(means))
+    kept = weights[weights != 0].unique()
+    assert len(kept) == 1
+    assert kept.item() * 64 * (1 - share) == pytest.approx(1, rel=1e-6)
+    assert (weights.mean() * 64 - 1).abs() < error / math.sqrt(n) / (1 - share)
+
+
+def test_attention_dropout_keeps_the_mean_of_torchs() -> None:
+    """As with `F.dropout` instead of ours: means and deviations of 4,000 draws agree.
+
+    A mean has the standard error s / sqrt(4000), a deviation about s / sqrt(2000).
+    """
+    q, k, v, bias = random_attention(torch.float32)
+    weights = (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1)
+    torch.manual_seed(6)
+    ours = torch.stack([attend(q, k, v, bias, 0.25) for _ in range(4000)])
+    theirs = torch.stack([F.dropout(weights, 0.25) @ v for _ in range(4000)])
+    deviation = theirs.std(0)
+    assert ((ours.mean(0) - weights @ v).abs() < 5 * deviation / math.sqrt(4000) + 1e-6).all()
+    assert (
+        (ours.std(0) - deviation).abs() < 5 * math.sqrt(2) * deviation / math.sqrt(2000) + 1e-6
+    ).all()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_gradient_of_attention_dropout_is_that_of_plain_autograd(p: float, masked: bool) -> None:
+    """The formula in float64, by autograd, with the mask that the forward pass has used."""
+    q, k, v, causal = random_attention()
+    bias = causal if masked else None
+    plain = ((q @ k.transpose(-2, -1)) / 2 + (0 if bias is None else bias)).softmax(-1)
+    mask = (used_weights(q, k, bias, p) / plain).nan_to_num(0.0)
+    drawn = mask[plain > 0]
+    assert set((drawn * (1 - round(256 * p) / 256)).round(decimals=12).tolist()) == {0.0, 1.0}
+    found = []
+    upstream = torch.randn(2, 3, 5, 4, dtype=torch.float64)
+    for ours in (True, False):
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        if ours:
+            out = seeded(*leaves, bias, p)
+        else:
+            score = (leaves[0] @ leaves[1].transpose(-2, -1)) / 2 + (0 if bias is None else bias)
+            out = (score.softmax(-1) * mask) @ leaves[2]
+        found.append((out.detach(), *torch.autograd.grad(out, leaves, upstream)))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-13)
+
+
+def test_gradient_of_attention_dropout_is_that_of_differences() -> None:
+    q, k, v, bias = random_attention()
+    leaves = [x[:1, :2].clone().requires_grad_() for x in (q, k, v)]
+    assert torch.autograd.gradcheck(lambda *x: seeded(*x, bias, 0.4), leaves)
+
+
+def test_attention_dropout_keeps_nothing_more_for_the_way_back() -> None:
+    q, k, v, bias = random_attention(torch.float32)
+    sizes = []
+    for p in (0.0, 0.1):
+        kept: list[int] = []
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x, kept=kept: (kept.append(x.nbytes), x)[1],  # type: ignore[misc]
+            lambda x: x,
+        ):
+            attend(q.clone().requires_grad_(), k, v, bias, p)
+        sizes.append(sum(kept))
+    assert sizes[1] == sizes[0] == 4 * (3 * 2 * 3 * 5 * 4 + 2 * 3 * 5 * 5)
+
+
+def test_without_attention_dropout_nothing_is_drawn() -> None:
+    q, k, v, bias = random_attention()
+    state = torch.get_rng_state()
+    out = attend(q, k, v, bias, 0.0)
+    model = build(attention_dropout=0.5).eval()
+    torch.set_rng_state(state)
+    model(*batch())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(out, attend(q, k, v, bias))
+    torch.testing.assert_close(
+        out, (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1) @ v, rtol=0, atol=1e-14
+    )
+
+
+def test_every_attention_of_the_model_drops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 of the encoder, 2 x 2 of the decoder; only in training."""
+    seen: list[float] = []
+
+    def note(*inputs: Any) -> Tensor:
+        seen.append(inputs[4])
+        return attend(*inputs)
+
+    monkeypatch.setattr("mt.model.transformer.attend", note)
+    model = build(attention_dropout=0.2)
+    model.train()(*batch())
+    model.eval()(*batch())
+    assert seen == [0.2] * 6 + [0.0] * 6
+
+
+def test_on_a_gpu_torch_drops_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here there is only the call to be seen; `test_gpu.py` counts the zeros."""
+    given: list[Mapping[str, Any]] = []
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *_, **options: given.append(options)
+    )
+    q: Any = SimpleNamespace(device=torch.device("cuda"))
+    attend(q, q, q, None, 0.1)
+    attend(q, q, q, None)
+    assert given == [{"attn_mask": None, "dropout_p": 0.1}, {"attn_mask": None, "dropout_p": 0.0}]
+
+
+# --- inside the feed-forward ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_activation_dropout_of_null_is_dropout(activation: str) -> None:
+    """The same draws in the same order, bit for bit; a number of its own is another."""
+    one, same, other = (
+        build(dropout=0.3, activation=activation, **more).train()
+        for more in ({}, {"activation_dropout": 0.3}, {"activation_dropout": 0.0})
+    )
+    assert torch.equal(scores(one), scores(same))
+    assert not torch.equal(scores(one), scores(other))
+    places = {
+        name: m.p
+        for name, m in other.named_modules()
+        if isinstance(m, Dropout) and "word" not in name
+    }
+    assert {p for name, p in places.items() if ".feed_forward." in name} == {0.0}
+    assert {p for name, p in places.items() if ".feed_forward." not in name} == {0.3}
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, 0.25), (0.5, 0.5), (0.0, 0.0)])
+def test_feed_forward_drops_between_its_products(own: float | None, expected: float) -> None:
+    torch.manual_seed(7)
+    block, x = (
+        FeedForward(ModelConfig(**{**SMALL, "dropout": 0.25, "activation_dropout": own})),
+        torch.randn(2, 3, 12),
+    )
+    torch.manual_seed(8)
+    out = block(x)
+    torch.manual_seed(8)
+    assert torch.equal(out, block.outer(Dropout(expected)(block.inner(x).relu())))
+
+
+# --- source words -----------------------------------------------------------------------------
+
+
+def embedded(p: float, positions: str = "sinusoidal") -> tuple[Tensor, Tensor, Tensor]:
+    """Source ids (50, 40); their embeddings without positions, with and without word dropout."""
+    model = build(
+        source_word_dropout=p, positions=positions, max_positions=40, d_model=32, n_heads=4
+    ).train()
+    embedding = model.src_embedding
+    torch.manual_seed(9)
+    ids = torch.randint(EOS, 13, (50, 40))
+    positions_alone = embedding.positions[:40]
+    dropped = embedding(ids, torch.float32) - positions_alone
+    return ids, dropped, embedding.eval()(ids, torch.float32) - positions_alone
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.7])
+def test_source_words_are_dropped_whole_but_never_eos(p: float, positions: str) -> None:
+    """Each token is dropped independently: the share of zeros is q = round(256 p) / 256 within 5
+    standard errors, for every position and sentence. The rest is divided by 1 - q; eos stays.
+    """
+    ids, dropped, plain = embedded(p, positions)
+    q, words = round(256 * p) / 256, ids != EOS
+    largest = dropped.abs().amax(-1)  # (50, 40)
+    gone = largest < 1e-6  # what is left by rounding, of entries of deviation 1
+    assert not gone[~words].any()
+    torch.testing.assert_close(dropped[~words], plain[~words], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        dropped[words & ~gone], plain[words & ~gone] / (1 - q), rtol=1e-5, atol=1e-5
+    )
+    error = 5 * math.sqrt(q * (1 - q))
+    assert (gone[words].double().mean() - q).abs() < error / math.sqrt(int(words.sum()))
+    for dim in (0, 1):
+        counts = words.sum(dim)
+        assert ((gone.sum(dim) / counts - q).abs() < error / counts.sqrt()).all()
+    kinds = ids[words & gone].unique()
+    assert torch.equal(
+        kinds, ids[words & ~gone].unique()
+    )  # tokens are dropped, not words of the vocabulary
+
+
+def test_a_dropped_word_keeps_its_position_and_learns_nothing() -> None:
+    model = build(source_word_dropout=0.5).train()
+    embedding, ids = model.src_embedding, torch.arange(4, 13)[None]
+    torch.manual_seed(10)
+    out = embedding(ids, torch.float32)
+    gone = (out == embedding.positions[:9]).all(-1)[0]
+    assert 0 < gone.sum() < 9
+    out.sum().backward()
+    gradient = embedding.tokens.weight.grad
+    assert gradient is not None
+    assert (gradient[4:][gone] == 0).all()
+    torch.testing.assert_close(
+        gradient[4:][~gone], torch.full((int((~gone).sum()), 12), 2 * math.sqrt(12))
+    )
+
+
+def test_target_words_are_never_dropped() -> None:
+    model = build(source_word_dropout=0.9).train()
+    ids = torch.randint(4, 11, (20, 10))
+    out = model.tgt_embedding(ids, torch.float32)
+    assert torch.equal(out, model.eval().tgt_embedding(ids, torch.float32))
+
+
+# --- all of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("key", ALL_ON)
+def test_each_acts_in_training_alone_and_repeats_with_the_seed(
+    key: str, dtype: torch.dtype
+) -> None:
+    plain, model = (
+        build(activation_dropout=0.0),
+        build(**{"activation_dropout": 0.0, key: ALL_ON[key]}),
+    )
+    plain.compute_dtype = model.compute_dtype = dtype
+    assert torch.equal(scores(model.train()), scores(model))
+    assert not torch.equal(scores(model), scores(model, seed=4))
+    state = torch.get_rng_state()
+    for without in (plain.eval(), plain.train()):
+        assert torch.equal(scores(model.eval()), scores(without))
+    torch.set_rng_state(state)
+    model.output(model(*batch()))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert plain.state_dict().keys() == model.state_dict().keys()
+
+
+def test_none_plays_a_part_in_decoding() -> None:
+    """A model in the middle of training, and its copy for decoding."""
+    src, _, src_mask = batch()
+    logits = []
+    for model in (build(**ALL_ON).train(), build().eval()):
+        stepper = Inference(model, Device(torch.device("cpu"), "fp32")).start(src, src_mask, 1)
+        logits.append(stepper.step(torch.full((3, 1), 2), torch.zeros(3, 1, dtype=torch.int64)))
+    assert torch.equal(*logits)
+
+
+def test_an_old_config_reads_as_none_of_them() -> None:
+    old = Config().model_dump(mode="json")
+    for key in ("attention_dropout", "activation_dropout", "source_word_dropout"):
+        del old["model"][key]
+    assert config_from_mapping(old, "meta.json") == Config()
+
+
+@pytest.fixture
+def config_of(tiny_mapping: Mapping[str, Any]) -> Callable[..., Config]:
+    """The tiny config with all three dropouts, and another end of training."""
+
+    def make(max_steps: int, **model: float) -> Config:
+        changes = {
+            "model": {**ALL_ON, "dropout": 0.1, **model},
+            "train": {"max_steps": max_steps, "valid_every": 2},
+        }
+        return config_from_mapping(merged(tiny_mapping, {**changes, "data": {"test": []}}), "test")
+
+    return make
+
+
+def test_resuming_repeats_the_draws(config_of: Callable[..., Config], tmp_path: Path) -> None:
+    """Four updates at a stretch, or two and two: the same weights, bit for bit."""
+    for name, ends in (("whole", [4]), ("halves", [2, 4])):
+        for end in ends:
+            train(config_of(end), tmp_path / name, "cpu")
+    last = [
+        checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
+        for name in ("whole", "halves")
+    ]
+    assert last[0].keys() == last[1].keys()
+    assert all(torch.equal(weight, last[1][name]) for name, weight in last[0].items())
+
+
+def test_a_resumed_run_may_drop_more_and_says_so(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    train(config_of(2), tmp_path, "cpu")
+    assert train(config_of(4, dropout=0.3, source_word_dropout=0.0), tmp_path, "cpu").exit_code == 0
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    said = "config changed since this run was started: model."
+    assert f"{said}dropout: was 0.1, now 0.3\n" in log
+    assert f"{said}source_word_dropout: was 0.5, now 0.0\n" in log
+    assert "resuming after update 2 from " in log
+    meta = checkpoint.read_meta(tmp_path / "checkpoints" / "last", [])
+    assert (meta["step"], meta["config"]["model"]["dropout"]) == (4, 0.3)

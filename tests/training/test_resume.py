@@ -1,0 +1,336 @@
+"""A training that was killed or stopped ends with the weights of one that was not, bit for bit.
+
+What is killed here runs in a process of its own, forked from a server that has imported torch
+already, and kills itself at the very place that a test names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import yaml
+from conftest import (
+    config_of,
+    metrics_of,
+    mt_command,
+)
+from run_comparison import EVERY, Mapped, check_equal
+
+from mt.config.load import config_from_mapping
+from mt.data.tokens.batches import Plan
+from mt.model import checkpoint
+from mt.training import checkpoints as checkpoints_module
+from mt.training import update, validation
+from mt.training.launch import train
+from mt.training.update import Updater
+
+
+def at_call(
+    owner: Any, name: str, number: int, act: Callable[[], None], *, after: bool = False
+) -> None:
+    """Call `act` before (or after) call `number` of a function, counted from 0."""
+    real, seen = getattr(owner, name), [0]
+
+    def watched(*arguments: Any, **options: Any) -> Any:
+        due = seen[0] == number
+        seen[0] += 1
+        if due and not after:
+            act()
+        result = real(*arguments, **options)
+        if due and after:
+            act()
+        return result
+
+    setattr(owner, name, watched)
+
+
+def place(where: str, act: Callable[[], None]) -> None:
+    """Call `act` at a place such as `update 5`, from 0, or `save_file 1`, in the second save."""
+    name, number = where.split()
+    if name == "micro-batch":
+        at_call(update, "batch_loss", int(number), act)
+    elif name == "update":
+        at_call(Updater, "train_step", int(number), act)
+    elif name == "validation":
+        at_call(validation.Validation, "losses", int(number), act, after=True)
+    elif name == "renamed":  # partial -> its place: the link `last` is not set yet
+        at_call(checkpoint, "sync_folder", int(number), act)
+    elif name == "link":
+        at_call(checkpoints_module, "set_link", int(number), act)
+    elif name == "save_file":
+        at_call(safetensors.torch, name, int(number), act, after=True)
+    else:
+        at_call(checkpoint, name, int(number), act)
+
+
+def send(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+def child(mapping: Mapped, run_dir: Path, where: str, number: int) -> None:
+    """Train in this process and send it a signal at a place; exit with the code of the command."""
+    place(where, lambda: send(number))
+    sys.exit(train(config_from_mapping(mapping, "test"), run_dir, "cpu").exit_code)
+
+
+@pytest.fixture(scope="module")
+def server() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mt.training.launch", "test_resume"])
+    return context
+
+
+@pytest.fixture
+def disturbed(server: Any, interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
+    """`disturbed("update 5")`: a run that received SIGKILL, or another signal, at that place."""
+
+    def start(
+        where: str,
+        number: int = signal.SIGKILL,
+        code: int = -signal.SIGKILL,
+        run_dir: Path | None = None,
+    ) -> Path:
+        run_dir = run_dir or tmp_path / "run"
+        process = server.Process(target=child, args=(interruptible, run_dir, where, number))
+        process.start()
+        process.join(120)
+        assert process.exitcode == code
+        return run_dir
+
+    return start
+
+
+PLACES = [
+    "micro-batch 27",  # while gradients accumulate, in an epoch, between two checkpoints
+    "save_file 1",  # the second checkpoint is half written
+    "renamed 1",  # it is complete, but `last` does not name it yet
+]
+MORE_PLACES = [
+    "update 0",
+    "update 2",  # before the first checkpoint
+    "update 4",  # right after a checkpoint
+    "update 9",  # at the start of an epoch
+    "micro-batch 50",
+    "validation 0",
+    "validation 1",
+    "validation 2",
+    "save_file 0",
+    "save_file 2",
+    "link 2",
+]
+
+
+@pytest.mark.parametrize(
+    "where", [*PLACES, *(pytest.param(place, marks=pytest.mark.slow) for place in MORE_PLACES)]
+)
+def test_killed_and_resumed_equals_undisturbed(
+    where: str, disturbed: Callable[..., Path], interruptible: Mapped, undisturbed: Path
+) -> None:
+    run_dir = disturbed(where)
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    check_equal(run_dir, undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_killed_three_times_at_random(
+    seed: int,
+    disturbed: Callable[..., Path],
+    interruptible: Mapped,
+    undisturbed: Path,
+    tmp_path: Path,
+) -> None:
+    """Each kill comes before the training can be done, so that it does happen."""
+    draw = random.Random(seed)
+    for n_updates, n_micro_batches in ((7, 25), (7, 25), (3, 10)):
+        places = [
+            f"micro-batch {draw.randrange(n_micro_batches)}",
+            f"update {draw.randrange(n_updates)}",
+            "save_file 0",
+            "validation 0",
+        ]
+        disturbed(draw.choice(places))
+    assert train(config_of(interruptible), tmp_path / "run", "cpu").exit_code == 0
+    check_equal(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # many starts, each importing torch
+def test_the_command_killed_at_random_moments(
+    interruptible: Mapped, undisturbed: Path, tmp_path: Path
+) -> None:
+    """A real process, killed some time after its first log line, in training or saving."""
+    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(interruptible), encoding="utf-8")
+    for seed in range(15):  # thirty kills
+        draw = random.Random(seed)
+        shutil.rmtree(run_dir, ignore_errors=True)
+        for _ in range(2):
+            stop_command(config, run_dir, signal.SIGKILL, r"step \d+ \|", draw.random())
+        assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+        check_equal(run_dir, undisturbed)
+
+
+def stop_command(
+    config: Path, run_dir: Path, number: int, after: str, wait: float = 0.0
+) -> tuple[int, str]:
+    """Start `mt train`, send a signal after a line that matches; returns exit code and stderr."""
+    command, environment = mt_command(
+        "train", "-c", config, "--run-dir", run_dir, "--device", "cpu"
+    )
+    said = []
+    with subprocess.Popen(
+        command, env=environment, stderr=subprocess.PIPE, encoding="utf-8"
+    ) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            said.append(line)
+            if re.search(after, line):
+                break
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(wait)
+        process.send_signal(number)
+        said.append(process.stderr.read())
+    return process.returncode, "".join(said)
+
+
+def test_the_command_stops_on_sigterm_and_resumes(
+    interruptible: Mapped, undisturbed: Path, tmp_path: Path
+) -> None:
+    """As a batch system sends it: a checkpoint is saved, code 143, and how to resume."""
+    config, run_dir = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(interruptible), encoding="utf-8")
+    code, said = stop_command(config, run_dir, signal.SIGTERM, r"step 2 \|")
+    assert code == 143
+    last = said.splitlines()[-1]
+    found = re.search(
+        r"stopped by SIGTERM after update (\d+); run the same command again to resume$", last
+    )
+    assert found
+    assert checkpoint.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == int(
+        found[1]
+    )
+    assert "Traceback" not in said
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    assert f"resuming after update {found[1]} from " in (run_dir / "train.log").read_text()
+    # The checkpoint of the interruption is one of the newest for a while, and deleted in the end.
+    check_equal(run_dir, undisturbed, int(found[1]))
+
+
+def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
+    disturbed: Callable[..., Path], interruptible: Mapped, undisturbed: Path
+) -> None:
+    run_dir = disturbed("micro-batch 27", signal.SIGINT, 130)
+    (folder,) = (
+        folder
+        for folder in checkpoint.checkpoints(run_dir)
+        if folder.name > checkpoint.step_name(EVERY)
+    )
+    step = checkpoint.read_meta(folder, [])["step"]
+    log = (run_dir / "train.log").read_text()
+    assert log.endswith(
+        f" stopped by SIGINT after update {step}; run the same command again to resume\n"
+    )
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    check_equal(run_dir, undisturbed, step)
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "code"),
+    [
+        ("update 7", signal.SIGTERM, 143),
+        ("validation 1", signal.SIGTERM, 143),
+        ("validation 1", signal.SIGUSR1, 138),
+    ],
+)
+def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
+    where: str,
+    number: int,
+    code: int,
+    disturbed: Callable[..., Path],
+    interruptible: Mapped,
+    undisturbed: Path,
+) -> None:
+    """In the update before it, or in the validation itself: the checkpoint is saved at once."""
+    run_dir = disturbed(where, number, code)
+    newest = checkpoint.checkpoints(run_dir)[-1]
+    meta = checkpoint.read_meta(newest, [])
+    assert (meta["step"], meta["score"]) == (2 * EVERY, None)
+    assert [line["step"] for line in metrics_of(run_dir) if line["kind"] == "valid"] == [EVERY]
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    check_equal(run_dir, undisturbed)
+
+
+def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
+    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = list[int]()
+
+    def for_epoch(self: Plan, epoch: int, stop: threading.Event) -> Plan:
+        if not sent:
+            sent.append(epoch)
+            send(signal.SIGTERM)
+            assert stop.wait(60)  # set when the prefetcher is closed, and polled while sampling
+        return self
+
+    monkeypatch.setattr(Plan, "for_epoch", for_epoch)
+    assert train(config_of(interruptible), tmp_path, "cpu").exit_code == 143
+    assert checkpoint.checkpoints(tmp_path) == []
+
+
+def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
+    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, sent = Updater.train_step, list[int]()
+
+    def once(*arguments: Any) -> Any:
+        if not sent:
+            sent.append(signal.SIGHUP)
+            send(signal.SIGHUP)
+        return real(*arguments)
+
+    monkeypatch.setattr(Updater, "train_step", once)
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        assert train(config_of(interruptible), tmp_path / "closed", "cpu").exit_code == 129
+        sent.clear()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert train(config_of(interruptible), tmp_path / "nohup", "cpu").exit_code == 0
+        assert sent
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert [
+        checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(tmp_path / "closed")
+    ] == [1]
+
+
+def test_a_second_ctrl_c_ends_at_once(
+    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a checkpoint; afterwards signals have their earlier handlers."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+
+    def twice(*_: Any) -> None:
+        send(signal.SIGINT)
+        send(signal.SIGINT)
+
+    monkeypatch.setattr(Updater, "train_step", twice)
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of(interruptible), tmp_path, "cpu")
+    assert checkpoint.checkpoints(tmp_path) == []
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

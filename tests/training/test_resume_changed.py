@@ -1,0 +1,268 @@
+"""Resuming after damage, with another config, from another directory, and starting over."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import (
+    Mt,
+    config_of,
+    merged,
+    metrics_of,
+    refused,
+)
+from run_comparison import EVERY, STEPS, Mapped, check_equal
+
+from mt.errors import CheckpointError, DataError
+from mt.model import checkpoint
+from mt.runs.run_dir import claim
+from mt.training.launch import train
+
+
+@pytest.fixture
+def copied(undisturbed: Path, tmp_path: Path) -> Path:
+    """A copy of the undisturbed run, to be changed."""
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run, symlinks=True)
+    return run
+
+
+def damage(folder: Path) -> None:
+    path = folder / "state.pt"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def test_after_a_damaged_checkpoint_the_one_before_is_used(
+    copied: Path, interruptible: Mapped, undisturbed: Path
+) -> None:
+    newest, before = (
+        copied / "checkpoints" / checkpoint.step_name(step) for step in (STEPS, 2 * EVERY)
+    )
+    damage(newest)
+    assert train(config_of(interruptible), copied, "cpu").exit_code == 0
+    log = (copied / "train.log").read_text()
+    assert f"{newest / 'state.pt'}: damaged, its checksum differs" in log
+    assert f"resuming after update {2 * EVERY} from {before}" in log
+    check_equal(copied, undisturbed)
+
+
+def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
+    copied: Path, interruptible: Mapped
+) -> None:
+    """It is the newest by its name, but the one just saved must not be deleted for it."""
+    newest = copied / "checkpoints" / checkpoint.step_name(STEPS)
+    damage(newest)
+    changed = config_of(interruptible, train={"keep_last": 1, "valid_every": 10, "max_steps": 10})
+    assert train(changed, copied, "cpu").exit_code == 0
+    names = [folder.name for folder in checkpoint.checkpoints(copied)]
+    assert checkpoint.step_name(10) in names
+    assert newest.name not in names
+    assert (copied / "checkpoints" / "last").resolve().name == checkpoint.step_name(10)
+
+
+def test_if_all_checkpoints_are_damaged_nothing_is_deleted(
+    copied: Path, interruptible: Mapped
+) -> None:
+    folders = checkpoint.checkpoints(copied)
+    for folder in folders:
+        damage(folder)
+    with pytest.raises(CheckpointError) as error:
+        train(config_of(interruptible), copied, "cpu")
+    assert str(error.value) == (
+        f"run directory {copied}: all of its checkpoints are damaged or hold non-finite weights; "
+        "give --fresh to set it aside and start over"
+    )
+    assert checkpoint.checkpoints(copied) == folders
+    assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
+
+
+def test_a_checkpoint_of_another_tokenizer_is_refused(
+    copied: Path, interruptible: Mapped, tiny_run: Path
+) -> None:
+    """As when files of two runs were mixed."""
+    (copied / "tokenizer.model").unlink()
+    changed = merged(interruptible, {"run": {"seed": 9}, "tokenizer": {"sample_lines": 50}})
+    shutil.rmtree(copied / "store")
+    (copied / "config.yaml").unlink()
+    with pytest.raises(CheckpointError) as error:
+        train(config_of(changed), copied, "cpu")
+    newest = copied / "checkpoints" / checkpoint.step_name(STEPS)
+    assert str(error.value) == (
+        f"{newest}: was trained with another tokenizer than the one in {copied}; put the run's "
+        "tokenizer back, or give --fresh to set the run aside and start over"
+    )
+
+
+def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapped) -> None:
+    before = len(metrics_of(copied))
+    outcome = train(config_of(interruptible, train={"max_steps": STEPS + 2}), copied, "cpu")
+    assert outcome.reason.startswith(f"all {STEPS + 2} updates are done; best model (BLEU ")
+    log = (copied / "train.log").read_text()
+    assert (
+        f"config changed since this run was started: train.max_steps: was {STEPS}, now {STEPS + 2}"
+        in log
+    )
+    assert [(line["kind"], line["step"]) for line in metrics_of(copied)[before:]] == [
+        ("train", 14),
+        ("valid", 14),
+    ]
+    steps = [(line["kind"], line["step"]) for line in metrics_of(copied)]
+    assert len(steps) == len(set(steps))
+
+
+def test_a_finished_run_started_again_changes_nothing(
+    copied: Path, interruptible: Mapped, undisturbed: Path
+) -> None:
+    assert train(config_of(interruptible), copied, "cpu").exit_code == 0
+    check_equal(copied, undisturbed)
+
+
+def test_another_batch_size_starts_a_new_epoch_with_a_message(
+    copied: Path, interruptible: Mapped
+) -> None:
+    changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 1700}}
+    train(config_of(interruptible, **changed), copied, "cpu")
+    log = (copied / "train.log").read_text()
+    assert (
+        "config changed since this run was started: batch.tokens_per_update: was 2700, now 1700"
+        in log
+    )
+    assert (
+        "data, batch sizes, sampling, seed or version of mt have changed: continuing with a new "
+        "epoch of the new plan" in log
+    )
+    after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
+    assert (after["epoch"], after["update"]) == (2, 2)
+
+
+def test_other_optimiser_settings_take_effect(copied: Path, interruptible: Mapped) -> None:
+    changed: dict[str, Any] = {
+        "train": {"max_steps": STEPS + 2, "ema": None},
+        "optim": {"weight_decay": 0.1, "betas": [0.8, 0.9]},
+    }
+    assert train(config_of(interruptible, **changed), copied, "cpu").exit_code == 0
+    state = checkpoint.load_state(copied / "checkpoints" / "last")
+    matrices, vectors = state["optimizer"]["param_groups"]
+    assert (matrices["weight_decay"], vectors["weight_decay"], matrices["betas"]) == (
+        0.1,
+        0.0,
+        (0.8, 0.9),
+    )
+    assert "weights" not in state
+
+
+def test_orthogonal_steps_are_resumed_too(interruptible: Mapped, tmp_path: Path) -> None:
+    for run, parts in (("whole", [STEPS]), ("parts", [EVERY, STEPS])):
+        for steps in parts:
+            config = config_of(
+                interruptible,
+                optim={"optimizer": "muon"},
+                train={"max_steps": steps},
+                data={"valid": None},
+            )
+            assert train(config, tmp_path / run, "cpu").exit_code == 0
+    whole, parted = (
+        checkpoint.load_state(tmp_path / run / "checkpoints" / "last") for run in ("whole", "parts")
+    )
+    assert any("momentum" in state for state in whole["optimizer"]["state"].values())
+    for part in ("optimizer", "weights"):
+        torch.testing.assert_close(parted[part], whole[part], rtol=0, atol=0)
+
+
+def test_another_optimiser_is_refused(copied: Path, interruptible: Mapped) -> None:
+    with pytest.raises(
+        CheckpointError,
+        match=r"and optimiser of a run cannot change \(optim\.optimizer: was adamw, now muon\)",
+    ):
+        train(config_of(interruptible, optim={"optimizer": "muon"}), copied, "cpu")
+
+
+def test_another_model_is_refused_by_name_of_its_keys(copied: Path, interruptible: Mapped) -> None:
+    before = (copied / "config.yaml").read_text()
+    with pytest.raises(
+        CheckpointError, match=r"\(model\.d_ff: was 64, now 128; model\.norm: was pre, now post\)"
+    ):
+        train(config_of(interruptible, model={"d_ff": 128, "norm": "post"}), copied, "cpu")
+    assert (copied / "config.yaml").read_text() == before
+
+
+def test_a_tokenizer_of_an_interrupted_start_is_not_used_for_another_config(
+    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped while the store is built, when the tokenizer exists already."""
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mt.training.prepare.open_or_build", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(config_of(interruptible), tmp_path, "cpu")
+    monkeypatch.undo()
+    with pytest.raises(CheckpointError, match=r"\(tokenizer\.vocab_size: was 320, now 300\)"):
+        train(config_of(interruptible, tokenizer={"vocab_size": 300}), tmp_path, "cpu")
+
+
+def test_two_processes_do_not_train_in_one_directory(copied: Path, interruptible: Mapped) -> None:
+    before = (copied / "train.log").read_text()
+    with claim(copied), pytest.raises(DataError) as error:
+        train(config_of(interruptible), copied, "cpu")
+    assert str(error.value) == (
+        f"run directory {copied}: another process is training in it; wait for it, or give another "
+        "--run-dir"
+    )
+    assert (copied / "train.log").read_text() == before
+
+
+def test_fresh_sets_the_run_aside_and_starts_over(
+    copied: Path,
+    interruptible: Mapped,
+    undisturbed: Path,
+    tmp_path: Path,
+    mt: Mt,
+) -> None:
+    """With another model, which could not resume."""
+    config = tmp_path / "tiny.yaml"
+    config.write_text(
+        yaml.safe_dump(merged(interruptible, {"model": {"d_ff": 32}})), encoding="utf-8"
+    )
+    command = [
+        "train",
+        "-c",
+        config,
+        "--run-dir",
+        copied,
+        "--device",
+        "cpu",
+        "--set",
+        "train.max_steps=2",
+    ]
+    assert "model.d_ff: was 64, now 32" in refused(mt(*command))
+    ended = mt(*command, "--fresh")
+    assert ended.code == 0
+    assert f"mt: {copied} is now {copied.with_name('run.old-1')}\n" in ended.err
+    check_equal(copied.with_name("run.old-1"), undisturbed)
+    assert [folder.name for folder in checkpoint.checkpoints(copied)] == [checkpoint.step_name(2)]
+
+
+def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(
+    interruptible: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, config = (
+        tmp_path / "run",
+        config_of(interruptible, train={"max_steps": 1}, data={"valid": None, "test": []}),
+    )
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    for _ in range(3):
+        train(config, run, "cpu", fresh=True)
+        assert "resuming" not in (run / "train.log").read_text()
+    aside = sorted(path.name for path in tmp_path.glob("run.old-*"))
+    assert aside == ["run.old-1", "run.old-2"]
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    train(config, run, "cpu", fresh=True)
+    assert "resuming after update 1 " in (run / "train.log").read_text()
+    assert sorted(path.name for path in tmp_path.glob("run.old-*")) == aside

@@ -1,0 +1,420 @@
+"""Non-finite gradients: skipped updates, the return to a checkpoint, and giving up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import log_of, merged, metrics_of
+from torch import Tensor
+
+from mt.cli.main import main
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config
+from mt.data.tokens.batches import Plan
+from mt.data.tokens.store import open_or_build
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import CheckpointError, TrainingDivergedError
+from mt.model import checkpoint
+from mt.training.launch import train
+from mt.training.trainer import MAX_SKIPPED_UPDATES, Outcome, Trainer
+from mt.training.update import Updater
+
+Mapped = Mapping[str, Mapping[str, Any]]
+Poison = Callable[[Callable[[int], bool]], None]
+
+
+@pytest.fixture
+def config_of(tiny_mapping: Mapped) -> Callable[..., Config]:
+    """The tiny config, without validation and tests, with changes to its `train` section."""
+
+    def made(**settings: Any) -> Config:
+        changes = {
+            "data": {"valid": None, "test": []},
+            "train": {"max_steps": 12, "keep_last": 99, **settings},
+        }
+        return config_from_mapping(merged(tiny_mapping, changes), "test")
+
+    return made
+
+
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
+    """`poisoned(bad)`: the decoder's output is NaN in each update, from 0, for which `bad`."""
+    asked: list[Callable[[int], bool]] = []
+    real = Trainer.train
+
+    def start(self: Trainer) -> Outcome:
+        forward, train_step, updates = (
+            self.updater.forward,
+            self.updater.train_step,
+            itertools.count(),
+        )
+        is_bad = False
+
+        def with_nan(*inputs: Tensor) -> Tensor:
+            hidden: Tensor = forward(*inputs)
+            return hidden * math.nan if is_bad else hidden
+
+        def counted(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+            nonlocal is_bad
+            is_bad = asked[-1](next(updates))
+            return train_step(*arguments)
+
+        self.updater.forward = with_nan
+        self.updater.train_step = counted  # type: ignore[method-assign, assignment]
+        return real(self)
+
+    monkeypatch.setattr(Trainer, "train", start)
+    return asked.append
+
+
+def steps(run: Path) -> list[int]:
+    return [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(run)]
+
+
+def seen(config: Config, run: Path, step: int) -> int:
+    """Updates whose data had been seen when the checkpoint of `step` was written."""
+    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(step))["train"]
+    tokenizer, data = Tokenizer.load(run), config.data
+    store = open_or_build(run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
+    plan = Plan(store, [1.0], config.batch, config.run.seed)
+    return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
+
+
+def last_weights(run: Path) -> dict[str, Tensor]:
+    return checkpoint.load_weights(checkpoint.checkpoints(run)[-1])
+
+
+def test_rollback_to_the_last_checkpoint_continues_with_later_data(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """It happens where a line is logged, every 4 updates. Updates 5 to 24 are non-finite."""
+    poisoned(lambda update: 4 <= update < 24)
+    config = config_of(valid_every=4, max_steps=28)
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert (
+        "from update 24 back to the weights after update 20, continuing with the data after those"
+        in log_of(tmp_path)
+    )
+    (line,) = metrics_of(tmp_path, "rollback")
+    assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
+    assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
+
+
+def test_a_rollback_skips_a_damaged_checkpoint(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """As above, with the weights of update 20 cut short on the disk during the run."""
+
+    def bad(update: int) -> bool:
+        if update == 23:
+            weights = tmp_path / "checkpoints" / checkpoint.step_name(20) / "model.safetensors"
+            weights.write_bytes(weights.read_bytes()[:-1])
+        return 4 <= update < 24
+
+    poisoned(bad)
+    assert train(config_of(valid_every=4, max_steps=28), tmp_path, "cpu").exit_code == 0
+    log = log_of(tmp_path)
+    assert "step-00000020/model.safetensors" in log
+    assert "Skipped; trying the checkpoint before it" in log
+    assert (
+        "from update 24 back to the weights after update 16, continuing with the data after those"
+        in log
+    )
+
+
+def test_what_has_changed_since_the_checkpoint_stays_changed(
+    tiny_mapping: Mapped, poisoned: Poison, tmp_path: Path
+) -> None:
+    """Another validation set and other data, then back to a checkpoint from before."""
+
+    def state_of(step: int) -> dict[str, Any]:
+        state: dict[str, Any] = checkpoint.load_state(
+            tmp_path / "checkpoints" / checkpoint.step_name(step)
+        )["train"]
+        return state
+
+    def bad(update: int) -> bool:
+        if update == 20:  # the first one after the rollback
+            states.append(state_of(4))
+        return update < 20
+
+    mapping = merged(
+        tiny_mapping, {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
+    )
+    poisoned(lambda _: False)
+    train(config_from_mapping(mapping, "test"), tmp_path, "cpu")
+    states = [state_of(4)]
+    poisoned(bad)
+    changes = {
+        "train": {"max_steps": 28, "valid_every": 28},
+        "data": {"valid": {"src": "test.src", "tgt": "test.tgt"}},
+        "run": {"seed": 99},
+    }
+    train(config_from_mapping(merged(mapping, changes), "test"), tmp_path, "cpu")
+    assert "from update 24 back to the weights after update 4" in log_of(tmp_path)
+    before, rewritten, last = *states, state_of(28)
+    for key in ("plan", "valid_fingerprint"):
+        assert before[key] != rewritten[key] == last[key]
+    names = [checkpoint.step_name(step) for step in (4, 28)]
+    assert [list(state["scores"]) for state in (before, rewritten, last)] == [
+        names[:1],
+        [],
+        names[1:],
+    ]
+
+
+MakeNan = Callable[[int], None]
+
+
+@pytest.fixture
+def weight_made_nan(monkeypatch: pytest.MonkeyPatch) -> MakeNan:
+    """`weight_made_nan(n)`: a weight is set to NaN once, after update n from now on."""
+
+    def nan_after(n: int) -> None:
+        learn, updates = Updater.train_step, itertools.count(1)
+
+        def with_nan(self: Updater, *arguments: Any) -> Any:
+            result = learn(self, *arguments)
+            if next(updates) == n:
+                with torch.no_grad():
+                    self.model.decoder_norm.weight[0] = math.nan
+            return result
+
+        monkeypatch.setattr(Updater, "train_step", with_nan)
+
+    return nan_after
+
+
+@pytest.mark.parametrize("validated", [False, True])
+@pytest.mark.parametrize("ema", [None, 0.5])
+def test_non_finite_weights_are_neither_evaluated_nor_saved(
+    tiny_mapping: Mapped,
+    weight_made_nan: MakeNan,
+    tmp_path: Path,
+    validated: bool,
+    ema: float | None,
+) -> None:
+    """One checkpoint is kept: saving them would delete the only good one."""
+    weight_made_nan(5)
+    changes: dict[str, Any] = {
+        "train": {"max_steps": 12, "valid_every": 4, "keep_last": 1, "keep_best": 1, "ema": ema}
+    }
+    changes["data"] = {"test": []} if validated else {"test": [], "valid": None}
+    config = config_from_mapping(merged(tiny_mapping, changes), "test")
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert (
+        "there are non-finite weights: from update 8 back to the weights after update 4, "
+        "continuing with the data after those" in log_of(tmp_path)
+    )
+    assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
+    for folder in checkpoint.checkpoints(tmp_path):
+        assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
+
+
+def test_a_signal_saves_no_non_finite_weights(
+    tiny_mapping: Mapped, weight_made_nan: MakeNan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight_made_nan(5)
+    changes = {"data": {"test": []}, "train": {"max_steps": 8, "valid_every": 4}}
+    config = config_from_mapping(merged(tiny_mapping, changes), "test")
+    learn, updates = Updater.train_step, itertools.count(1)
+
+    def signalled(self: Updater, *arguments: Any) -> Any:
+        result = learn(self, *arguments)
+        if next(updates) == 6:
+            signal.raise_signal(signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(Updater, "train_step", signalled)
+    assert train(config, tmp_path, "cpu").exit_code == 143
+    assert "nothing is saved, because there are non-finite weights" in log_of(tmp_path)
+    assert steps(tmp_path) == [4]
+    assert train(config, tmp_path, "cpu").exit_code == 0
+    assert steps(tmp_path) == [4, 8]
+
+
+def test_resuming_skips_a_checkpoint_with_non_finite_weights(
+    config_of: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Written by an earlier mt, say; where there is no other one, the start ends with a message."""
+    config = config_of(max_steps=8, valid_every=4)
+    train(config, tmp_path, "cpu")
+    for step, found in ((8, "resuming after update 4 "), (4, None)):
+        folder = tmp_path / "checkpoints" / checkpoint.step_name(step)
+        meta, weights = checkpoint.read_meta(folder, []), checkpoint.load_weights(folder)
+        weights["decoder_norm.weight"][0] = math.nan
+        checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
+        if found:
+            train(config, tmp_path, "cpu")
+            assert f"{folder}: has non-finite weights. Skipped; trying the checkpoint" in log_of(
+                tmp_path
+            )
+            assert found in log_of(tmp_path)
+            shutil.rmtree(tmp_path / "checkpoints" / checkpoint.step_name(8))
+            continue
+        with pytest.raises(
+            CheckpointError,
+            match=r"all of its checkpoints are damaged or hold non-finite weights; give",
+        ):
+            train(config, tmp_path, "cpu")
+
+
+def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
+    tiny_mapping: Mapped, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its weights are finite, if large. Training continues and may recover."""
+    real = Trainer.validate
+
+    def overflowing(self: Trainer) -> Any:
+        weight = self.updater.eval_model.decoder_norm.weight
+        before = weight.detach().clone()
+        with torch.no_grad():
+            weight.fill_(3e38)
+        try:
+            return real(self)
+        finally:
+            with torch.no_grad():
+                weight.copy_(before)
+
+    monkeypatch.setattr(Trainer, "validate", overflowing)
+    settings = {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
+    assert (
+        train(
+            config_from_mapping(merged(tiny_mapping, settings), "test"), tmp_path, "cpu"
+        ).exit_code
+        == 0
+    )
+    assert "not translated: the model's output is non-finite | decoding: sentence " in log_of(
+        tmp_path
+    )
+    (line,) = metrics_of(tmp_path, "valid")
+    assert (line["nll"], line["bleu"]) == (None, 0.0)
+
+
+def test_a_run_killed_after_a_rollback_does_not_repeat_the_data(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    """It ends with the weights of one that was not killed."""
+    config = config_of(valid_every=4, max_steps=28)
+
+    def killed(update: int) -> bool:
+        if update == 25:
+            raise KeyboardInterrupt
+        return 4 <= update < 24
+
+    poisoned(lambda update: 4 <= update < 24)
+    train(config, tmp_path / "whole", "cpu")
+    poisoned(killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "killed", "cpu")
+    poisoned(lambda _: False)
+    train(config, tmp_path / "killed", "cpu")
+    ends = [last_weights(tmp_path / name) for name in ("whole", "killed")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    poisoned(lambda update: update >= 4)
+    with pytest.raises(TrainingDivergedError) as error:
+        train(config_of(max_steps=999, valid_every=4), tmp_path, "cpu")
+    assert error.value.exit_code == 3
+    message = str(error.value)
+    assert message in log_of(tmp_path)
+    assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
+    start, rest = message.split(". Precision ")
+    assert start == (
+        "training gave up at update 72: 20 updates in a row had a non-finite loss or gradient, "
+        "after 3 times back to a checkpoint"
+    )
+    # Rate 1e-2 x sqrt(30 / 72).
+    assert rest.startswith("fp32, learning rate 6.5e-03 (peak_lr 0.01); largest gradients: ")
+    assert rest.count(" nan") == 3
+    last = tmp_path / "checkpoints" / checkpoint.step_name(68)
+    assert rest.endswith(
+        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr "
+        f"or raise optim.warmup_steps; the last checkpoint is intact: {last}"
+    )
+    assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
+
+
+def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
+    config_of: Callable[..., Config],
+    tiny_corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here without a checkpoint to go back to, so that the first twenty are the last."""
+    real = Trainer.train
+
+    def start(self: Trainer) -> Outcome:
+        with torch.no_grad():
+            self.updater.model.decoder_norm.weight[0] = math.inf
+        return real(self)
+
+    monkeypatch.setattr(Trainer, "train", start)
+    with pytest.raises(
+        TrainingDivergedError, match=r"at update 20: .*; there is no checkpoint to go back"
+    ) as failed:
+        train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
+    assert "non-finite weights: decoder_norm.weight; " in str(failed.value)
+    assert checkpoint.checkpoints(tmp_path) == []
+    pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
+    texts = [
+        (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
+        for side in ("src", "tgt")
+    ]
+    assert len(pairs) > 20
+    assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
+
+
+def test_a_few_skipped_updates_are_logged_and_survived(
+    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+) -> None:
+    poisoned(lambda update: update % MAX_SKIPPED_UPDATES != 0)  # 19 in a row, again and again
+    assert (
+        train(config_of(max_steps=60, log_every=10, valid_every=15), tmp_path, "cpu").exit_code == 0
+    )
+    lines = metrics_of(tmp_path, "train")
+    assert [line["skipped"] for line in lines] == [9, 10, 9, 10, 9, 10]
+    assert [line["nll"] is None for line in lines] == [False, True] * 3
+    assert log_of(tmp_path).count(" left | 9 updates skipped\n") == 3
+    assert metrics_of(tmp_path, "rollback") == []
+
+
+def test_the_command_ends_with_code_3(
+    tiny_config: Path,
+    poisoned: Poison,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    poisoned(lambda _: True)
+    command = [
+        "train",
+        "-c",
+        tiny_config,
+        "--run-dir",
+        tmp_path,
+        "--device",
+        "cpu",
+        "--set",
+        "data.valid=null",
+    ]
+    sets = ["--set", "train.max_steps=20", "--set", "train.valid_every=999"]
+    monkeypatch.setattr(sys, "argv", ["mt", *map(str, command), *sets])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 3
+    assert "mt: training gave up at update 20" in capsys.readouterr().err

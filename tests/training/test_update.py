@@ -1,0 +1,286 @@
+"""One update by hand: accumulation, clipping, averaging, non-finite gradients, fp16 scaling."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from functools import partial, partialmethod
+from typing import Any
+
+import pytest
+import torch
+from conftest import (
+    BLIND,
+    equal_weights,
+)
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Update
+from mt.model import checkpoint
+from mt.training.trainer import Trainer
+
+
+def weights(trainer: Trainer) -> dict[str, Tensor]:
+    return {
+        name: tensor.clone()
+        for name, tensor in checkpoint.weights_of(trainer.updater.model).items()
+    }
+
+
+def update_of(trainer: Trainer, *groups: range) -> Update:
+    """An update with one micro-batch for each group of sentences."""
+    batches = [collate([trainer.plan.store.pair(i) for i in group]) for group in groups]
+    return Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+
+
+def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
+    _, nll, norm = trainer.updater.train_step(update, trainer.state.step)
+    trainer.state.step += 1
+    return float(nll), float(norm)
+
+
+@pytest.mark.parametrize("clip_norm", [0.5, None])
+def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: float | None) -> None:
+    """Updates in one batch or in four of unequal size give the same weights, in double precision.
+
+    The loss is divided by the tokens of the whole update; per micro-batch, short ones would weigh
+    more.
+    """
+    results = []
+    for cuts in ([0, 64], [0, 40, 47, 60, 64]):
+        trainer = trainer_of(
+            BLIND, model={"dropout": 0.0}, optim={"clip_norm": clip_norm, "warmup_steps": 1}
+        )
+        trainer.updater.model.double().compute_dtype = None
+        figures = []
+        for start in (0, 64, 128):
+            groups = [range(start + a, start + b) for a, b in itertools.pairwise(cuts)]
+            figures.append(learn(trainer, update_of(trainer, *groups)))
+        results.append((weights(trainer), figures))
+    (whole, whole_figures), (parts, parts_figures) = results
+    assert whole_figures == [pytest.approx(pair, rel=1e-6) for pair in parts_figures]
+    for name in whole:
+        torch.testing.assert_close(parts[name], whole[name], rtol=1e-9, atol=1e-9)
+    assert min(norm for _, norm in whole_figures) > 0.5  # so that there is something to clip
+
+
+def test_the_figures_of_an_update_are_those_of_the_model(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    """nll without smoothing and gradient norm before clipping, against torch's own functions."""
+    trainer = trainer_of(
+        BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2}
+    )
+    update = update_of(trainer, range(10))
+    (batch,) = update.batches
+    scores = trainer.updater.model.output(
+        trainer.updater.model(batch.src, batch.tgt_in, batch.src_mask)
+    ).flatten(0, 1)[batch.tgt_positions]
+    nll = torch.nn.functional.cross_entropy(scores, batch.tgt_out).item()
+    torch.nn.functional.cross_entropy(scores, batch.tgt_out, label_smoothing=0.2).backward()
+    norm = math.sqrt(
+        sum(
+            float(p.grad.square().sum())
+            for p in trainer.updater.model.parameters()
+            if p.grad is not None
+        )
+    )
+    trainer.updater.optimizer.zero_grad()
+    assert learn(trainer, update) == pytest.approx((nll, norm), rel=1e-4)
+
+
+@pytest.mark.parametrize("clip_norm", [0.25, 100.0, None])
+def test_a_gradient_longer_than_allowed_is_shortened(
+    trainer_of: Callable[..., Trainer], clip_norm: float | None
+) -> None:
+    """Its direction stays; one that is short enough is left as it is."""
+    trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
+    used: list[float] = []
+    parameters = list(trainer.updater.model.parameters())
+    trainer.updater.optimizer.register_step_pre_hook(
+        lambda *_: used.append(
+            float(torch.cat([p.grad.flatten() for p in parameters if p.grad is not None]).norm())
+        )
+    )
+    _, norm = learn(trainer, update_of(trainer, range(20)))
+    assert 1 < norm < 100
+    assert used == [pytest.approx(clip_norm if clip_norm == 0.25 else norm, rel=1e-4)]
+
+
+def test_an_update_moves_the_weights_by_the_scheduled_rate(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    """Adam's first step is the rate itself where the gradient is not tiny: 1e-2 / 30 in warm-up."""
+    trainer = trainer_of(BLIND)
+    before = weights(trainer)
+    learn(trainer, update_of(trainer, range(50)))
+    name = "encoder.0.feed_forward.inner.weight"
+    moved = (weights(trainer)[name] - before[name]).abs().flatten()
+    assert float(moved.median()) == pytest.approx(1e-2 / 30, rel=1e-3)
+    learn(trainer, update_of(trainer, range(50)))
+    assert trainer.updater.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
+
+
+def test_dropout_is_another_at_each_step(trainer_of: Callable[..., Trainer]) -> None:
+    trainer = trainer_of(BLIND, optim={"peak_lr": 1e-12})
+    update = update_of(trainer, range(20))
+    first, second = learn(trainer, update), learn(trainer, update)
+    trainer.state.step = 0
+    assert learn(trainer, update) == pytest.approx(first, rel=1e-6)
+    assert second != pytest.approx(first, rel=1e-6)
+
+
+def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
+    """e = d e + (1 - d) w after update s, from 0, with d = min(train.ema, (1 + s) / (10 + s))."""
+    trainer = trainer_of(BLIND, train={"ema": 0.2})
+    assert trainer.updater.ema is not None
+    expected = {name: tensor.double() for name, tensor in weights(trainer).items()}
+    for step, decay in enumerate((1 / 10, 2 / 11, 0.2, 0.2)):
+        learn(trainer, update_of(trainer, range(step * 20, step * 20 + 20)))
+        for name, tensor in weights(trainer).items():
+            expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
+    for name, tensor in checkpoint.weights_of(trainer.updater.ema).items():
+        torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7)
+    assert not equal_weights(checkpoint.weights_of(trainer.updater.ema), weights(trainer))
+
+
+def test_a_checkpoint_offers_the_average_and_keeps_the_weights(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    trainer = trainer_of(BLIND, train={"ema": 0.9})
+    learn(trainer, update_of(trainer, range(20)))
+    trainer.save()
+    assert trainer.updater.ema is not None
+    assert equal_weights(
+        checkpoint.load_weights(trainer.run_dir / "checkpoints" / "last"),
+        checkpoint.weights_of(trainer.updater.ema),
+    )
+    assert equal_weights(
+        checkpoint.load_state(trainer.run_dir / "checkpoints" / "last")["weights"], weights(trainer)
+    )
+
+
+def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
+    """Make the decoder's output non-finite in the updates for which `bad(updates done)`."""
+    real = trainer.updater.forward
+
+    def poisoned(*inputs: Tensor) -> Tensor:
+        hidden: Tensor = real(*inputs)
+        return hidden * value if bad(trainer.state.step) else hidden
+
+    trainer.updater.forward = poisoned
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_non_finite_gradient_changes_nothing(
+    trainer_of: Callable[..., Trainer], value: float
+) -> None:
+    """Neither weights nor Adam's moments nor its step count: the next update is as without it."""
+    changes = {"model": {"dropout": 0.0}, "optim": {"schedule": "constant", "warmup_steps": 1}}
+    clean, poisoned = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
+    poison(poisoned, lambda step: step == 1, value)
+    good, bad = update_of(clean, range(30)), update_of(clean, range(30, 60))
+    learn(clean, good)
+    learn(clean, good)
+    learn(poisoned, good)
+    before = weights(poisoned)
+    assert not math.isfinite(learn(poisoned, bad)[1])
+    assert int(poisoned.updater.skipped) == 1
+    assert equal_weights(weights(poisoned), before)
+    learn(poisoned, good)
+    assert int(poisoned.updater.skipped) == 0
+    assert equal_weights(weights(poisoned), weights(clean))
+
+
+def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -> None:
+    """As fp16 does it: scaled by a power of two, unscaled before clipping, skipped if infinite."""
+    changes = {
+        "model": {"dropout": 0.0},
+        "optim": {"clip_norm": 0.5, "schedule": "constant", "warmup_steps": 1},
+    }
+    plain, scaled = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
+    scaled.updater.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    poison(scaled, lambda step: step == 1, math.inf)
+    update = update_of(plain, range(20), range(20, 50))
+    first = learn(plain, update)
+    assert learn(scaled, update) == pytest.approx(first, rel=1e-6)
+    learn(scaled, update)
+    assert int(scaled.updater.skipped) == 1
+    assert scaled.updater.scaler.get_scale() == 512.0
+    assert learn(scaled, update) == pytest.approx(learn(plain, update), rel=1e-6)
+    assert equal_weights(weights(scaled), weights(plain))
+
+
+def test_a_run_resumed_in_fp16_starts_with_a_fresh_scale(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    """And one that was in fp16 before keeps its scale."""
+    trainer = trainer_of(BLIND)
+    learn(trainer, update_of(trainer, range(20)))
+    trainer.save()
+    trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    trainer.resume()
+    assert trainer.updater.scaler.get_scale() == 256.0
+    trainer.save()
+    trainer.updater.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    trainer.resume()
+    assert trainer.updater.scaler.get_scale() == 256.0
+
+
+class Waits(TorchDispatchMode):
+    """Steps at which this thread read a value from the device; copies by `to` are not seen."""
+
+    KINDS = frozenset(
+        f"aten::{name}"
+        for name in (
+            "_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "bincount",
+            "repeat_interleave.Tensor",
+        )
+    )  # fmt: skip
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        super().__init__()
+        self.now, self.steps = now, list[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = func.name().startswith("aten::index") and any(
+            index is not None and index.dtype == torch.bool
+            for index in (args[1] if isinstance(args[1], list) else [])
+        )
+        if func.name() in self.KINDS or by_mask:
+            self.steps.append(self.now())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"optim": {"optimizer": "muon"}},
+        {"train": {"precision": "bf16", "ema": 0.9}, "optim": {"rdrop": 1.0}},
+        {"model": {"attention_dropout": 0.1, "source_word_dropout": 0.1}},
+        {"batch": {"tokens_per_update": 400, "tokens_per_batch": 100}},
+    ],
+)
+def test_the_device_is_waited_for_only_where_a_line_is_logged(
+    changes: dict[str, Any], trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(
+        BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}}
+    )
+    main = threading.get_ident()
+
+    def noted(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if threading.get_ident() == main:
+            waits.steps.append(trainer.state.step)
+        return method(*arguments, **options)
+
+    for name in ("cpu", "tolist", "numpy"):
+        monkeypatch.setattr(Tensor, name, partialmethod(partial(noted, getattr(Tensor, name))))
+    with Waits(lambda: trainer.state.step) as waits:
+        trainer.train()
+    assert set(waits.steps) == {5, 10, 15, 20}

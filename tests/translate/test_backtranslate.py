@@ -1,0 +1,185 @@
+"""`mt backtranslate`: what becomes a pair, what is left out, and a job that resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import Mt, refused
+
+from mt.config import yaml_text
+from mt.config.schema import DataConfig, Source
+from mt.data.reading.corpus import read_pairs
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.translate import resume, synthetic
+from mt.translate.synthetic import PairFilter
+
+GREEDY = ("--beam-size", 1, "--precision", "fp32")
+ODD = ["eins zwei", "", "drei", " eins  zwei ", "\u3000", "vier\tfünf", "sechs\r", "😀"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "mono"
+    path.write_bytes("".join(line + "\n" for line in ODD).encode())
+    return path
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    """The pairs that training reads from a corpus."""
+    return list(read_pairs(Source(src="1", tgt="2", path=str(path)), Path(), "data.train[0]"))
+
+
+def test_each_line_becomes_the_target_of_its_translation(
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bt.tsv"
+    ended = mt("backtranslate", "-m", tiny_run, text, "-o", out, *GREEDY)
+    assert ended.code == 0
+    kept = ["eins zwei", "drei", "vier fünf", "sechs"]
+    stdin = "\n".join(kept).encode()
+    translations = mt("translate", "-m", tiny_run, *GREEDY, stdin=stdin).lines
+    pairs = rows_of(out)
+    assert pairs[:4] == list(zip(translations, kept, strict=True))
+    assert pairs[4:] in ([], [(pairs[-1][0], "😀")])  # by what the model makes of it
+    (entry,) = yaml_text.parse(ended.out.decode())
+    assert list(read_pairs(Source(**entry), Path(), "data.train[0]")) == pairs
+    summary = next(line for line in ended.err.splitlines() if "pairs kept" in line)
+    assert f"{out}: {len(pairs)} of 8 pairs kept; dropped: 2 with an empty side, 1 dup" in summary
+
+
+def test_a_tag_precedes_each_source(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    plain, tagged = tmp_path / "plain.tsv", tmp_path / "tagged.tsv"
+    mt("backtranslate", "-m", tiny_run, text, "-o", plain, *GREEDY)
+    ended = mt("backtranslate", "-m", tiny_run, text, "-o", tagged, *GREEDY, "--tag", "<BT>")
+    assert rows_of(tagged) == [(f"<BT> {src}", tgt) for src, tgt in rows_of(plain)]
+    assert "tokenizer:\n  user_defined_symbols:\n  - <BT>\n" in ended.out.decode()
+
+
+def test_samples_differ_by_seed_only(mt: Mt, tiny_run: Path, text: Path, tmp_path: Path) -> None:
+    outputs = []
+    for number, seed in enumerate((1, 1, 2)):
+        out = tmp_path / f"{number}.tsv"
+        options = ("--sample", "--seed", seed)
+        assert mt("backtranslate", "-m", tiny_run, text, "-o", out, *options).code == 0
+        outputs.append(out.read_bytes())
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
+    monkeypatch.setattr(synthetic, "window_size", lambda *_: 10)
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines[7] = lines[33] = ""  # one is read by the first start, one by the second
+    lines[25] = lines[35] = lines[3]
+    for number, word in ((4, "eins"), (36, "zwei")):
+        lines[number] = " ".join([word] * 40)  # longer than the model's 32 tokens
+    text = tmp_path / "mono"
+    text.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = ("backtranslate", "-m", tiny_run, text, *GREEDY, "-o")
+    whole = mt(*command, tmp_path / "whole.tsv")
+
+    real = PairFilter.keep_pairs
+    calls = []
+
+    def interrupted(self: PairFilter, *arguments: object) -> list[bool]:
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PairFilter, "keep_pairs", interrupted)
+    out = tmp_path / "out.tsv"
+    first = mt(*command, out)
+    assert first.code == 130
+    assert "20 lines are finished" in first.err
+    assert not out.exists()
+    assert "--resume" in refused(mt(*command, out))
+    assert "made with another --tag" in refused(mt(*command, out, "--resume", "--tag", "<BT>"))
+    second = mt(*command, out, "--resume")
+    assert second.code == 0
+    assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
+    counted = "2 with an empty side, 2 duplicates, 2 longer than 32 tokens"
+    for ended in (whole, second):
+        assert counted in ended.err.split("pairs kept; dropped: ")[1]
+
+
+class Words:
+    """A tokenizer whose tokens are words."""
+
+    def encode_src(self, lines: list[str]) -> list[list[int]]:
+        return [[1] * len(line.split()) for line in lines]
+
+    encode_tgt = encode_src
+
+
+def test_what_the_filter_drops() -> None:
+    tokenizer: Tokenizer = Words()  # type: ignore[assignment]
+    pair_filter = PairFilter(tokenizer, DataConfig(max_tokens=30, max_length_ratio=2.0))
+    looping = "well " * 9 + "then"
+    rows = [
+        ("a b c", "x y z", False, True),
+        ("a b c", "x y z", False, False),  # duplicate
+        ("a b d", "x", False, False),  # ratio 3
+        ("a b e", "", False, False),  # empty
+        ("a b c d", "a b c d", False, False),  # copied
+        ("a b f", "a b f", False, True),  # too short to be a copy: names, numbers
+        ("a b c d e f g h", looping, False, False),
+        ("a " * 31, "x " * 31, False, False),  # too long
+        ("a b g", "x y z", True, False),  # truncated
+        ("", "x", False, False),  # empty
+    ]
+    texts, outputs, truncated, wanted = zip(*rows, strict=True)
+    texts = tuple(pair_filter.keep_lines(texts, whole=False))
+    assert texts[1] == ""
+    assert pair_filter.keep_pairs(texts, outputs, truncated) == list(wanted)
+    assert pair_filter.summary() == (
+        "2 of 10 pairs kept; dropped: 2 with an empty side, 1 duplicate, 1 longer than 30 tokens, "
+        "1 with one side over 2 times the other, 1 copied (equal to the source), 1 looping "
+        "(repeats itself again and again), 1 truncated (stopped at the length limit)"
+    )
+    again = PairFilter(tokenizer, pair_filter.data)
+    again.counts = pair_filter.counts
+    assert (again.of_pairs, again.flagged) == (pair_filter.of_pairs, pair_filter.flagged)
+
+
+def test_which_lines_are_repeated() -> None:
+    tokenizer: Tokenizer = Words()  # type: ignore[assignment]
+    lines = ["a\tx", "b\tx", "a\ty", "\tx", "a\tx"]
+    for whole, kept in ((False, ["a\tx", "b\tx", "", "", ""]), (True, [*lines[:3], "", ""])):
+        assert list(PairFilter(tokenizer, DataConfig()).keep_lines(lines, whole)) == kept
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-o", "bt.txt"], "--output bt.txt: must be a file whose name ends in .tsv, as "),
+        (["-o", "bt.tsv", "--tag", "B T"], "--tag: must be a word without white space, such as "),
+        (["-o", "bt.tsv", "--tag", ""], "--tag: must be a word without white space, such as "),
+        (["-o", "bt.tsv", "--top-k", "3"], "--top-k: only with --sample"),
+    ],
+    ids=str,
+)
+def test_messages(
+    options: list[str],
+    message: str,
+    mt: Mt,
+    tiny_run: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    assert refused(mt("backtranslate", "-m", tiny_run, text, *options)).startswith(message)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_text_is_not_overwritten(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "mono.tsv"
+    text.write_text("eins\n", encoding="utf-8")
+    message = refused(mt("backtranslate", "-m", tiny_run, text, "-o", text))
+    assert message.startswith(f"--output {text}: is the same file as the input ({text})")
+    assert text.read_text(encoding="utf-8") == "eins\n"

@@ -1,0 +1,146 @@
+"""Line formats: the text of a line, and the line that is made of its translation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Mt, refused
+
+from mt.errors import ConfigError, DataError
+from mt.translate.formats import LineFormat
+from mt.translate.lines import Translation
+
+TWO = Translation(("one", "two"), (-0.5, -1.25))
+BLANK = Translation(("",), (0.0,), 0)
+ALIGNED = Translation(("one",), (-0.5,), 1, ("0-0",), ("copied",))
+
+
+def rendered(form: LineFormat, line: str, one: Translation, number: int = 1) -> list[str]:
+    return list(form.render(line, one, number))
+
+
+def test_text() -> None:
+    assert LineFormat().extract("a\tb", "x") == "a\tb"
+    assert rendered(LineFormat(), "a", TWO) == ["one"]
+    assert rendered(LineFormat(), "", BLANK) == [""]
+    assert rendered(LineFormat(scores=True), "a", TWO) == ["-0.5000\tone"]
+    assert rendered(LineFormat(scores=True), "", BLANK) == ["0.0000\t"]
+    assert rendered(LineFormat(n_best=2), "a", TWO) == [
+        "0 ||| one ||| -0.5000",
+        "0 ||| two ||| -1.2500",
+    ]
+    assert rendered(LineFormat(n_best=2), "", BLANK, 12) == ["11 |||  ||| 0.0000"]
+    assert rendered(LineFormat(), "a", ALIGNED) == ["one\t0-0"]
+    assert rendered(LineFormat(n_best=2, scores=True), "a", ALIGNED) == [
+        "0 ||| one ||| -0.5000 ||| 0-0"
+    ]
+
+
+def test_tsv() -> None:
+    form = LineFormat("tsv", column=2)
+    assert form.extract("id\teins zwei\tx", "x") == "eins zwei"
+    assert form.extract(" \t ", "x") == " \t "  # a blank line
+    assert rendered(form, "id\teins\tx", TWO) == ["id\teins\tx\tone"]
+    assert rendered(LineFormat("tsv", scores=True), "eins", ALIGNED) == ["eins\t-0.5000\tone\t0-0"]
+    assert rendered(LineFormat("tsv", n_best=2), "eins", TWO) == [
+        "eins\t-0.5000\tone",
+        "eins\t-1.2500\ttwo",
+    ]
+    with pytest.raises(DataError) as error:
+        form.extract("eins", "in.tsv, line 1,204")
+    assert str(error.value) == (
+        "in.tsv, line 1,204: --column 2 is asked for, but the line has 1; "
+        "columns are separated by tabs and counted from 1"
+    )
+
+
+def test_jsonl() -> None:
+    form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
+    assert form.extract(line, "x") == "grün\u2028"
+    assert form.extract(" ", "x") == " "
+    assert rendered(form, " ", BLANK) == [" "]
+    (found,) = rendered(form, line, TWO)
+    assert json.loads(found) == {**json.loads(line), "translation": "one"}
+    (found,) = rendered(LineFormat("jsonl", field="de", scores=True), line, ALIGNED)
+    more = {"translation": "one", "score": -0.5, "alignment": "0-0", "flags": ["copied"]}
+    assert json.loads(found) == {**json.loads(line), **more}
+    (found,) = rendered(LineFormat("jsonl", field="de", n_best=2), line, TWO)
+    both = [{"translation": "one", "score": -0.5}, {"translation": "two", "score": -1.25}]
+    assert json.loads(found)["translations"] == both
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            '{"text": eins}',
+            "line 3, character 10: cannot be read as JSON: Expecting value; every line must be one "
+            "JSON object, found '{\"text\": eins}'; jq -c . FILE makes such lines",
+        ),
+        ("[" * 99999, "line 3: cannot be read as JSON: "),
+        ('{"text": ' + "9" * 5000 + "}", "line 3: cannot be read as JSON: "),
+        (
+            "[1]",
+            "line 3: must be a JSON object, found '[1]'; jq -c '.[]' FILE makes lines of a list",
+        ),
+        ("{}", "line 3: --field text must hold a text, its fields are none"),
+        (
+            '{"txt": "a", "b": 1}',
+            "line 3: --field text must hold a text, its fields are txt, b",
+        ),
+        ('{"text": null}', "line 3: --field text must hold a text, found None"),
+        (
+            '{"text": "a", "score": 1}',
+            "line 3: already has the field 'score', which the translation would overwrite",
+        ),
+    ],
+)
+def test_json_that_cannot_be_used(line: str, message: str) -> None:
+    with pytest.raises(DataError) as error:
+        LineFormat("jsonl").extract(line, "line 3")
+    assert str(error.value).startswith(message)
+
+
+def test_what_an_object_holds_stays_as_it_is() -> None:
+    """Numbers beyond floats, repeated keys, escapes and spaces are not rewritten."""
+    line = ' {"n": 1e400, "id": 1234567890123456789.5, "k": 1, "k": 2, "text": "\\u0041" } '
+    (found,) = rendered(LineFormat("jsonl"), line, TWO)
+    assert found == line.rstrip().removesuffix(" }") + ', "translation": "one"}'
+
+
+def test_no_other_format() -> None:
+    with pytest.raises(ConfigError) as error:
+        LineFormat("csv")
+    assert str(error.value) == "--format: must be text, tsv or jsonl, found 'csv'"
+
+
+def test_half_a_character_comes_back_as_it_came() -> None:
+    """JSON can spell half of a surrogate pair, as a text that was cut has it; UTF-8 cannot."""
+    line = json.dumps({"text": "grün \ud83d", "note": "\ude00", "whole": "\U0001f600"})
+    form = LineFormat("jsonl")
+    assert form.extract(line, "x") == "grün \ufffd"
+    (found,) = rendered(form, line, TWO)
+    assert json.loads(found.encode("utf-8")) == {**json.loads(line), "translation": "one"}
+
+
+def test_formats_of_a_model(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.tsv").write_text("a\teins\n\nb\tzwei drei\n", encoding="utf-8")
+    texts = mt("translate", "-m", tiny_run, "-", stdin=b"eins\n\nzwei drei\n").lines
+    found = mt(
+        "translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 2
+    ).lines
+    assert found == [f"a\teins\t{texts[0]}", "\t", f"b\tzwei drei\t{texts[2]}"]
+    rows = [{"x": 1, "text": "eins"}, {"text": "zwei drei"}]
+    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    found = mt("translate", "-m", tiny_run, tmp_path / "in.jsonl", "--format", "jsonl").lines
+    assert [json.loads(line)["translation"] for line in found] == [texts[0], texts[2]]
+    assert json.loads(found[0])["x"] == 1
+    said = refused(
+        mt("translate", "-m", tiny_run, tmp_path / "in.tsv", "--format", "tsv", "--column", 3)
+    )
+    assert said.startswith(
+        f"{tmp_path / 'in.tsv'}, line 1: --column 3 is asked for, but the line has 2;"
+    )

@@ -1,0 +1,289 @@
+"""Interrupted translations that resume: what is kept, what is refused, and the same output."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Mt, mt_command, refused
+
+from mt.errors import DataError
+from mt.search import engine as engine_module
+from mt.search import engine_ctranslate2
+from mt.translate import resume as module
+from mt.translate import streaming as lines_module
+from mt.translate.resume import ResumableOutput
+
+LINES = [f"line {number}" for number in range(10)]
+MADE = {"--beam-size": "5", "--model": "abc"}
+WANTED = "".join(f"{line.upper()}\n" for line in LINES)
+
+
+@pytest.fixture(autouse=True)
+def every_block_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 0.0)
+
+
+def work(
+    path: Path,
+    *,
+    resume: bool = False,
+    stop_after: int = 99,
+    made: dict[str, str] = MADE,
+    text: list[str] = LINES,
+    how: type[BaseException] = KeyboardInterrupt,
+) -> list[str]:
+    """Write the text in capitals, in blocks of 3; the lines that this start has written."""
+    job, done = ResumableOutput(resume), list[str]()
+    with job.open(path) as file:
+        lines = job.remaining(iter(text), made)
+        while block := list(itertools.islice(lines, 3)):
+            if len(done) >= stop_after:
+                file.write(b"half a block")
+                raise how
+            file.write("".join(f"{line.upper()}\n" for line in block).encode())
+            job.finished(file, block)
+            done += block
+    return done
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_finished_job_leaves_nothing_but_its_output(tmp_path: Path) -> None:
+    for resume in (False, True):  # --resume from the beginning is a job like any other
+        (tmp_path / "out").write_text("what was there before")
+        assert work(tmp_path / "out", resume=resume) == LINES
+        assert files(tmp_path) == ["out"]
+        assert (tmp_path / "out").read_text() == WANTED
+
+
+@pytest.mark.parametrize("stop_after", [3, 6, 9])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, DataError])
+def test_it_resumes_after_the_last_finished_block(
+    tmp_path: Path, stop_after: int, how: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "out"
+    path.write_text("what was there before")
+    with pytest.raises(how):
+        work(path, stop_after=stop_after, how=how)
+    assert path.read_text() == "what was there before"
+    assert files(tmp_path) == ["out", "out.partial", "out.partial.json"]
+    assert capsys.readouterr().err == (
+        f"mt: {stop_after} lines are finished in {path}.partial; "
+        "the same command with --resume continues after them\n"
+    )
+    assert work(path, resume=True) == LINES[stop_after:]
+    assert path.read_text() == WANTED
+    assert files(tmp_path) == ["out"]
+
+
+def test_it_can_be_interrupted_again_and_again(tmp_path: Path) -> None:
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            work(tmp_path / "out", resume=True, stop_after=3)
+        record = json.loads((tmp_path / "out.partial.json").read_text())
+    assert record["lines"] == 9
+    assert work(tmp_path / "out", resume=True) == LINES[9:]
+    assert (tmp_path / "out").read_text() == WANTED
+
+
+def test_nothing_is_left_where_nothing_was_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out", stop_after=0)
+    assert files(tmp_path) == []
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_RECORDS", 60.0)
+    with pytest.raises(KeyboardInterrupt):  # nor what is done again in less than a minute
+        work(tmp_path / "out", stop_after=6)
+    assert files(tmp_path) == []
+
+
+def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        work(path, stop_after=3)
+    state = (tmp_path / "out.partial.json").read_bytes()
+
+    def fault(**options: Any) -> str:
+        with pytest.raises(DataError) as error:
+            work(path, **options)
+        assert files(tmp_path) == ["out.partial", "out.partial.json"]
+        assert (tmp_path / "out.partial").read_bytes().startswith(b"LINE 0\nLINE 1\nLINE 2\n")
+        assert (tmp_path / "out.partial.json").read_bytes() == state
+        return str(error.value)
+
+    again = f"or remove it and {path.name}.partial.json to start over"
+    assert (
+        fault() == f"{path}.partial: is the unfinished output of an interrupted job; "
+        f"add --resume to continue it, {again}"
+    )
+    assert fault(resume=True, made={"--beam-size": "1", "--model": "xyz"}) == (
+        f"--resume: {path}.partial was made with another --beam-size, --model; "
+        f"give the same again, {again}"
+    )
+    assert fault(resume=True, text=["another", *LINES[1:]]) == (
+        f"--resume: the first 3 lines are not those that {path}.partial was made from; "
+        f"give the same input, {again}"
+    )
+    assert fault(resume=True, text=LINES[:2]).startswith(
+        "--resume: the first 3 lines are not those"
+    )
+    # A line after those that are finished may be mended.
+    assert work(path, resume=True, text=[*LINES[:9], "mended"]) == [*LINES[3:9], "mended"]
+
+
+def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
+    path, state = tmp_path / "out", tmp_path / "out.partial.json"
+    with pytest.raises(KeyboardInterrupt):
+        work(path, stop_after=3)
+    whole = state.read_text()
+    for damaged in ("", "{}", "[]", whole.replace('"format": 1', '"format": 2')):
+        state.write_text(damaged)
+        with pytest.raises(DataError) as error:
+            work(path, resume=True)
+        assert str(error.value).startswith(
+            f"{state}: records the progress of an interrupted job, and is damaged ("
+        )
+    state.write_text(whole)
+    os.truncate(tmp_path / "out.partial", 5)
+    with pytest.raises(DataError, match="is shorter than it says"):
+        work(path, resume=True)
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from mt.translate.resume import ResumableOutput
+with ResumableOutput(resume=False).open(Path(sys.argv[1])) as file:
+    print("open", flush=True)
+    sys.stdin.readline()
+    file.write(b"kept")
+"""
+
+
+def test_two_jobs_do_not_write_to_one_place(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    _, environment = mt_command()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, path],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == "open\n"
+        with pytest.raises(DataError) as error:
+            work(path)
+        assert str(error.value) == (
+            f"{path}.partial: another mt is writing to it; wait for that, or give another --output"
+        )
+        other.stdin.write("\n")
+        other.stdin.close()
+        assert other.wait(30) == 0
+    assert path.read_text() == "kept"
+    assert files(tmp_path) == ["out"]
+
+
+def test_output_that_cannot_take_its_place_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Path, target: Path) -> None:
+        if self.name == "out.partial":
+            raise OSError(5, "Input/output error")
+        os.replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            work(tmp_path / "out")
+    assert files(tmp_path) == ["out.partial", "out.partial.json"]
+    assert work(tmp_path / "out", resume=True) == []
+    assert (tmp_path / "out").read_text() == WANTED
+
+
+def test_a_record_without_its_partial_output_is_ignored(tmp_path: Path) -> None:
+    """The power failed between two renames, or the user removed only the partial output."""
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out", stop_after=3)
+    (tmp_path / "out.partial").unlink()
+    assert work(tmp_path / "out") == LINES
+    assert files(tmp_path) == ["out"]
+
+
+@pytest.fixture
+def text(tiny_corpus: Path, tmp_path: Path) -> Path:
+    lines = (tiny_corpus / "test.src").read_bytes().split(b"\n")[:23]
+    lines[4] = b""
+    (tmp_path / "text").write_bytes(b"\n".join(lines) + b"\n")
+    return tmp_path / "text"
+
+
+@pytest.mark.parametrize("options", [[], ["--n-best", 2], ["--format", "tsv", "--scores"]])
+def test_a_resumed_translation_equals_an_uninterrupted_one(
+    mt: Mt,
+    tiny_run: Path,
+    text: Path,
+    tmp_path: Path,
+    options: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for engine in (engine_module, engine_ctranslate2):
+        monkeypatch.setattr(engine, "WINDOW", 5)
+    monkeypatch.setattr(lines_module, "FIRST_WINDOW", 5)
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    prefix = tmp_path / "prefix"
+    prefix.write_text("\n".join(["one", "", "two"] * 7 + ["", ""]) + "\n")
+    arguments: list[Any] = ["translate", "-m", tiny_run, text, "--prefix", prefix, *options]
+    assert mt(*arguments, "-o", whole).code == 0
+
+    finished: Callable[..., None] = ResumableOutput.finished
+
+    def interrupt(self: ResumableOutput, file: Any, lines: list[str]) -> None:
+        finished(self, file, lines)
+        if self.lines == 10:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(ResumableOutput, "finished", interrupt)
+    ended = mt(*arguments, "-o", out)
+    assert ended.code == 130
+    assert (
+        f"mt: 10 lines are finished in {out}.partial; the same command with --resume continues"
+        in ended.err
+    )
+    assert not out.exists()
+    monkeypatch.setattr(ResumableOutput, "finished", finished)
+    assert refused(mt(*arguments, "-o", out)).startswith(
+        f"{out}.partial: is the unfinished output of an interrupted job;"
+    )
+    said = refused(mt(*arguments, "--beam-size", 3, "--resume", "-o", out))
+    assert "was made with another --beam-size;" in said
+    assert "are finished" not in said  # resuming is not the remedy here
+    swapped = tmp_path / "swapped"
+    swapped.write_text("two\n" * 23)
+    said = refused(mt(*arguments, "--prefix", swapped, "--resume", "-o", out))
+    swapped.unlink()
+    assert "was made with another --prefix;" in said
+    ended = mt(*arguments, "--resume", "-o", out)
+    assert ended.code == 0
+    assert "mt: 13 lines" in ended.err
+    assert out.read_bytes() == whole.read_bytes()
+    assert files(tmp_path) == ["out", "prefix", "text", "whole"]
+
+
+def test_only_a_file_can_be_resumed(mt: Mt, tiny_run: Path, text: Path) -> None:
+    assert refused(mt("translate", "-m", tiny_run, text, "--resume")) == (
+        "--resume: continues an output file; name it with -o"
+    )

@@ -1,0 +1,339 @@
+"""Input and output of `mt translate`: files, stdin, streams that stay open, output places."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Mt, mt_command, open_pipes, refused
+
+from mt.errors import ConfigError, DataError
+from mt.translate import progress
+from mt.translate.progress import Progress
+from mt.translate.streaming import open_output, read_input, windows, write_lines
+
+# --- windows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_wait", [None, 5.0])
+def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
+    lines = [str(number) for number in range(23)]
+    found = list(windows(iter(lines), lambda: 10, max_wait))
+    assert [len(window) for window in found] == [10, 10, 3]
+    assert [line for window in found for line in window] == lines
+    assert list(windows(iter([]), lambda: 10, max_wait)) == []
+    assert list(windows(iter(lines[:10]), lambda: 10, max_wait)) == [lines[:10]]
+
+
+def test_a_window_may_be_of_another_size_than_the_one_before() -> None:
+    sizes = iter([3, 1, 4, 9])
+    found = list(windows(iter("abcdefghij"), lambda: next(sizes), 5.0))
+    assert found == [list("abc"), list("d"), list("efgh"), list("ij")]
+
+
+def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
+    go_on = threading.Event()
+
+    def lines() -> Iterator[str]:
+        yield from ("one", "two")
+        assert go_on.wait(30)
+        yield "three"
+
+    found = windows(lines(), lambda: 10, 0.05)
+    assert next(found) == ["one", "two"]
+    go_on.set()
+    assert list(found) == [["three"]]
+
+
+def test_waiting_for_ever_is_waiting_for_lines() -> None:
+    assert list(windows(iter("ab"), lambda: 10, math.inf)) == [["a", "b"]]
+
+
+def test_a_fault_of_the_input_comes_through() -> None:
+    def lines() -> Iterator[str]:
+        yield "one"
+        raise DataError("line 2")
+
+    with pytest.raises(DataError, match="line 2"):
+        list(windows(lines(), lambda: 10, 5.0))
+
+
+def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
+    """A client that sends the next line only when it has read the answer to the last one."""
+    command, environment = mt_command("translate", "-m", tiny_run, "--max-wait", 0.05)
+    with open_pipes(command, environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers = []
+        for line in (b"eins\n", b"\n", b"zwei drei\n"):
+            process.stdin.write(line)
+            process.stdin.flush()
+            answers.append(process.stdout.readline())
+        assert answers[1] == b"\n"
+        assert all(answer.endswith(b"\n") and answer.strip() for answer in (answers[0], answers[2]))
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.wait(30) == 0
+
+
+# --- where lines come from and go to -----------------------------------------------------------
+
+
+def test_lines_of_a_file_a_packed_file_and_stdin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = "\ufeffeins\r\nzwei\u2028drei\x85\n\n\ttab\ufeff\x00\rvier\r\r\nfünf".encode()
+    expected = ["eins", "zwei\u2028drei\x85", "", "\ttab\ufeff\x00\rvier\r", "fünf"]
+    (tmp_path / "plain").write_bytes(content)
+    (tmp_path / "packed.gz").write_bytes(gzip.compress(content))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    for source in (str(tmp_path / "plain"), str(tmp_path / "packed.gz"), "-"):
+        assert list(read_input(source)) == expected
+    (tmp_path / "empty").write_bytes(b"")
+    assert list(read_input(str(tmp_path / "empty"))) == []
+
+
+@pytest.mark.parametrize("errors", ["strict", None])
+def test_bytes_that_are_no_utf_8(
+    errors: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --errors, a command cannot recommend it."""
+    path = tmp_path / "latin"
+    path.write_bytes(b"eins\nf\xfcnf zw\xf6lf\n")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+    for source, name in ((str(path), str(path)), ("-", "stdin")):
+        with pytest.raises(DataError) as caught:
+            list(read_input(source, errors))
+        message = str(caught.value)
+        assert message.startswith(
+            f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8."
+        )
+        assert "iconv -f WINDOWS-1252" in message
+        remedy = "Or give --errors replace, which turns them into U+FFFD"
+        assert message.endswith(remedy) == (errors is not None)
+    assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
+
+
+def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_input("-", "ignore")
+    assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
+    with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
+        read_input(str(tmp_path / "missing.de"))
+    assert "--errors" not in str(missing.value)  # would be no remedy
+    with pytest.raises(DataError) as folder:
+        read_input(str(tmp_path))
+    assert str(folder.value) == (
+        f"{tmp_path} is a folder, a text file is required; name a file in it "
+        "(the folder of a model goes to --model)"
+    )
+    (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
+    with pytest.raises(DataError, match="Unpack it first: xz -dk"):
+        read_input(str(tmp_path / "in.xz"))
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError) as closed:
+        read_input("-")
+    assert str(closed.value) == "stdin: is closed; name an input file, or send text to it"
+
+
+def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Broken(io.BytesIO):
+        def __next__(self) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
+    with pytest.raises(DataError) as caught:
+        list(read_input("-"))
+    assert str(caught.value) == "stdin: cannot be read: Input/output error; name an input file"
+
+
+@pytest.mark.parametrize(
+    "error", [DataError("in the middle"), KeyboardInterrupt(), SystemExit(143), RuntimeError("x")]
+)
+def test_output_appears_whole_or_not_at_all(tmp_path: Path, error: BaseException) -> None:
+    def lines() -> Iterator[str]:
+        yield from ["new"] * 50_000
+        raise error
+
+    for path in (tmp_path / "none", tmp_path / "old"):
+        if path.name == "old":
+            path.write_text("old\n", encoding="utf-8")
+        with pytest.raises(type(error)) as caught, open_output(str(path)) as file:
+            write_lines(file, lines())
+        assert caught.value is error
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"
+    with open_output(str(tmp_path / "old")) as file:
+        write_lines(file, ["new", "äß\u2028"])
+        assert (tmp_path / "old").read_text(encoding="utf-8") == "old\n"  # until all is written
+    assert (tmp_path / "old").read_bytes() == "new\näß\u2028\n".encode()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x", encoding="utf-8")
+    for path, folder, reason in (
+        (tmp_path / "nowhere" / "out", tmp_path / "nowhere", "No such file or directory"),
+        (tmp_path / "file" / "out", tmp_path / "file", "Not a directory"),
+    ):
+        with pytest.raises(DataError) as caught, open_output(str(path)):
+            raise AssertionError("nothing must be translated")
+        assert str(caught.value) == (
+            f"--output {path}: cannot be written in the folder {folder}: {reason}; "
+            "an existing file there is unchanged. Give a writable place with enough room"
+        )
+    with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
+        raise AssertionError("nothing must be translated")
+    assert (
+        str(caught.value)
+        == f"--output {tmp_path}: is a folder, a file is required; name a file in it"
+    )
+
+
+def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with open_output(str(tmp_path / "link")) as file:
+        write_lines(file, ["x"])
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"x\n"
+    with open_output(os.devnull) as file:
+        write_lines(file, ["x"])
+    assert not Path(os.devnull).is_file()  # still a device
+    with (tmp_path / "log").open("wb") as log:  # a file that the shell has opened, as by `3> log`
+        log.write(b"before\n")
+        log.flush()
+        with open_output(f"/dev/fd/{log.fileno()}") as file:
+            write_lines(file, ["x"])
+    assert (tmp_path / "log").read_bytes() == b"before\nx\n"
+    os.mkfifo(tmp_path / "pipe")
+    received: list[bytes] = []
+    reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
+    reader.start()
+    with open_output(str(tmp_path / "pipe")) as file:
+        write_lines(file, ["x"])
+    reader.join()
+    assert received == [b"x\n"]
+
+
+def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Disk(io.RawIOBase):
+        full = True
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return len(data)
+
+    disk = Disk()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=io.BufferedWriter(disk)))
+    for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
+        with pytest.raises(DataError) as caught, open_output("-") as file:
+            write_lines(file, lines)
+        assert (
+            str(caught.value)
+            == "stdout: cannot be written: No space left on device; give an output file with -o"
+        )
+    disk.full = False  # what is left in the buffer is written when it is closed
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError) as caught, open_output("-"):
+        raise AssertionError("nothing must be translated")
+    assert str(caught.value) == "stdout: is closed; give an output file with -o"
+
+
+def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """By name, through a link of either kind, and where the unfinished output would stand."""
+    text, other = tmp_path / "text", tmp_path / "other"
+    text.write_bytes(b"eins\n")
+    other.write_bytes(b"one\n")
+    (tmp_path / "symlink").symlink_to(text)
+    (tmp_path / "hardlink").hardlink_to(text)
+    (tmp_path / "job.partial").symlink_to(text)
+    for name in ("text", "symlink", "hardlink", "../" + tmp_path.name + "/text", "job"):
+        output = tmp_path / name
+        message = f"--output {output}: is the same file as {{}} ({text}), which would be lost; "
+        translated = refused(mt("translate", "-m", tiny_run, text, "-o", output))
+        assert translated.startswith(message.format("the input"))
+        forced = refused(mt("translate", "-m", tiny_run, other, "--prefix", text, "-o", output))
+        assert forced.startswith(message.format("--prefix"))
+        if name == "job":  # only `mt translate` writes to NAME.partial first
+            continue
+        for sides in (["--src", text, "--tgt", other], ["--src", other, "--tgt", text]):
+            scored = refused(mt("score", "-m", tiny_run, *sides, "-o", output))
+            assert scored.startswith(message.format("--src" if sides[1] == text else "--tgt"))
+    assert text.read_bytes() == b"eins\n"
+
+
+def test_a_standard_stream_over_input_is_refused(
+    run_mt: Callable[..., subprocess.CompletedProcess[str]], tiny_run: Path, tmp_path: Path
+) -> None:
+    """`mt translate text >> text` would read its own output without end."""
+    text = tmp_path / "text"
+    text.write_bytes(b"eins\n")
+    with text.open("ab") as appended:
+        ended = run_mt(
+            "translate", "-m", tiny_run, text, stdout=appended, stderr=-1, capture_output=False
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("mt: --output stdout: is the same file as the input")
+    with text.open("rb") as stdin:
+        ended = run_mt("translate", "-m", tiny_run, "-o", text, stdin=stdin)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith(f"mt: --output {text}: is the same file as the input (-)")
+    assert text.read_bytes() == b"eins\n"
+
+
+def test_a_file_with_carriage_returns_only_is_named(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """It is one line to us, as line ends go, and an old Mac's three."""
+    path = tmp_path / "mac"
+    path.write_bytes(b"eins\rzwei\rdrei\r")
+    ended = mt("translate", "-m", tiny_run, path)
+    assert ended.code == 0
+    assert len(ended.lines) == 1
+    assert ended.err.startswith(
+        f"mt: {path}, line 1: holds carriage returns (CR). Lines end at a line feed (LF);"
+    )
+    path.write_bytes(b"eins\r\nzwei\r\n")  # of Windows
+    assert "carriage" not in mt("translate", "-m", tiny_run, path).err
+
+
+def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    said: list[str] = []
+    with Progress(5000, 1000, said.append, on_terminal=False) as shown:
+        for clock[0], done in (
+            (1.0, 1001),
+            (59.0, 1059),
+            (61.0, 1122),
+            (62.0, 1130),
+            (122.0, 1976),
+        ):
+            shown.update(done)
+    assert said == [
+        "1,122 of 5,000 lines translated, 2.0 lines/s",
+        "1,976 of 5,000 lines translated, 8.0 lines/s",
+    ]
+
+
+def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(None, 0, pytest.fail, on_terminal=True) as shown:
+        shown.update(7)
+        assert shown.bar is not None
+        assert shown.bar.n == 7

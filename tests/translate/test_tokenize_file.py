@@ -1,0 +1,171 @@
+"""`mt tokenizer`: a vocabulary learned as `mt train` does; lines to pieces or ids and back."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from conftest import Mt, mt_command, open_pipes, refused
+from subwords import made_lines
+from test_cli_translate import odd_lines
+
+from mt.data.tokens.tokenizer import Tokenizer, normalize_line
+
+
+@pytest.fixture(scope="module")
+def model(tiny_run: Path) -> Path:
+    return tiny_run / "tokenizer.model"
+
+
+def learn(mt: Mt, folder: Path, *options: object, name: str = "own.model") -> Path:
+    """The model that the command learns from `made_lines`."""
+    (folder / "text").write_text("\n".join(made_lines()) + "\n", encoding="utf-8")
+    ended = mt("tokenizer", "train", folder / "text", *options, "-o", folder / name)
+    assert ended.code == 0, ended.err
+    return folder / name
+
+
+# --- train ------------------------------------------------------------------------------------
+
+
+def test_the_command_and_training_learn_the_same_bytes(
+    mt: Mt, tiny_run: Path, tiny_config: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    expected = (tiny_run / "tokenizer.model").read_bytes()
+    files = [tiny_corpus / "train.src", tiny_corpus / "train.tgt"]
+    of_files = tmp_path / "files.model"
+    assert mt("tokenizer", "train", *files, "--vocab-size", 320, "-o", of_files).code == 0
+    assert of_files.read_bytes() == expected
+    of_config = tmp_path / "config.model"
+    ended = mt("tokenizer", "train", "--config", tiny_config, "-o", of_config)
+    assert of_config.read_bytes() == expected
+    size = Tokenizer(expected).src_vocab_size
+    assert ended.err.split("\n")[-2] == f"mt: {of_config}: {size} tokens"
+
+
+def test_a_config_with_two_vocabularies_gives_two_files(
+    mt: Mt, tiny_config: Path, tmp_path: Path
+) -> None:
+    ended = mt(
+        *("tokenizer", "train", "--config", tiny_config, "--set", "tokenizer.joint=false"),
+        *("--vocab-size", 300, "-o", tmp_path / "own.model"),
+    )
+    assert ended.code == 0, ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.src.model", "own.tgt.model"]
+    source = Tokenizer((tmp_path / "own.src.model").read_bytes())
+    assert source.src_pieces("eins") != Tokenizer(
+        (tmp_path / "own.tgt.model").read_bytes()
+    ).src_pieces("eins")
+
+
+def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:
+    options = ("--vocab-size", 90, "--type", "unigram", "--no-byte-fallback", "--no-split-digits")
+    path = learn(mt, tmp_path, *options, "--user-defined-symbols", "<br>,{x}")
+    tokenizer = Tokenizer(path.read_bytes())
+    assert {"<br>", "{x}"} < set(tokenizer.src_pieces("a<br>b {x}"))
+    assert tokenizer.src_vocab_size <= 90
+    settings = ("--set", "tokenizer.user_defined_symbols=[a]", "--config", "tiny.yaml")
+    by_config = learn(mt, tmp_path, *settings, "--vocab-size", 340, name="other.model")
+    assert Tokenizer(by_config.read_bytes()).src_pieces("Bad")[-2:] == ["a", "d"]
+
+
+# --- encode and decode ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", [[], ["--ids"]])
+def test_lines_come_back(mt: Mt, tiny_run: Path, tmp_path: Path, ids: list[str]) -> None:
+    """As many lines as went in, whatever is in them; blank ones stay blank."""
+    lines = odd_lines(300)
+    text = tmp_path / "text.gz"
+    text.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    encode = ("tokenizer", "encode", "--model", tiny_run, *ids)
+    ended = mt(*encode, text, "-o", tmp_path / "tokens")
+    assert (ended.code, ended.out) == (0, b"")
+    tokens = (tmp_path / "tokens").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [bool(line) for line in tokens] == [bool(normalize_line(line)) for line in lines]
+    from_pipe = mt(*encode, stdin=gzip.decompress(text.read_bytes()))
+    assert from_pipe.lines == tokens
+    back = mt("tokenizer", "decode", "--model", tiny_run, *ids, tmp_path / "tokens")
+    assert back.out.decode().split("\n")[:-1] == [normalize_line(line) for line in lines]
+
+
+def test_tokens_are_those_of_the_model(mt: Mt, model: Path) -> None:
+    tokenizer = Tokenizer(model.read_bytes())
+    line = "eins zwei 🦄 xyz"
+    encode = ("tokenizer", "encode", "--model", model)
+    assert mt(*encode, stdin=line.encode()).lines == [" ".join(tokenizer.src_pieces(line))]
+    ids = " ".join(map(str, tokenizer.encode_src([line])[0]))
+    assert mt(*encode, "--ids", stdin=line.encode()).lines == [ids]
+
+
+def test_what_is_unknown_comes_back_from_pieces_and_not_from_ids(mt: Mt, tmp_path: Path) -> None:
+    path = learn(mt, tmp_path, "--vocab-size", 90, "--no-byte-fallback")
+    for ids, back in (([], "Hund☃Haus"), (["--ids"], "Hund ⁇ Haus")):
+        tokens = mt("tokenizer", "encode", "-m", path, *ids, stdin="Hund☃Haus\n".encode()).out
+        assert mt("tokenizer", "decode", "-m", path, *ids, stdin=tokens).lines == [back]
+
+
+def test_with_two_vocabularies_the_side_must_be_given(
+    mt: Mt, tiny_config: Path, tmp_path: Path
+) -> None:
+    settings = ("--set", "tokenizer.joint=false", "--vocab-size", 300)
+    mt("tokenizer", "train", "-c", tiny_config, *settings, "-o", tmp_path / "tokenizer.model")
+    encode = ("tokenizer", "encode", "--model", tmp_path)
+    assert refused(mt(*encode, stdin=b"eins\n")) == (
+        "--side: must be src or tgt, as source and target have SentencePiece models of their own"
+    )
+    source, target = (mt(*encode, "--side", side, stdin=b"eins\n").lines for side in ("src", "tgt"))
+    assert source != target
+    assert ["".join(line.split()) for line in (*source, *target)] == ["▁eins", "▁eins"]
+
+
+def test_a_line_in_an_open_pipe_is_encoded(model: Path) -> None:
+    with open_pipes(*mt_command("tokenizer", "encode", "--model", model)) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"zwei\n")
+        process.stdin.flush()
+        assert process.stdout.readline().decode() == "▁zwei\n"
+        process.stdin.close()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train", "-o", "a.model"], "tokenizer: no text to learn from; name text files, or give "
+            "--config"),
+        (["train", "text", "-o", "own.model"], "--output own.model: exists, and models may depend "
+            "on it; name another file, or remove it"),
+        (["train", "text", "-o", "none/a.model"], "--output none/a.model: there is no folder none; "
+            "make it first"),
+        (["train", "text", "--vocab-size", "100", "-o", "a.model"], "mt tokenizer train: "
+            "tokenizer.vocab_size: must be above 260 (256 bytes, 4 special tokens) with "
+            "byte_fallback, found 100"),
+        (["train", "text", "--set", "run.seed=1", "-o", "a.model"], "--set: changes a config; give "
+            "--config, or leave it out"),
+        (["train", "text", "-c", "tiny.yaml", "--set", "tokenizer.joint=false", "-o", "a.model"],
+            "tokenizer.joint: must be true with text files, found false; for two vocabularies give "
+            "--config without files, or run the command for each side"),
+        (["encode", "-m", "own.model", "text", "-o", "text"], "--output text: is the same file as "
+            "the input (text), which would be lost; name another file"),
+        (["encode", "-m", "text", "text"], "--model: text is not a SentencePiece model that can be "
+            "loaded. Name a .model file (not a .vocab), as `mt tokenizer train` or spm_train write "
+            "it."),
+        (["encode", "-m", "own.model", "--side", "de", "text"], "--side: must be src or tgt, found "
+            "'de'"),
+        (["decode", "-m", "own.model", "--ids", "text"], "text, line 2: must hold ids from 0 to "
+            "339, found 'eins'; leave --ids out if these are pieces, or name the model that made "
+            "the ids"),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_message(
+    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], message: str
+) -> None:
+    learn(mt, tmp_path, "--vocab-size", 340)
+    (tmp_path / "text").write_text("5 6\neins\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert refused(mt("tokenizer", *command)) == message
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -1,0 +1,463 @@
+"""Lines in, lines out: order, batches, scores, length limits, long lines and blank ones."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from conftest import Mt
+from torch import Tensor
+
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel
+from mt.runtime.devices import Device
+from mt.search import engine as engine_module
+from mt.search.engine import IncrementalModel, TorchEngine
+from mt.search.inference import Inference
+from mt.translate.formats import LineFormat
+from mt.translate.lines import Translation
+from mt.translate.segments import split_source
+from mt.translate.streaming import open_output, write_lines
+from mt.translate.tally import LineNumbers
+from mt.translate.translator import Translator
+
+CPU = Device(torch.device("cpu"), "fp32")
+
+
+@pytest.fixture(scope="module")
+def sources(tiny_corpus: Path) -> list[str]:
+    """64 different lines that the model was not trained on, of 1 to 8 words."""
+    lines = [
+        (tiny_corpus / f"{split}.src").read_text(encoding="utf-8").split("\n")
+        for split in ("test", "valid")
+    ]
+    return [line for part in lines for line in part if line][:64]
+
+
+def translator(
+    loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any
+) -> Translator:
+    return of_model(Inference(loaded.model, CPU), loaded, n_best, batch_tokens, **decode)
+
+
+def of_model(
+    model: IncrementalModel,
+    loaded: LoadedModel,
+    n_best: int = 1,
+    batch_tokens: int | None = None,
+    **decode: Any,
+) -> Translator:
+    """A translator of any model, with the tokenizer and settings of the tiny one."""
+    settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
+    return Translator(
+        TorchEngine(model, settings, n_best),
+        loaded.tokenizer,
+        max_source=loaded.config.data.max_tokens,
+        batch_tokens=batch_tokens,
+    )
+
+
+def started(translator: Translator) -> list[tuple[int, ...]]:
+    """From now on, the shape (B, S) of every batch that enters the model."""
+    shapes: list[tuple[int, ...]] = []
+    engine: Any = translator.engine
+    start = engine.model.start
+
+    def spy(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
+        shapes.append(tuple(src.shape))
+        return start(src, src_mask, n_hypotheses)
+
+    engine.model.start = spy
+    return shapes
+
+
+def texts(found: Iterator[Translation]) -> list[str]:
+    return [one.texts[0] for one in found]
+
+
+# --- a translation does not depend on what shares its batch ------------------------------------
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_alone_or_among_64_in_any_batches_and_any_order(
+    loaded: LoadedModel, sources: list[str], beam_size: int
+) -> None:
+    single = translator(loaded, batch_tokens=1, beam_size=beam_size)
+    shapes = started(single)
+    alone = list(single.translate(sources))
+    assert [rows for rows, _ in shapes] == [1] * 64
+    assert len({one.texts[0] for one in alone}) > 50  # it has learnt to tell them apart
+    for budget in (100, 700, 10**6):
+        together = translator(loaded, batch_tokens=budget, beam_size=beam_size)
+        shapes = started(together)
+        found = list(together.translate(sources))
+        assert max(rows for rows, _ in shapes) > 1
+        assert [one.texts for one in found] == [one.texts for one in alone]
+        assert [one.scores[0] for one in found] == pytest.approx(
+            [one.scores[0] for one in alone], abs=1e-5
+        )
+    assert [rows for rows, _ in shapes] == [64]
+    order = random.Random(3).sample(range(64), 64)
+    shuffled = translator(loaded, beam_size=beam_size).translate([sources[i] for i in order])
+    assert texts(shuffled) == [alone[i].texts[0] for i in order]
+
+
+def test_the_budget_counts_padded_tokens_times_beam_and_longest_come_first(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
+    for beam_size, budget in ((1, 60), (4, 240), (4, 60)):
+        one = translator(loaded, batch_tokens=budget, beam_size=beam_size)
+        shapes = started(one)
+        texts(one.translate(sources))
+        assert all(rows * width * beam_size <= budget or rows == 1 for rows, width in shapes)
+        assert [width for _, width in shapes] == sorted(
+            (width for _, width in shapes), reverse=True
+        )
+        assert sum(rows for rows, _ in shapes) == 64
+
+
+def test_windows_do_not_show(
+    loaded: LoadedModel, sources: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [*sources[:20], "", "eins " * 60, *sources[20:25]]
+    whole = translator(loaded)
+    expected = texts(whole.translate(lines))
+    monkeypatch.setattr(engine_module, "WINDOW", 4)
+    windowed = translator(loaded)
+    assert texts(windowed.translate(lines)) == expected
+    assert windowed.tally.split == whole.tally.split == LineNumbers(1, [22])
+    assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
+    assert windowed.tally.tokens == whole.tally.tokens
+
+
+# --- hypotheses and their scores ---------------------------------------------------------------
+
+
+def test_n_best_lists_are_sorted_and_begin_with_the_best(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
+    best = list(translator(loaded).translate(sources))
+    for n_best in (2, 4):
+        listed = list(translator(loaded, n_best=n_best).translate(sources))
+        assert [one.texts[0] for one in listed] == [one.texts[0] for one in best]
+        assert [one.scores[0] for one in listed] == [one.scores[0] for one in best]
+        for one in listed:
+            assert len(one.texts) == len(one.scores) == n_best
+            assert list(one.scores) == sorted(one.scores, reverse=True)
+            assert len(set(one.scores)) == n_best
+
+
+@torch.no_grad()
+def forced(loaded: LoadedModel, source: list[int], target: tuple[int, ...]) -> float:
+    """log p(target, eos | source) by one pass of the whole model, without cache or search."""
+    src = torch.tensor([[*source, EOS]])
+    hidden = loaded.model(
+        src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
+    )
+    log_probs = loaded.model.output(hidden).double().log_softmax(-1)[0]  # (T, V)
+    return float(log_probs[range(len(target) + 1), [*target, EOS]].sum())
+
+
+@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 1.0), (4, 0.0), (4, 0.6), (4, 1.0)])
+def test_a_score_is_the_forced_log_probability_over_the_length(
+    loaded: LoadedModel, sources: list[str], beam_size: int, alpha: float
+) -> None:
+    one = translator(loaded, n_best=min(2, beam_size), beam_size=beam_size, length_penalty=alpha)
+    lines = sources[:20]
+    ids = loaded.tokenizer.encode_src(lines)
+    lengths = set()
+    for line, source, hypotheses in zip(
+        one.translate(lines), ids, one.engine.search(ids), strict=True
+    ):
+        for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
+            assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
+            length = len(hypothesis.tokens) + 1  # with eos
+            assert score == pytest.approx(
+                forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4
+            )
+            lengths.add(length)
+    assert len(lengths) > 4
+
+
+@torch.no_grad()
+def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
+    lines = sources[:12]
+    expected = []
+    for source in loaded.tokenizer.encode_src(lines):
+        src = torch.tensor([[*source, EOS]])
+        target: list[int] = []
+        limit = int(
+            loaded.config.decode.max_len_factor * len(source) + loaded.config.decode.max_len_extra
+        )
+        while len(target) < limit:
+            hidden = loaded.model(
+                src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
+            )
+            logits = loaded.model.output(hidden)[0, -1]
+            logits[[PAD, UNK, BOS] if target else [PAD, UNK, BOS, EOS]] = -torch.inf
+            if (word := int(logits.argmax())) == EOS:
+                break
+            target.append(word)
+        expected.append(target)
+    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.decode_tgt(
+        expected
+    )
+
+
+def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(
+    loaded: LoadedModel,
+) -> None:
+    for beam_size, n_best in ((1, 2), (4, 5)):
+        with pytest.raises(ConfigError) as caught:
+            translator(loaded, n_best=n_best, beam_size=beam_size)
+        assert str(caught.value) == (
+            f"--n-best: must be at most the beam size, {beam_size}, found {n_best}; "
+            f"lower it, or give --beam-size {n_best}"
+        )
+
+
+# --- what the model does, scripted: always the same tokens, then eos ---------------------------
+
+
+class Scripted:
+    """In place of `Inference`: every hypothesis says `says`, over and over or once."""
+
+    def __init__(self, says: list[int], max_tokens: int = 64, once: bool = False) -> None:
+        self.says, self.max_tokens, self.once = says, max_tokens, once
+        self.device = torch.device("cpu")
+        self.sources: list[list[int]] = []
+
+    def bytes_per_token(self, shortest: int) -> float:
+        return 1.0
+
+    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
+        self.sources += [row[mask].tolist() for row, mask in zip(src, src_mask, strict=True)]
+        position = 0
+
+        def step(tokens: Tensor, _: Tensor) -> Tensor:
+            nonlocal position
+            logits = torch.zeros(*tokens.shape, 320)
+            ended = self.once and position >= len(self.says)
+            logits[..., EOS] = -30.0
+            logits[..., EOS if ended else self.says[position % len(self.says)]] = 30.0
+            position += 1
+            return logits
+
+        return SimpleNamespace(step=step, keep=lambda rows: None)
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(
+    ("factor", "extra", "positions", "limit"),
+    [
+        (2.0, 10, 64, lambda n: 2 * n + 10),
+        (1.5, 1, 64, lambda n: int(1.5 * n + 1)),
+        (0.0, 1, 64, lambda n: 1),
+        (0.1, 1, 64, lambda n: max(1, int(0.1 * n + 1))),
+        (5.0, 50, 40, lambda n: min(39, 5 * n + 50)),
+    ],
+)
+def test_an_output_is_at_most_factor_times_source_plus_extra(
+    loaded: LoadedModel,
+    beam_size: int,
+    factor: float,
+    extra: int,
+    positions: int,
+    limit: Callable[[int], int],
+) -> None:
+    inference = Scripted([300], positions)
+    one = of_model(
+        inference, loaded, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra
+    )
+    sources = [[301] * length for length in (1, 2, 7, 20)]
+    assert [len(best.tokens) for best, *_ in one.engine.search(sources)] == [
+        limit(len(ids)) for ids in sources
+    ]
+    assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
+
+
+def unicode_lines(count: int) -> list[str]:
+    """Random lines of all of Unicode but line feeds: controls, emoji, right-to-left, blanks."""
+    draw = random.Random(11)
+    kinds = [
+        lambda: chr(draw.choice([n for n in range(0x20) if n not in (10, 13)])),
+        lambda: draw.choice("\x00\x85\u2028\u2029\u200b\u200f\u202e\ufeff\u00a0\u3000\t\u2581"),
+        lambda: chr(draw.randrange(0x590, 0x700)),
+        lambda: chr(draw.randrange(0x1F300, 0x1FAFF)) + draw.choice(["", "\u200d", "\ufe0f"]),
+        lambda: chr(draw.choice([draw.randrange(0x20, 0xD800), draw.randrange(0xE000, 0x110000)])),
+        lambda: draw.choice(["eins", "zwei", "drei", "one", ".", "!"]) + " ",
+        lambda: " ",
+    ]
+    lines = []
+    for _ in range(count):
+        some, size = draw.sample(kinds, draw.randint(1, 3)), int(draw.expovariate(1 / 12))
+        lines.append("".join(draw.choice(some)() for _ in range(size)))
+    lines[7], lines[count // 2] = "zwei drei " * 1500, "\U0001f600" * 3000
+    return [line.removeprefix("\ufeff").removesuffix("\r") for line in lines]
+
+
+def lines_out(path: Path, tiny_run: Path, mt: Mt, *options: object) -> list[str]:
+    ended = mt("translate", "-m", tiny_run, path, "--precision", "fp32", "--beam-size", 1, *options)
+    assert ended.code == 0, ended.err
+    return ended.lines
+
+
+@pytest.mark.parametrize(
+    "count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
+)
+def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
+    count: int, tiny_run: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """From a file, gzipped, from stdin, at any batch size; blank lines stay blank and in place."""
+    lines = unicode_lines(count)
+    content = "".join(line + "\n" for line in lines).encode()
+    (tmp_path / "in").write_bytes(content)
+    (tmp_path / "in.gz").write_bytes(gzip.compress(content))
+    found = lines_out(tmp_path / "in", tiny_run, mt)
+    assert len(found) == count
+    for line, output in zip(lines, found, strict=True):
+        assert not output or line.strip()
+        assert output == " ".join(output.split())
+    assert lines_out(tmp_path / "in.gz", tiny_run, mt, "--batch-tokens", 300) == found
+    piped = mt(
+        "translate",
+        "-m",
+        tiny_run,
+        "--precision",
+        "fp32",
+        "--beam-size",
+        1,
+        "--workers",
+        2,
+        stdin=content,
+    )
+    assert piped.lines == found
+    # Alone a line gives what it gave among the others.
+    for number in random.Random(1).sample(range(count), 5):
+        one = mt(
+            "translate",
+            "-m",
+            tiny_run,
+            "--precision",
+            "fp32",
+            "--beam-size",
+            1,
+            stdin=(lines[number] + "\n").encode(),
+        )
+        assert one.lines == [found[number]]
+    # Its own output is as good an input as any.
+    again = "".join(line + "\n" for line in found).encode()
+    assert len(mt("translate", "-m", tiny_run, "--beam-size", 1, stdin=again).lines) == count
+
+
+def test_whatever_bytes_the_model_spells_a_line_is_one_line(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    names = {
+        loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)
+    }
+    path = tmp_path / "out"
+    for raw in (
+        b"\n",
+        b"a\nb",
+        b"\r\n",
+        b"\r",
+        "\x85".encode(),
+        "a\u2028b\u2029c".encode(),
+        b"\x0b\x0c\x1c",
+        b"\xff\xfe",
+    ):
+        ids = [names[f"<0x{byte:02X}>"] for byte in raw]
+        one = of_model(Scripted(ids, once=True), loaded, beam_size=2, n_best=2)
+        lines = ["eins", "", "zwei drei"]
+        with open_output(str(path)) as file:
+            for line, found in zip(lines, one.translate(lines), strict=True):
+                write_lines(file, LineFormat().render(line, found, 1))
+        written = path.read_bytes()
+        assert written.count(b"\n") == 3
+        assert [len(line.splitlines()) <= 1 for line in written.decode().split("\n")] == [True] * 4
+        assert written.split(b"\n")[1] == b""
+
+
+def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
+    inference = Scripted([300], once=True)
+    one = of_model(inference, loaded)
+    blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u3000"]
+    found = list(one.translate(["eins", *blank, "zwei"]))
+    assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
+    assert [line.segments for line in found] == [1] + [0] * len(blank) + [1]
+    assert len(inference.sources) == 2
+    assert (one.tally.lines, one.tally.blank, one.tally.flagged) == (8, 6, {})
+    assert one.tally.tokens == 4  # a word and eos, twice
+    inference.sources.clear()
+    assert texts(one.translate(blank)) == [""] * len(blank)
+    assert texts(one.translate([])) == []
+    assert inference.sources == []
+
+
+def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
+    """Of these nothing is left for the model: a tokenizer's own sign for a space, controls."""
+    inference = Scripted([300], once=True)
+    one = of_model(inference, loaded)
+    lines = ["eins", "\u2581\u2581\u2581", "", "\u2028", "\x85\x1c", " "]
+    found = list(one.translate(lines))
+    assert [line.texts for line in found[1:]] == [("",)] * 5
+    assert [line.flags for line in found[1:]] == [("empty",), (), ("empty",), ("empty",), ()]
+    assert len(inference.sources) == 1
+    assert one.tally.summary().startswith("6 lines (2 blank) in ")
+    assert one.tally.summary().endswith("\nempty: 3 (the translation is blank): line 2, 4, 5")
+
+
+def test_progress_is_reported_after_every_batch(loaded: LoadedModel, sources: list[str]) -> None:
+    one = translator(loaded, batch_tokens=400)
+    shapes = started(one)
+    reported: list[int] = []
+    one.on_progress = reported.append
+    texts(one.translate(sources))
+    assert len(reported) == len(shapes) > 3
+    assert reported == sorted(reported)
+    assert 0 < reported[0] < 20
+    assert reported[-1] == 64
+
+
+# --- lines that are too long -------------------------------------------------------------------
+
+
+def test_a_line_of_3000_words_is_one_line_and_is_counted(
+    loaded: LoadedModel, sources: list[str]
+) -> None:
+    words = " ".join(sources).split()
+    long = " ".join((words * 20)[:3000])
+    one = translator(loaded, beam_size=2, n_best=2)
+    shapes = started(one)
+    found = list(one.translate(["eins", long, "", "zwei"]))
+    assert len(found) == 4
+    assert found[1].segments > 3000 / loaded.config.data.max_tokens
+    assert max(width for _, width in shapes) <= loaded.config.data.max_tokens + 1  # eos
+    assert len(found[1].texts[0].split()) > 1000
+    assert "\n" not in found[1].texts[0]
+    assert "  " not in found[1].texts[0]
+    assert one.tally.split.first == [2]
+    assert "1 too long for the model, translated in pieces: line 2)" in one.tally.summary()
+    assert [found[0].texts[0], found[3].texts[0]] == texts(
+        translator(loaded, beam_size=2).translate(["eins", "zwei"])
+    )
+    # Each piece is translated as if it stood alone; text and score are put together from them.
+    ids = split_source(long, loaded.tokenizer, one.max_source)
+    whole = list(itertools.chain(*ids))  # the vocabulary is joint
+    assert loaded.tokenizer.decode_tgt([whole])[0].split() == long.split()
+    parts = one.engine.search(ids)
+    for rank in (0, 1):
+        tokens = [list(part[rank].tokens) for part in parts]
+        assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.decode_tgt(tokens)))
+        assert found[1].scores[rank] == pytest.approx(sum(part[rank].score for part in parts))

@@ -1,0 +1,316 @@
+"""Worker processes: the same results, and one message if a worker fails or dies."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Mt, mt_command, open_pipes, refused
+from torch._dynamo.testing import CompileCounterWithBackend
+
+from mt.errors import ConfigError, DataError, MtError
+from mt.model.checkpoint import LoadedModel
+from mt.search import engine, fused_candidates
+from mt.search.engine import TorchEngine
+from mt.search.options import Sampling, SearchOptions
+from mt.translate import gpu_workers, load_torch
+from mt.translate.choose_engine import EngineRequest
+from mt.translate.gpu_workers import SearchOnDevice, searches_on_gpus
+from mt.translate.translator import Translator, batch_cuts, load_translator
+from mt.translate.workers import Pool
+
+
+def square(number: int, seconds: float = 0.0) -> tuple[int, int, int]:
+    time.sleep(seconds)
+    return number * number, os.getpid(), torch.get_num_threads()
+
+
+def test_a_free_worker_gets_the_next_job() -> None:
+    """The first job takes longer than all others together: the other worker does those."""
+    with Pool([square] * 2) as pool:
+        answers = dict(pool.imap_unordered([(0, 2.0), *((number,) for number in range(1, 20))]))
+        assert [answers[number][0] for number in range(20)] == [number**2 for number in range(20)]
+        assert {answers[number][1] for number in range(1, 20)} == {answers[1][1]}
+        assert answers[0][1] not in (answers[1][1], os.getpid())
+        assert {answer[2] for answer in answers.values()} == {1}
+        assert (
+            dict(pool.imap_unordered([(3,)]))[0][0] == 9
+        )  # again, and with fewer jobs than workers
+        assert list(pool.imap_unordered([])) == []
+        children = [worker.process for worker in pool.workers]
+    assert not any(child.is_alive() for child in children)
+
+
+def fail(how: str) -> None:
+    if how == "refuse":
+        raise DataError("line 3 is wrong")
+    if how == "break":
+        raise ZeroDivisionError("a defect")
+    if how == "exit":
+        os._exit(7)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
+    with Pool([fail] * 2) as pool, pytest.raises(DataError, match="line 3 is wrong"):
+        list(pool.imap_unordered([("refuse",)]))
+    with Pool([fail] * 2) as pool, pytest.raises(ZeroDivisionError, match="a defect") as error:
+        list(pool.imap_unordered([("break",)]))
+    assert "in fail" in str(error.value.__cause__)
+
+
+def ignore_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@pytest.mark.timeout(60)
+def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
+    """As in one that was forked a moment ago and still has its parent's handlers."""
+    with Pool([ignore_sigterm] * 2) as pool:
+        list(pool.imap_unordered([()] * 2))
+        children = [worker.process for worker in pool.workers]
+    assert [child.exitcode for child in children] == [-signal.SIGKILL] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("kill", "was killed by SIGKILL; the system does that when memory runs out"),
+        ("exit", "exited with code 7"),
+    ],
+)
+def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
+    with Pool([fail] * 2) as pool:
+        number = pool.workers[0].process.pid
+        with pytest.raises(MtError) as error:
+            list(pool.imap_unordered([(how,)]))
+    assert str(error.value) == (
+        f"worker 1 of 2 (process {number}) {said}. "
+        "Run again with fewer --workers or a smaller --batch-tokens"
+    )
+
+
+def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
+    """A result left over must not be taken for one of the next call."""
+    with Pool([square] * 2) as pool:
+        answers = pool.imap_unordered([(number,) for number in range(9)])
+        next(answers)
+        answers.close()  # type: ignore[attr-defined]
+        with pytest.raises(RuntimeError, match="the pool is closed"):
+            next(pool.imap_unordered([(1,)]))
+
+
+class UnpicklableError(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+def unpicklable() -> None:
+    raise UnpicklableError(1, 2)
+
+
+def test_an_error_that_cannot_be_pickled_is_reported_as_text() -> None:
+    with Pool([unpicklable] * 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
+        list(pool.imap_unordered([()]))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
+    """Workers that are not forked receive it as bytes."""
+    options = SearchOptions(2, 3, 1.5, ("▁t",), Sampling(top_k=5))
+    translator = load_translator([tiny_run], {}, precision=precision, options=options, n_best=2)
+    engine = pickle.loads(pickle.dumps(translator.engine))
+    assert engine.search([[9, 10, 11]]) == translator.engine.search([[9, 10, 11]])
+
+
+@pytest.mark.parametrize(
+    "options", [[], ["--beam-size", 1, "--n-best", 1], ["--sample", "--n-best", 2]]
+)
+def test_the_output_does_not_depend_on_the_workers(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, options: list[Any]
+) -> None:
+    arguments = [
+        "translate",
+        "-m",
+        tiny_run,
+        tiny_corpus / "train.src",
+        "--precision",
+        "fp32",
+        *options,
+    ]
+    alone = mt(*arguments, "--workers", 1)
+    together = mt(*arguments, "--workers", 3, "--batch-tokens", 500)
+    assert (alone.code, together.code) == (0, 0)
+    assert len(alone.lines) == 2000 * (2 if "--sample" in options else 1)
+    # A score is a sum of floats: in a batch of another size its last digit may be another one.
+    texts = [[line.split(" ||| ")[:2] for line in ended.lines] for ended in (alone, together)]
+    assert texts[0] == texts[1]
+
+
+def test_a_killed_worker_ends_the_command_and_leaves_no_output(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Pool, functions: Any) -> None:
+        real(self, functions)
+        victim = self.workers[1].process
+        os.kill(victim.pid or 0, signal.SIGKILL)
+        victim.join()
+
+    real = Pool.__init__
+    monkeypatch.setattr(Pool, "__init__", killed)
+    text, out = tiny_corpus / "test.src", tmp_path / "out"
+    said = refused(
+        mt("translate", "-m", tiny_run, text, "-o", out, "--workers", 2, "--engine", "torch")
+    )
+    assert said.startswith("worker 2 of 2 (process ")
+    assert "was killed by SIGKILL" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
+    """Even if it is killed. With two threads before the fork, as outside of tests."""
+    command, environment = mt_command(
+        "translate", "-m", tiny_run, "--workers", 2, "--engine", "torch"
+    )
+    environment["OMP_NUM_THREADS"] = "2"
+    with open_pipes(command, environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"eins\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            pytest.skip("this system does not list the children of a process")
+        workers = [int(one) for one in children.read_text().split()]
+        assert len(workers) == 2
+        process.send_signal(number)
+        assert process.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
+        for _ in range(100):
+            running = [one for one in workers if Path(f"/proc/{one}").exists()]
+            if not running:
+                break
+            time.sleep(0.1)
+        assert not running
+
+
+def on_cpus(
+    models: list[Path], monkeypatch: pytest.MonkeyPatch, count: int, **given: Any
+) -> tuple[SearchOnDevice, ...]:
+    """Functions for workers, with CPUs in the place of so many GPUs."""
+    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["cpu"] * count)
+    return searches_on_gpus(EngineRequest(models=models, precision="fp32", **given))
+
+
+def test_a_process_for_each_gpu(
+    loaded: LoadedModel, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each loads the model itself; what they find is what one process finds."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
+    with load_translator([tiny_run], {}, precision="fp32", device="cpu", workers=1) as alone:
+        expected = [one.texts for one in alone.translate(lines)]
+    searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
+    with Translator(
+        alone.engine,
+        loaded.tokenizer,
+        max_source=32,
+        batch_tokens=64,
+        searches=searches,
+        reads_ahead=True,
+    ) as together:
+        assert together.pool is not None
+        assert len(together.pool.workers) == 2
+        monkeypatch.setattr(engine, "WINDOW", 7)
+        assert [one.texts for one in together.translate(lines)] == expected
+        together.pool.workers[1].process.kill()
+        with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
+            list(together.translate(lines))
+
+
+@pytest.mark.parametrize("beam_size", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_large_text_is_translated_by_compiled_code(
+    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch, beam_size: int
+) -> None:
+    """The same translations; not with constraints, and only where the device can compile."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
+    graphs = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(fused_candidates, "BACKEND", graphs)
+
+    def outputs(compiled: bool, **options: Any) -> list[tuple[str, ...]]:
+        given = {"beam_size": beam_size}
+        with load_translator(
+            [tiny_run],
+            given,
+            precision="fp32",
+            device="cpu",
+            large=True,
+            workers=1,
+            batch_tokens=200,
+            **options,
+        ) as one:
+            assert isinstance(one.engine, TorchEngine)
+            assert (one.engine.fused is not None) == compiled
+            return [each.texts for each in one.translate(lines)]
+
+    expected = outputs(compiled=False)
+    monkeypatch.setattr(load_torch, "can_compile", lambda _: True)
+    torch._dynamo.reset()
+    assert outputs(compiled=True) == expected
+    assert graphs.frame_count == 1  # for the trial and for all steps
+    torch._dynamo.reset()
+    outputs(compiled=False, options=SearchOptions(min_length=2))
+
+
+def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def count(**given: Any) -> int:
+        return len(on_cpus([tiny_run], monkeypatch, 4, **given))
+
+    assert count() == 0  # one GPU, in the process that reads and writes
+    assert count(large=True) == 4
+    assert count(workers=1, large=True) == 0
+    assert count(workers=3) == 3
+    (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
+    assert alone.request.device == "cuda:2"  # lest encoding and decoding text wait for each other
+    assert searches_on_gpus(alone.request) == ()  # it loads the model itself
+    for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
+        with pytest.raises(ConfigError) as error:
+            count(workers=5, **given)
+        assert str(error.value) == (
+            f"--workers: on GPUs it is a process for each, found 5 for {found}; lower it, or leave "
+            "it out: a large file is then shared by all GPUs"
+        )
+
+
+def test_the_last_batches_are_small() -> None:
+    sizes = np.sort(np.random.default_rng(1).integers(8, 40, 3000))[::-1]
+
+    def areas(workers: int) -> list[int]:
+        batches = np.split(sizes, batch_cuts(sizes, 2000, workers))
+        assert sum(map(len, batches)) == len(sizes)
+        return [len(batch) * int(batch[0]) for batch in batches]
+
+    alone, two = areas(1), areas(2)
+    assert max(alone) <= 2000
+    assert max(two) <= 2000
+    last = next(i for i, _ in enumerate(two) if sum(two[i:]) <= 4000)
+    assert max(two[last:]) <= 500
+    assert two[: len(alone) - 4] == alone[:-4]
+    assert len(two) >= len(alone) + 6
+    assert min(alone[:-1]) > 1500
+
+
+def test_little_work_is_shared_evenly() -> None:
+    """Too little for four batches each: one batch each, and none in quarters."""
+    sizes = np.full(40, 10)
+    assert batch_cuts(sizes, 2000, 1) == []
+    assert batch_cuts(sizes, 2000, 2) == [20]
+    assert batch_cuts(sizes, 2000, 4) == [10, 20, 30]
+    assert batch_cuts(sizes[:1], 2000, 4) == []
