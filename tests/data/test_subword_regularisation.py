@@ -52,7 +52,7 @@ def tokenizer(kind: str) -> Tokenizer:
 
 def test_an_epoch_is_the_same_in_another_process_and_without_those_before_it(kind: str) -> None:
     code = (
-        "import sys; sys.path.insert(0, 'tests'); from subwords import epochs; "
+        "import sys; sys.path[:0] = ['tests', 'tests/support']; from subwords import epochs; "
         f"print(*epochs({kind!r}, [3, 0]))"
     )
     there = subprocess.run(

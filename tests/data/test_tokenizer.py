@@ -323,7 +323,8 @@ def test_sampling_is_said_and_bounds_what_is_learned_from() -> None:
 def test_same_data_and_seed_give_the_same_bytes_in_another_process(kind: str) -> None:
     here = trained(type=kind, sample_lines=100, log=lambda _: None)
     code = (
-        "import sys; sys.path.insert(0, 'tests'); from test_tokenizer import trained; "
+        "import sys; sys.path[:0] = ['tests', 'tests/support', 'tests/data']; "
+        "from test_tokenizer import trained; "
         f"print(trained(type='{kind}', sample_lines=100, log=lambda _: None).fingerprint)"
     )
     there = subprocess.run(

@@ -50,7 +50,9 @@ def run_of(tmp_path: Path) -> Callable[[list[str]], Path]:
 
     def made(lines: list[str]) -> Path:
         (tmp_path / "outputs").mkdir()
-        text = "".join(json.dumps({"output": line}) + "\n" for line in lines)
+        text = "".join(
+            json.dumps({"source": "", "reference": "", "output": line}) + "\n" for line in lines
+        )
         path = tmp_path / "outputs" / "step-00000100-valid.jsonl"
         path.write_text(text, encoding="utf-8")
         return tmp_path
