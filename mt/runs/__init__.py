@@ -1,0 +1,1 @@
+"""What a run directory and a model folder hold: names, config, manifest, outputs. Needs no torch."""
