@@ -21,6 +21,7 @@ from mt.interop.agreement import Agreement, agreement
 from mt.interop.huggingface_export import export, faults
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_parity import log_prob_differences, translate_with
+from mt.interop.huggingface_weights import to_halves, to_interleaved
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.runtime.devices import choose_device
 from mt.search.inference import Inference
@@ -130,6 +131,11 @@ def test_nothing_is_written_if_probabilities_differ(
     with pytest.raises(CheckpointError, match="other probabilities than mt, by up to"):
         export(load_model(tiny_run), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_their_dimensions_are_all_sines_then_all_cosines() -> None:
+    assert to_halves(6).tolist() == [0, 2, 4, 1, 3, 5]
+    assert to_halves(6)[to_interleaved(6)].tolist() == list(range(6))
 
 
 def test_messages_about_exports(

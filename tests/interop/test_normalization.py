@@ -31,6 +31,7 @@ ODD = [
     "e\u0323\u0302 e\u0302\u0323 ê\u0323 ẹ\u0302",
     "o\u0301\u0323 ó\u0323 e\u0300\u0323 è\u0323",  # Yoruba: no character has both marks
     "a\u0327\u0308 c\u0323\u0327",  # the letter takes its second mark
+    "\u03b1\u0345\u0313\u0300 \u1f00\u0345\u0300 \u1fb3\u0313\u0300",  # three marks in any order
 ]
 
 

@@ -164,6 +164,15 @@ def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_scored_higher(
     assert beams(model, 3, size=2, alpha=1.0, exact=True)[0].tokens == (A, A, A)
 
 
+def test_the_bound_of_a_live_hypothesis_counts_the_eos_of_the_longest_output() -> None:
+    # Limit 2, alpha 1. A . = 0.36 ends first: ln 0.36 / 2 = -0.511. B A = 0.252 lives, and its end
+    # is certain: ln 0.252 / 3 = -0.459. Divided by two, -0.689, it would look hopeless.
+    model = scripted(
+        bos={A: 0.6, B: 0.4}, A={EOS: 0.6, A: 0.4}, B={EOS: 0.37, A: 0.63}, AA={EOS: 1}, BA={EOS: 1}
+    )
+    assert_found(beams(model, 2, size=2, alpha=1.0), alpha=1.0, BA=0.252)
+
+
 # ------------------------------------------------------------------------------ against brute force
 
 

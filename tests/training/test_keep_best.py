@@ -76,6 +76,20 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
 
+def test_the_best_is_kept_although_another_scored_higher(
+    trainer_of: Callable[..., Trainer],
+) -> None:
+    """As after a tie that the lower nll has decided."""
+    trainer = trainer_of(train={"valid_every": 4, "keep_last": 1, "keep_best": 1, "max_steps": 20})
+    for step, score in ((4, 9.0), (8, 9.001), (12, 1.0)):
+        trainer.state.step = step
+        trainer.state.scores[checkpoint.step_name(step)] = score
+        trainer.state.best_step = 4
+        trainer.save()
+    kept = checkpoint.checkpoints(trainer.run_dir)
+    assert [checkpoint.step_of(folder.name) for folder in kept] == [4, 12]
+
+
 def test_the_best_is_kept_although_keep_best_is_0(
     quick_config: Callable[..., Config],
     scripted_bleu: Callable[..., None],

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.model import checkpoint
+from mt.runtime.distributed import World
 from mt.training.trainer import Trainer
 
 
@@ -132,6 +133,18 @@ def test_dropout_is_another_at_each_step(trainer_of: Callable[..., Trainer]) -> 
     trainer.state.step = 0
     assert learn(trainer, update) == pytest.approx(first, rel=1e-6)
     assert second != pytest.approx(first, rel=1e-6)
+
+
+def test_dropout_is_another_on_each_rank(trainer_of: Callable[..., Trainer]) -> None:
+    trainer = trainer_of(BLIND, optim={"peak_lr": 1e-12})
+    update = update_of(trainer, range(20))
+    figures = []
+    for rank in (0, 1, 0):
+        trainer.updater.world = World(rank=rank)
+        trainer.state.step = 0
+        figures.append(learn(trainer, update))
+    assert figures[2] == pytest.approx(figures[0], rel=1e-6)
+    assert figures[1] != pytest.approx(figures[0], rel=1e-6)
 
 
 def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
