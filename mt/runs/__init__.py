@@ -1,1 +1,1 @@
-"""What a run directory and a model folder hold: names, config, manifest, outputs. Needs no torch."""
+"""What a run directory and a model folder hold: names, config, manifest, outputs; no torch."""

@@ -62,9 +62,7 @@ def _valid_path(run_dir: Path, step: int) -> Path:
     return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
 
 
-def write_test_outputs(
-    run_dir: Path, step: int, number: int, sentences: Sequence[Sentence]
-) -> str:
+def write_test_outputs(run_dir: Path, step: int, number: int, sentences: Sequence[Sentence]) -> str:
     """Write the outputs of test set `number`, from 1; return the file's path in the run."""
     name = f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl"
     _write(run_dir / name, sentences)

@@ -12,8 +12,8 @@ from mt.config.load import load_config
 from mt.config.schema import Config
 from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
-from mt.runs.model_folder import checkpoints
 from mt.runs.manifest import MANIFEST
+from mt.runs.model_folder import checkpoints
 
 CONFIG = "config.yaml"
 LOCK = ".lock"

@@ -15,11 +15,11 @@ from conftest import (
 )
 
 from mt.config.schema import Config
-from mt.translate.quality_flags import FLAGS
 from mt.evaluation.metrics import score_corpus
 from mt.model import checkpoint
 from mt.training.launch import train
 from mt.training.optim import learning_rate
+from mt.translate.quality_flags import FLAGS
 
 
 def test_the_figures_of_a_run(tiny_run: Path) -> None:
