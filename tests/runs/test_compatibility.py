@@ -1,8 +1,7 @@
 """Runs of earlier versions still translate, score, resume and export.
 
 `tests/files/run-VERSION/` holds a run directory as that version wrote it in 120 updates, its
-corpus,
-and the output of that version for the test set: `translations.en` and `scores.txt`.
+corpus, and the output of that version for the test set: `translations.en` and `scores.txt`.
 """
 
 from __future__ import annotations

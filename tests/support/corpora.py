@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
 
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
@@ -90,9 +89,11 @@ def rows_file(tmp_path: Path, kind: str, pairs: list[tuple[str, str]]) -> str:
     return write(path, text, packed).name
 
 
+MULTI30K = Path(os.environ.get("MT_CORPORA", "MT_CORPORA-is-not-set")) / "multi30k"
+
+
 def multi30k() -> Path:
     """The folder of the Multi30k corpus; skips where it is not on this machine."""
-    folder = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data")) / "multi30k"
-    if not (folder / "train.de.gz").exists():
-        pytest.skip(f"no train.de.gz in {folder}; set MT_CORPORA to the folder above multi30k")
-    return folder
+    if not (MULTI30K / "train.de.gz").exists():
+        pytest.skip(f"no train.de.gz in {MULTI30K}; set MT_CORPORA to the folder above multi30k")
+    return MULTI30K

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import metrics_of
+from corpora import MULTI30K, multi30k
 
 from mt.config.load import load_config
 from mt.model.checkpoint import load_model
@@ -18,15 +18,14 @@ from mt.search.inference import Inference
 from mt.training.launch import train
 from mt.translate.translator import Translator
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data")) / "multi30k"
-
 pytestmark = [
     pytest.mark.multi30k,
-    pytest.mark.skipif(
-        not CORPUS.is_dir(), reason=f"no Multi30k in {CORPUS}; name its parent folder in MT_CORPORA"
-    ),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def corpus_is_there() -> None:
+    multi30k()
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def test_800_updates_of_the_recipe_reach_the_fastest_peers_bleu_at_10_minutes(
 ) -> None:
     """That peer: greedy BLEU 28.4 on the validation set after 591 s. Here: beam 5, 800 updates."""
     sets = [
-        f"data.root={CORPUS}",
+        f"data.root={MULTI30K}",
         "train.max_steps=800",
         "train.valid_every=400",
         "train.precision=auto",

@@ -6,19 +6,17 @@ What they gain takes longer to show; configs/README.md has what was measured.
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 
 import pytest
 import yaml
 from conftest import Mt, metrics_of, write_lines
+from corpora import MULTI30K, multi30k
 
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import normalize_line
 from mt.evaluation.metrics import chrf
 
-ROOT = Path(__file__).parents[2]
-CORPUS = Path(os.environ.get("MT_CORPORA", ROOT.parent / "shared" / "data")) / "multi30k"
 # Pairs to train on, and lines of further text, of which only one side is used.
 PAIRS = 2000
 MORE = 600
@@ -35,10 +33,12 @@ FAST = ("--beam-size", 2, "--precision", "fp32")
 pytestmark = [
     pytest.mark.multi30k,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(
-        not CORPUS.is_dir(), reason=f"no Multi30k in {CORPUS}; name its parent folder in MT_CORPORA"
-    ),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def corpus_is_there() -> None:
+    multi30k()
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +46,11 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """{train,more,valid}.{de,en} of Multi30k."""
     folder = tmp_path_factory.mktemp("texts")
     for language in ("de", "en"):
-        lines = list(read_lines(CORPUS / f"train.{language}.gz"))
+        lines = list(read_lines(MULTI30K / f"train.{language}.gz"))
         lines = [normalize_line(line) for line in lines]  # as the corpus will have them
         write_lines(folder / f"train.{language}", lines[:PAIRS])
         write_lines(folder / f"more.{language}", lines[PAIRS : PAIRS + MORE])
-        valid = list(read_lines(CORPUS / f"val.{language}.gz"))
+        valid = list(read_lines(MULTI30K / f"val.{language}.gz"))
         write_lines(folder / f"valid.{language}", valid[:200])
     return folder
 
