@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import platform
-from importlib.metadata import PackageNotFoundError, version
+
+from mt import __version__
 
 
 def version_text() -> str:
@@ -12,12 +13,8 @@ def version_text() -> str:
 
     from mt.runtime.devices import choose_device
 
-    try:
-        own = version("mt")
-    except PackageNotFoundError:
-        own = "(not installed)"
     return (
-        f"mt {own}\n"
+        f"mt {__version__}\n"
         f"torch {torch.__version__}\n"
         f"Python {platform.python_version()}\n"
         f"device: {choose_device()}"

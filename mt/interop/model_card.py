@@ -10,10 +10,10 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from mt import __version__
 from mt.model.checkpoint import CHECKPOINTS, LoadedModel
 
 METRICS = "metrics.jsonl"
@@ -144,7 +144,7 @@ def _commands(manifest: dict[str, Any]) -> str:
         lines.append(_command([str(word) for word in command]))
     lines.append(_command(sys.argv))
     packages = manifest.get("packages")
-    versions = packages if isinstance(packages, dict) else {"mt": version("mt")}
+    versions = packages if isinstance(packages, dict) else {"mt": __version__}
     used = ", ".join(f"{name} {number}" for name, number in versions.items())
     return "\n".join(["```bash", *lines, "```", "", f"With {used}."])
 

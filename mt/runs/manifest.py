@@ -13,12 +13,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from mt import __version__
 from mt.files import write_whole
 from mt.runtime.cores import processor_name
 
 MANIFEST = "manifest.json"
 PACKAGES = (
-    "mt", "torch", "sentencepiece", "datasets", "sacrebleu", "safetensors", "numpy", "pydantic",
+    "torch", "sentencepiece", "datasets", "sacrebleu", "safetensors", "numpy", "pydantic",
 )  # fmt: skip
 
 
@@ -70,7 +71,7 @@ def _torchrun_job() -> list[str]:
 
 
 def _package_versions() -> dict[str, str]:
-    found = {}
+    found = {"mt": __version__}
     for name in PACKAGES:
         try:
             found[name] = version(name)

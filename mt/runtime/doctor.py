@@ -23,7 +23,7 @@ from typing import Any
 
 from mt.runtime.cores import processor_name, usable_cores
 
-# What `mt` needs, and its extras: those of pyproject.toml.
+# What `mt` needs, and what it can do without (CTranslate2 where it has no wheels): pyproject.toml.
 REQUIRED = (
     "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26",
     "pydantic>=2.9", "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mt import __version__
 from mt.runs.manifest import is_of_this_job, write_manifest
 
 
@@ -81,6 +82,7 @@ def test_the_manifest_names_command_data_versions_and_machine(tmp_path: Path) ->
     assert manifest["seed"] == 3
     assert manifest["data"] == {"a.de": {"lines": 5}}
     assert manifest["command"] == sys.argv
+    assert manifest["packages"]["mt"] == __version__
     assert manifest["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert manifest["packages"].keys() >= {"sentencepiece", "sacrebleu", "safetensors", "numpy"}
     assert manifest["processor"]

@@ -42,12 +42,14 @@ def test_the_packages_are_those_of_pyproject() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     block = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     assert block
-    assert sorted(re.findall(r'^ +"([^"]+)"', block[1], re.MULTILINE)) == sorted(REQUIRED)
+    required = re.findall(r'^ +"([^";]+)', block[1], re.MULTILINE)
+    assert sorted(required) == sorted([*REQUIRED, EXTRAS["ctranslate2"].requirement])
     extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)^dev", text, re.DOTALL | re.M)
     assert extras
     found = dict(re.findall(r'^([\w-]+) = \["([^"]+)"', extras[1], re.MULTILINE))
-    own = {name: one.requirement for name, one in EXTRAS.items() if name not in ("ja", "ko")}
+    own = {name: one.requirement for name, one in EXTRAS.items() if name in found}
     assert own == found
+    assert found.keys() == EXTRAS.keys() - {"ctranslate2", "ja", "ko"}
 
 
 @pytest.mark.usefixtures("quick")
