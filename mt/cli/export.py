@@ -138,7 +138,7 @@ def huggingface(
     \b
     mt export huggingface --model runs/base -o base.hf --license apache-2.0
     """
-    from mt.interop.huggingface_export import export_compared
+    from mt.interop.huggingface_export import export
     from mt.model.checkpoint import load_model
 
-    export_compared(load_model(model), output, license_name, say)
+    export(load_model(model), output, license_name, say)

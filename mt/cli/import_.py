@@ -40,8 +40,7 @@ def huggingface(
     """
     from mt.interop.huggingface_import import import_model
 
-    imported = import_model(folder, output)
-    say(f"{output}: {imported}")
+    say(f"{output}: {import_model(folder, output)}")
 
 
 @app.command("marian", cls=PanelCommand, hidden=True)

@@ -18,8 +18,8 @@ from pathlib import Path
 from mt.config.schema import DataConfig, DecodeConfig
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
-from mt.interop.agreement import Translate, agreement
 from mt.interop.ctranslate2 import check_quantization, export, import_library
+from mt.interop.exporter import Translate, compare_translations
 from mt.interop.model_card import UNKNOWN, model_card
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
@@ -99,7 +99,7 @@ def export_package(
             card = model_card(loaded, _usage(metadata, output.name))
             (package / "README.md").write_text(card, encoding="utf-8")
             search = loaded.config.decode.model_copy(update=SEARCH)
-            compared = agreement(loaded, as_argos(package), search)
+            compared = compare_translations(loaded, as_argos(package), search)
             _zip(package, output)
     except OSError as error:
         raise CheckpointError(

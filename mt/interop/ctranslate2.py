@@ -6,8 +6,9 @@ Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (out
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,16 @@ from mt.config.schema import Config, DecodeConfig
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.agreement import (
-    PAIRS,
+from mt.interop.exporter import (
     TOLERANCE,
+    LogProbs,
+    Parity,
     Translate,
-    agreement,
-    largest_difference,
-    scored_pairs,
+    compare_translations,
+    new_folder,
+    prove,
 )
 from mt.interop.model_card import model_card
-from mt.interop.new_folder import new_folder
 from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import (
@@ -38,6 +39,7 @@ from mt.model.transformer import (
     Residual,
     Transformer,
 )
+from mt.search.scoring import Pair
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
@@ -58,30 +60,6 @@ print(translator.translate_batch([pieces])[0].hypotheses[0])
 
 Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
-
-
-@dataclass(frozen=True)
-class Parity:
-    """How closely the exported model agrees with ours."""
-
-    pairs: int
-    tokens: int
-    max_difference: float  # of the log-probability of a token; ours has rounded weights, too
-    quantization: str = "fp32"
-    change: float = 0.0  # mean difference to our model with weights in float32
-
-    def __str__(self) -> str:
-        """What `mt export` reports."""
-        same = (
-            f"{self.tokens:,} tokens of {self.pairs} pairs have the same log-probability, "
-            f"within {self.max_difference:.1e}"
-        )
-        if self.quantization == "fp32":
-            return same
-        return (
-            f"{same}, as in mt with weights rounded to {self.quantization}; "
-            f"rounding changes it by {self.change:.1e} nats on average"
-        )
 
 
 def export(
@@ -132,7 +110,7 @@ def export_compared(
     for note in (f"{output}: {parity}", *notes):
         say(note)
     translate = translate_with(output, loaded.tokenizer, loaded.config, quantization)
-    say(f"{output}: {agreement(loaded, translate)}")
+    say(f"{output}: {compare_translations(loaded, translate)}")
 
 
 def _compare_precisions(
@@ -141,14 +119,14 @@ def _compare_precisions(
     """Compare computations in float32 with equal weights; then measure what rounding changes."""
     translator = library.Translator(str(folder), device="cpu", compute_type="float32")
     if quantization == "fp32":
-        return compare(loaded, translator)
+        return prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))
     same = replace(loaded, model=rounded(loaded.model, quantization))
     tolerance = INT8_TOLERANCE if quantization == "int8" else TOLERANCE
-    parity = compare(same, translator, tolerance)
+    parity = prove(same, "ctranslate2", scorer(loaded.tokenizer, translator), tolerance)
     if quantization == "int8":  # as it runs: activations are rounded, too
         translator = library.Translator(str(folder), device="cpu", compute_type="int8")
-    differences = _differences(loaded, translator)
-    return replace(parity, quantization=quantization, change=sum(differences) / len(differences))
+    changed = prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator), math.inf)
+    return replace(parity, quantization=quantization, change=changed.mean_difference)
 
 
 def translate_with(
@@ -301,23 +279,12 @@ def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
     _copy_linear(theirs.linear_1, ours.feed_forward.outer)
 
 
-def compare(loaded: LoadedModel, translator: Any, tolerance: float = TOLERANCE) -> Parity:
-    """Score the same random pairs with both models; raise CheckpointError if they differ."""
-    differences = _differences(loaded, translator)
-    worst = largest_difference("ctranslate2", differences, tolerance)
-    return Parity(PAIRS, len(differences), worst)
+def scorer(tokenizer: Tokenizer, translator: Any) -> LogProbs:
+    """Return what scores pairs of token ids with CTranslate2."""
 
+    def log_probs(pairs: Sequence[Pair]) -> list[Sequence[float]]:
+        sources = [tokenizer.src_pieces_of(list(src)) for src, _ in pairs]
+        targets = [tokenizer.tgt_pieces_of(list(tgt)) for _, tgt in pairs]
+        return [score.log_probs for score in translator.score_batch(sources, targets)]
 
-def _differences(loaded: LoadedModel, translator: Any) -> list[float]:
-    """By how much the log-probability of each token of the same random pairs differs."""
-    tokenizer = loaded.tokenizer
-    ours = scored_pairs(loaded)
-    theirs: Sequence[Any] = translator.score_batch(
-        [tokenizer.src_pieces_of(list(src)) for (src, _), _ in ours],
-        [tokenizer.tgt_pieces_of(list(tgt)) for (_, tgt), _ in ours],
-    )
-    return [
-        abs(one - other)
-        for (_, log_probs), their_scores in zip(ours, theirs, strict=True)
-        for one, other in zip(log_probs, their_scores.log_probs, strict=True)
-    ]
+    return log_probs

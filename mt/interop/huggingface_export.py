@@ -2,14 +2,13 @@
 
 A post-norm model becomes a Marian model, a pre-norm one a Pegasus model: of the encoder-decoders of
 transformers these two compute what ours do, to the position embeddings. The tokenizer of both is
-Marian's, which takes SentencePiece models and any ids. Shapes: V vocabulary, D d_model.
+Marian's, which takes SentencePiece models and any ids. Shapes: T target tokens, V vocabulary.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mt.config.schema import ModelConfig
+from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
-from mt.interop.agreement import agreement
-from mt.interop.huggingface_parity import Parity, compare, translate_with
-from mt.interop.huggingface_tokenizer import (
-    SOURCE_MODEL,
-    TARGET_MODEL,
-    TARGET_VOCABULARY,
-    VOCABULARY,
-)
-from mt.interop.huggingface_weights import correspondences, to_halves
+from mt.files import write_whole
+from mt.interop.exporter import Parity, compare_translations, new_folder, prove
+from mt.interop.huggingface_layout import CONFIG_KEYS, correspondences, to_halves
+from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
-from mt.interop.new_folder import new_folder
-from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
+from mt.search.scoring import Pair
 
 # Added to the logit of a row that fills the smaller of two vocabularies: its probability is 0.
 NO_TOKEN = -1e9
@@ -52,48 +45,40 @@ The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only a
 or more combining marks, or with a mark that is part of no character, may be split otherwise."""
 
 
-def export(loaded: LoadedModel, output: Path, license_name: str | None = None) -> Parity:
+def export(
+    loaded: LoadedModel,
+    output: Path,
+    license_name: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Parity:
     """Write the model to `output`, a new folder that transformers opens without other code.
 
-    `license_name`: for the model card, such as apache-2.0.
-    Raises ConfigError if transformers is not installed, or with all reasons if none of its classes
-    can hold the model; CheckpointError if the folder exists or cannot be written, or if the check
-    fails. Nothing is left at `output` then.
+    `license_name`: for the model card, such as apache-2.0. `say` is told what was proved and how
+    translations compare.
+    Raises ConfigError if transformers is not installed, or if none of its classes can hold the
+    model; CheckpointError if the folder exists or cannot be written, or if the check fails. Nothing
+    is left at `output` then.
     """
     library = _import_library()
-    if reasons := faults(loaded.model.config):
-        raise ConfigError("\n".join(f"export huggingface: {reason}" for reason in reasons))
-    with new_folder(output, loaded.model) as partial:
-        with _quiet(library):
-            build(library, loaded).save_pretrained(partial)
-            write_tokenizer(loaded, partial)
-            parity = compare(library, loaded, partial)
+    config = loaded.model.config
+    if config.norm == "post" and config.positions == "learned":
+        raise ConfigError(
+            "export huggingface: model.positions learned with model.norm post: transformers has no "
+            "such class; its Marian computes sinusoids. Only sinusoidal positions, or norm pre, "
+            "can be exported"
+        )
+    with new_folder(output, loaded.model) as partial, _quiet(library):
+        build(library, loaded).save_pretrained(partial)
+        write_tokenizer(loaded, partial)
+        exported = ExportedFolder(library, partial)
+        parity = prove(loaded, "huggingface", exported.log_probs)
+        compared = compare_translations(loaded, exported.translate)
         usage = USAGE.replace("FOLDER", output.name)
         card = model_card(loaded, usage, license_name, "transformers")
-        (partial / "README.md").write_text(card, encoding="utf-8")
+        write_whole(partial / "README.md", card)
+    say(f"{output}: {type(exported.model).__name__}; {parity}")
+    say(f"{output}: {compared}")
     return parity
-
-
-def export_compared(
-    loaded: LoadedModel, output: Path, license_name: str | None, say: Callable[[str], None]
-) -> None:
-    """Export as `export` does, then `say` what was proved and how translations compare."""
-    say(f"{output}: {export(loaded, output, license_name)}")
-    library = _import_library()
-    with _quiet(library):
-        found = agreement(loaded, translate_with(library, loaded, output))
-    say(f"{output}: {found}")
-
-
-def faults(config: ModelConfig) -> list[str]:
-    """Why no class of transformers computes what this model does; empty if one does."""
-    reasons = []
-    if config.norm == "post" and config.positions == "learned":
-        reasons.append(
-            "model.positions learned with model.norm post: transformers has no such class; its "
-            "Marian computes sinusoids. Only sinusoidal positions, or norm pre, can be exported"
-        )
-    return reasons
 
 
 def _import_library() -> Any:
@@ -123,36 +108,67 @@ def _quiet(library: Any) -> Iterator[None]:
         logging.enable_progress_bar()
 
 
+class ExportedFolder:
+    """An exported folder, opened as its users open it."""
+
+    def __init__(self, library: Any, folder: Path) -> None:
+        self.model = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        self.tokenizer = library.AutoTokenizer.from_pretrained(folder)
+        # With the package sacremoses it would change quotation marks and dashes.
+        self.tokenizer.punc_normalizer = lambda text: text
+
+    @torch.no_grad()
+    def log_probs(self, pairs: Sequence[Pair]) -> Iterator[list[float]]:
+        """The log-probabilities of the target tokens and eos, for each pair."""
+        for src, tgt in pairs:
+            src_ids, tgt_in = torch.tensor([[*src, EOS]]), torch.tensor([[BOS, *tgt]])
+            logits = self.model(input_ids=src_ids, decoder_input_ids=tgt_in).logits[0]  # (T, V)
+            targets = torch.tensor([*tgt, EOS])
+            yield logits.log_softmax(-1).gather(1, targets[:, None])[:, 0].tolist()
+
+    @torch.no_grad()
+    def translate(self, lines: Sequence[str], search: DecodeConfig) -> list[str]:
+        """Translate lines; the longest outputs are those of `mt`."""
+        positions = self.model.config.max_position_embeddings
+        texts = []
+        for line in lines:
+            inputs = self.tokenizer(
+                line, return_tensors="pt", truncation=True, max_length=positions
+            )
+            length = inputs.input_ids.shape[1] - 1  # eos
+            limit = max(1, int(search.max_len_factor * length + search.max_len_extra))
+            outputs = self.model.generate(
+                **inputs,
+                num_beams=search.beam_size,
+                length_penalty=search.length_penalty,
+                early_stopping=search.beam_size > 1,
+                max_new_tokens=min(limit + 1, positions),  # eos
+                max_length=None,
+            )
+            texts.append(self.tokenizer.decode(outputs[0], skip_special_tokens=True))
+        return texts
+
+
 # --- the model --------------------------------------------------------------------------------
 
 
 def build(library: Any, loaded: LoadedModel) -> Any:
     """The model of transformers, with our weights."""
-    config, tokenizer = loaded.model.config, loaded.tokenizer
+    config, tokenizer, decode = loaded.model.config, loaded.tokenizer, loaded.config.decode
     sizes = [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size]
     one_matrix = tokenizer.joint and config.tie_embeddings
-    settings: dict[str, Any] = {
-        "d_model": config.d_model,
-        "encoder_layers": config.n_encoder_layers,
-        "decoder_layers": config.n_decoder_layers,
-        "encoder_attention_heads": config.n_heads,
-        "decoder_attention_heads": config.n_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
-        "activation_function": config.activation,
-        "max_position_embeddings": config.max_positions,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": (
-            config.dropout if config.activation_dropout is None else config.activation_dropout
-        ),
-        "scale_embedding": True,
+    values = config.model_dump()
+    if config.activation_dropout is None:
+        values["activation_dropout"] = config.dropout
+    ids = {
         "pad_token_id": PAD,
         "bos_token_id": BOS,
         "eos_token_id": EOS,
         "forced_eos_token_id": EOS,
         "decoder_start_token_id": BOS,
     }
+    settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
+    settings |= {"scale_embedding": True, **ids}
     if config.norm == "post":
         theirs = library.MarianMTModel(
             library.MarianConfig(
@@ -169,18 +185,16 @@ def build(library: Any, loaded: LoadedModel) -> Any:
             library.PegasusConfig(**settings, vocab_size=max(sizes), tie_word_embeddings=one_matrix)
         )
     theirs.generation_config = library.GenerationConfig(
-        num_beams=loaded.config.decode.beam_size,
-        length_penalty=loaded.config.decode.length_penalty,
+        num_beams=decode.beam_size,
+        length_penalty=decode.length_penalty,
         max_length=config.max_positions,
         # Ends as our search does, once num_beams hypotheses have ended.
-        early_stopping=loaded.config.decode.beam_size > 1,
+        early_stopping=decode.beam_size > 1,
         min_new_tokens=1,
         suppress_tokens=[PAD, UNK, BOS],
-        **{name: value for name, value in settings.items() if name.endswith("token_id")},
+        **ids,
     )
-    own: dict[str, Tensor] = theirs.state_dict()
-    weights = convert(loaded.model, own)
-    theirs.load_state_dict(weights)
+    theirs.load_state_dict(convert(loaded.model, theirs.state_dict()))
     return theirs.eval()
 
 
@@ -191,71 +205,25 @@ def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
     order = to_halves(config.d_model)
     ours = dict(model.named_parameters(remove_duplicate=False))
     weights: dict[str, Tensor] = {}
-    for name, theirs, axis in correspondences(
-        config.norm, config.n_encoder_layers, config.n_decoder_layers
-    ):
-        if name not in ours:  # attention without biases
-            weights |= {each: torch.zeros_like(own[each]) for each in theirs}
-            continue
-        whole = ours[name] if axis is None else ours[name].index_select(axis, order)
-        weights |= dict(zip(theirs, whole.chunk(len(theirs)), strict=True))
-    source, target, output = (
-        matrix.weight[:, order]
-        for matrix in (model.src_embedding.tokens, model.tgt_embedding.tokens, model.output)
-    )
-    embeddings = {
-        "model.shared.weight": target,
-        "model.encoder.embed_tokens.weight": source,
-        "model.decoder.embed_tokens.weight": target,
-        "lm_head.weight": output,
-    }
+    for each in correspondences(config.norm, config.n_encoder_layers, config.n_decoder_layers):
+        if each.ours in ours:
+            parts = each.reorder(ours[each.ours], order).chunk(len(each.theirs))
+            weights |= dict(zip(each.theirs, parts, strict=True))
+        else:  # attention without biases
+            weights |= {name: torch.zeros_like(own[name]) for name in each.theirs}
     bias = model.output.bias
-    bias = torch.zeros(len(output)) if bias is None else bias
     logits_bias = torch.full_like(own["final_logits_bias"], NO_TOKEN)  # (1, V)
-    logits_bias[0, : len(bias)] = bias
+    logits_bias[0, : model.output.out_features] = 0.0 if bias is None else bias
     weights["final_logits_bias"] = logits_bias
-    for name, matrix in embeddings.items():
+    for name, matrix in {
+        "model.shared.weight": model.tgt_embedding.tokens.weight,
+        "model.encoder.embed_tokens.weight": model.src_embedding.tokens.weight,
+        "model.decoder.embed_tokens.weight": model.tgt_embedding.tokens.weight,
+        "lm_head.weight": model.output.weight,
+    }.items():
         if name in own:
-            filled = torch.zeros_like(own[name])
-            filled[: len(matrix)] = matrix
-            weights[name] = filled
+            weights[name] = torch.zeros_like(own[name])
+            weights[name][: len(matrix)] = matrix[:, order]
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         weights[f"model.{side}.embed_positions.weight"] = embedding.positions[:, order]
     return weights
-
-
-# --- the tokenizer ----------------------------------------------------------------------------
-
-
-def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
-    """Write the tokenizer as `MarianTokenizer` reads it, with our ids."""
-    tokenizer, config = loaded.tokenizer, loaded.config
-    (folder / SOURCE_MODEL).write_bytes(with_normalization(tokenizer.models[0]))
-    (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
-    write_json(folder / VOCABULARY, _ids(tokenizer.src_pieces_of, tokenizer.src_vocab_size))
-    if not tokenizer.joint:
-        pieces = _ids(tokenizer.tgt_pieces_of, tokenizer.tgt_vocab_size)
-        write_json(folder / TARGET_VOCABULARY, pieces)
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "tokenizer_class": "MarianTokenizer",
-            "source_lang": config.data.src_lang,
-            "target_lang": config.data.tgt_lang,
-            "separate_vocabs": not tokenizer.joint,
-            "model_max_length": loaded.model.config.max_positions,
-            "pad_token": "<pad>",
-            "unk_token": "<unk>",
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-        },
-    )
-
-
-def _ids(pieces_of: Any, size: int) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(pieces_of(list(range(size))))}
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file, one key a line."""
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1), encoding="utf-8")

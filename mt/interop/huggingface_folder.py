@@ -1,13 +1,13 @@
 """A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
 
 Nothing of the folder is executed: weights are safetensors, or a PyTorch file of which only tensors
-and plain values are read. Shapes: D d_model.
+and plain values are read.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -18,8 +18,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mt.errors import CheckpointError, ConfigError
+from mt.interop.huggingface_layout import (
+    CONFIG,
+    CONFIG_KEYS,
+    GENERATION_CONFIG,
+    PYTORCH,
+    SAFETENSORS,
+    correspondences,
+    to_halves,
+)
 from mt.interop.huggingface_tokenizer import read_json
-from mt.interop.huggingface_weights import correspondences, to_halves
 from mt.model.transformer import sinusoids
 
 # What transformers takes for a key that config.json leaves out.
@@ -48,13 +56,10 @@ DEFAULTS: dict[str, Any] = {
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Keys of other models that transformers' Marian ignores; true would mean another computation.
 FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
-SAFETENSORS, PYTORCH = "model.safetensors", "pytorch_model.bin"
 # Positions of a file may differ from the formula by rounding.
 POSITION_TOLERANCE = 1e-4
 # Faults of weights that are listed one by one.
 LISTED = 8
-
-
 # What to do with a model that Marian itself wrote.
 MARIAN = (
     "a model of Marian itself (.npz) is first converted, with transformers 4: python "
@@ -75,24 +80,23 @@ def read_config(folder: Path) -> dict[str, Any]:
             "--local-dir opus-mt-de-en"
         )
     faults: list[str] = []
-    found = read_json(folder / "config.json", faults)
+    content = read_json(folder / CONFIG, faults)
     if faults:
-        remedy = "give a folder that transformers saved"
-        if list(folder.glob("*.npz")):
-            remedy = MARIAN
+        by_marian = any(folder.glob("*.npz"))
+        remedy = MARIAN if by_marian else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
-    kind = found.get("model_type")
+    kind = content.get("model_type")
     if kind != "marian":
         raise ConfigError(
             f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "
             "models (OPUS-MT) only, because other models compute something else than "
             "mt's Transformer"
         )
-    settings = {**DEFAULTS, **found}
+    settings = DEFAULTS | content
     settings["decoder_vocab_size"] = settings["decoder_vocab_size"] or settings["vocab_size"]
     if isinstance(settings["eos_token_id"], list) and len(settings["eos_token_id"]) == 1:
         settings["eos_token_id"] = settings["eos_token_id"][0]
-    generation = read_json(folder / "generation_config.json", [])
+    generation = read_json(folder / GENERATION_CONFIG, [])
     for key in ("num_beams", "length_penalty"):
         settings[key] = generation.get(key, settings.get(key))
     return settings
@@ -100,10 +104,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """The file of the weights, and its tensors in float32."""
-    path = folder / SAFETENSORS
-    if not path.exists():
-        path = folder / PYTORCH
-    if not path.exists():
+    path = next(
+        (folder / name for name in (SAFETENSORS, PYTORCH) if (folder / name).exists()), None
+    )
+    if path is None:
         raise CheckpointError(
             f"{folder}: needs weights in {SAFETENSORS} or {PYTORCH}, found neither; other formats "
             "are converted with transformers: AutoModelForSeq2SeqLM.from_pretrained(...)"
@@ -127,88 +131,6 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     }
 
 
-# --- what mt cannot represent -------------------------------------------------------------------
-
-
-def shape_faults(settings: Mapping[str, Any]) -> list[str]:
-    """Why the model of a `config.json` is none that `mt` can build."""
-    faults = []
-    for one, other in (
-        ("encoder_attention_heads", "decoder_attention_heads"),
-        ("encoder_ffn_dim", "decoder_ffn_dim"),
-    ):
-        if settings[one] != settings[other]:
-            faults.append(
-                f"config.json: {one} and {other} must be equal, found {settings[one]} and "
-                f"{settings[other]}"
-            )
-    d_model, heads = settings["d_model"], settings["encoder_attention_heads"]
-    if d_model % 2 or d_model % heads:
-        faults.append(
-            f"config.json: d_model must be even and a multiple of the heads ({heads}), "
-            f"found {d_model}"
-        )
-    if settings["activation_function"] not in ACTIVATIONS:
-        faults.append(
-            f"config.json: activation_function must be one of {', '.join(ACTIVATIONS)}, "
-            f"found {settings['activation_function']}"
-        )
-    faults += [f"config.json: {key} must be false" for key in FOREIGN_KEYS if settings.get(key)]
-    return faults
-
-
-def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> list[str]:
-    """Weights that are missing or have another shape than `config.json` says."""
-    d, f = settings["d_model"], settings["encoder_ffn_dim"]
-    expected = {}
-    for part in correspondences("post", settings["encoder_layers"], settings["decoder_layers"]):
-        for name in part.theirs:
-            kind = name.split(".")[-2:]
-            outputs = f if kind[0] == "fc1" else d
-            inputs = f if kind[0] == "fc2" else d
-            is_matrix = kind[1] == "weight" and "norm" not in name
-            expected[name] = (outputs, inputs) if is_matrix else (outputs,)
-    faults = [
-        f"weight {name} must be {shape}, found {_shape(tensors.get(name))}"
-        for name, shape in expected.items()
-        if _shape(tensors.get(name)) != shape
-    ]
-    sizes = {
-        "encoder": settings["vocab_size"],
-        "decoder": settings["decoder_vocab_size"],
-        "output": settings["decoder_vocab_size"],
-    }
-    for side, matrix in embeddings(tensors, settings).items():
-        if _shape(matrix) != (sizes[side], d):
-            faults.append(f"{side} embeddings must be {(sizes[side], d)}, found {_shape(matrix)}")
-    bias = tensors.get("final_logits_bias")
-    if bias is not None and bias.numel() != sizes["output"]:
-        faults.append(
-            f"final_logits_bias must have {sizes['output']:,} numbers, found {bias.numel():,}"
-        )
-    if faults[LISTED:]:
-        faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
-    return faults + _position_faults(tensors, d)
-
-
-def _shape(tensor: Tensor | None) -> tuple[int, ...] | None:
-    return None if tensor is None else tuple(tensor.shape)
-
-
-def _position_faults(tensors: Mapping[str, Tensor], d_model: int) -> list[str]:
-    """Position tables that are not the sinusoids."""
-    faults = []
-    for side in ("encoder", "decoder"):
-        name = f"model.{side}.embed_positions.weight"
-        table = tensors.get(name)
-        if table is None:
-            continue
-        expected = sinusoids(len(table), d_model)[:, to_halves(d_model)]
-        if table.shape != expected.shape or (table - expected).abs().max() > POSITION_TOLERANCE:
-            faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
-    return faults
-
-
 def embeddings(
     tensors: Mapping[str, Tensor], settings: Mapping[str, Any]
 ) -> dict[str, Tensor | None]:
@@ -221,3 +143,67 @@ def embeddings(
         encoder, decoder = one, one
     output = decoder if settings["tie_word_embeddings"] else tensors.get("lm_head.weight")
     return {"encoder": encoder, "decoder": decoder, "output": output}
+
+
+# --- what mt cannot represent -----------------------------------------------------------------
+
+
+def config_faults(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Why `mt` cannot build the model of a `config.json`."""
+    for names in CONFIG_KEYS.values():
+        values = [settings[name] for name in names]
+        if any(value != values[0] for value in values):
+            found = " and ".join(map(str, values))
+            yield f"config.json: {' and '.join(names)} must be equal, found {found}"
+    d_model, heads = settings["d_model"], settings["encoder_attention_heads"]
+    if d_model % 2 or d_model % heads:
+        yield (
+            f"config.json: d_model must be even and a multiple of the heads ({heads}), "
+            f"found {d_model}"
+        )
+    if settings["activation_function"] not in ACTIVATIONS:
+        yield (
+            f"config.json: activation_function must be one of {', '.join(ACTIVATIONS)}, "
+            f"found {settings['activation_function']}"
+        )
+    yield from (f"config.json: {key} must be false" for key in FOREIGN_KEYS if settings.get(key))
+
+
+def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) -> list[str]:
+    """Weights that are missing or have another shape than `config.json` says."""
+    d_model, tgt_size = settings["d_model"], settings["decoder_vocab_size"]
+    sizes = {"D": d_model, "A": d_model, "F": settings["encoder_ffn_dim"]}
+    layers = correspondences("post", settings["encoder_layers"], settings["decoder_layers"])
+    rows = [
+        (f"weight {name}", tensors.get(name), tuple(sizes[axis] for axis in each.axes))
+        for each in layers
+        for name in each.theirs
+    ]
+    vocabularies = {"encoder": settings["vocab_size"], "decoder": tgt_size, "output": tgt_size}
+    rows += [
+        (f"{side} embeddings", matrix, (vocabularies[side], d_model))
+        for side, matrix in embeddings(tensors, settings).items()
+    ]
+    faults = [
+        f"{name} must be {shape}, found {None if tensor is None else tuple(tensor.shape)}"
+        for name, tensor, shape in rows
+        if tensor is None or tensor.shape != shape
+    ]
+    bias = tensors.get("final_logits_bias")
+    if bias is not None and bias.numel() != tgt_size:
+        faults.append(f"final_logits_bias must have {tgt_size:,} numbers, found {bias.numel():,}")
+    if faults[LISTED:]:
+        faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_positions.weight"
+        table = tensors.get(name)
+        if table is not None and not _are_sinusoids(table, d_model):
+            faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
+    return faults
+
+
+def _are_sinusoids(table: Tensor, d_model: int) -> bool:
+    if d_model % 2 or table.shape != (len(table), d_model):
+        return False
+    expected = sinusoids(len(table), d_model)[:, to_halves(d_model)]
+    return bool(((table - expected).abs() <= POSITION_TOLERANCE).all())

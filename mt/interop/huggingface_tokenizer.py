@@ -1,44 +1,43 @@
 """Vocabularies of Marian folders: `source.spm`, `target.spm`, `vocab.json`, `target_vocab.json`.
 
 `vocab.json` gives the id of each piece; an id is also the row of the piece in the embeddings. Ours
-have pad, unk, bos and eos first, so rows change places.
+have pad, unk, bos and eos first, so an import reorders the rows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
-from mt.data.tokens.sentencepiece_model import model_facts
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.interop.normalization import with_normalization
+from mt.model.checkpoint import LoadedModel
 
-SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
+MODELS = SOURCE_MODEL, TARGET_MODEL = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-@dataclass(frozen=True)
-class Vocabulary:
+class Vocabulary(NamedTuple):
     """The pieces of one side by our ids, and the row of each in the embeddings of the folder."""
 
     pieces: list[str]
     rows: list[int]
 
 
-@dataclass(frozen=True)
-class MarianTokenizer:
+class MarianTokenizer(NamedTuple):
     """The tokenizer of a Marian folder, as ours."""
 
     tokenizer: Tokenizer
     source: Vocabulary
     target: Vocabulary
-    type: str  # bpe or unigram
-    byte_fallback: bool
-    src_lang: str | None
-    tgt_lang: str | None
+    settings: Mapping[str, Any]  # tokenizer_config.json
+
+
+# --- reading ----------------------------------------------------------------------------------
 
 
 def read_tokenizer(
@@ -49,7 +48,7 @@ def read_tokenizer(
     What cannot be used is added to `faults`; None if there is no tokenizer then.
     """
     n_before = len(faults)
-    settings = read_json(folder / "tokenizer_config.json", [])
+    settings = read_json(folder / TOKENIZER_CONFIG, [])
     joint = bool(config["share_encoder_decoder_embeddings"])
     separate = bool(settings.get("separate_vocabs", (folder / TARGET_VOCABULARY).exists()))
     if joint and separate:
@@ -57,17 +56,22 @@ def read_tokenizer(
             f"{TARGET_VOCABULARY}: the two vocabularies differ, but config.json has "
             "share_encoder_decoder_embeddings true"
         )
-    unk = _text(settings.get("unk_token", "<unk>"))
+    unk = settings.get("unk_token", SPECIAL_PIECES[1])
+    unk = unk.get("content", "") if isinstance(unk, dict) else str(unk)
     start, pad = config["decoder_start_token_id"], config["pad_token_id"]
     eos = config["eos_token_id"]
-    src_ids = _read_ids(folder / VOCABULARY, config["vocab_size"], faults)
-    source = _vocabulary(src_ids, VOCABULARY, unk, (pad, start if joint else pad, eos), faults)
+    special = (pad, start if joint else pad, eos)
+    source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults)
     target = source
     if not joint:
-        name = TARGET_VOCABULARY if separate else VOCABULARY
-        tgt_ids = _read_ids(folder / name, config["decoder_vocab_size"], faults)
-        target = _vocabulary(tgt_ids, name, unk, (pad, start, eos), faults)
-    models = [_read_bytes(folder / name, faults) for name in (SOURCE_MODEL, TARGET_MODEL)]
+        path = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
+        target = _vocabulary(path, config["decoder_vocab_size"], unk, (pad, start, eos), faults)
+    models = []
+    for name in MODELS:
+        try:
+            models.append((folder / name).read_bytes())
+        except OSError as error:
+            faults.append(f"{name}: {error.strerror}")
     if len(faults) > n_before:
         return None
     vocabulary = write_vocabularies(source.pieces, None if joint else target.pieces)
@@ -76,13 +80,7 @@ def read_tokenizer(
     except (RuntimeError, ValueError):
         faults.append(f"{SOURCE_MODEL} or {TARGET_MODEL}: damaged, SentencePiece cannot read it")
         return None
-    algorithm = model_facts(models[0]).algorithm
-    kind = "bpe" if algorithm == "bpe" else "unigram"
-    languages = [settings.get(key) for key in ("source_lang", "target_lang")]
-    src_lang, tgt_lang = (name if isinstance(name, str) and name else None for name in languages)
-    return MarianTokenizer(
-        tokenizer, source, target, kind, _has_bytes(models[0]), src_lang, tgt_lang
-    )
+    return MarianTokenizer(tokenizer, source, target, settings)
 
 
 def read_json(path: Path, faults: list[str]) -> dict[str, Any]:
@@ -101,52 +99,37 @@ def read_json(path: Path, faults: list[str]) -> dict[str, Any]:
     return value
 
 
-def _read_bytes(path: Path, faults: list[str]) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        faults.append(f"{path.name}: {error.strerror}")
-        return b""
+def _vocabulary(
+    path: Path, size: int, unk: str, special: tuple[int, int, int], faults: list[str]
+) -> Vocabulary:
+    """Pieces and rows by our ids; `special`: their ids of pad, the decoder's start, and eos.
 
-
-def _text(token: Any) -> str:
-    """A token in `tokenizer_config.json`: a text, or a mapping that has it."""
-    return str(token.get("content", "")) if isinstance(token, dict) else str(token)
-
-
-def _read_ids(path: Path, size: int, faults: list[str]) -> dict[str, int]:
-    """The row of each piece; a row that no piece names gets a piece that no text contains."""
-    before = len(faults)
+    A row that no piece names gets a piece that no text contains.
+    """
+    nothing = Vocabulary([], [])
+    n_before = len(faults)
     ids = read_json(path, faults)
-    if len(faults) > before:
-        return {}
-    numbers = [value for value in ids.values() if isinstance(value, int) and 0 <= value < size]
-    if len(numbers) != len(ids) or len(set(numbers)) != len(numbers):
+    if len(faults) > n_before:
+        return nothing
+    taken = {value for value in ids.values() if isinstance(value, int) and 0 <= value < size}
+    if len(taken) != len(ids):
         faults.append(
             f"{path.name}: ids must be different whole numbers below {size:,}, the number of rows "
-            f"of the embeddings; {len(ids) - len(set(numbers)):,} of {len(ids):,} are not"
+            f"of the embeddings; {len(ids) - len(taken):,} of {len(ids):,} are not"
         )
-        return {}
-    return ids | {f"<row {row}>": row for row in set(range(size)) - set(numbers)}
-
-
-def _vocabulary(
-    ids: Mapping[str, int], name: str, unk: str, special: tuple[int, int, int], faults: list[str]
-) -> Vocabulary:
-    """Pieces and rows by our ids; `special` are their ids of pad, the decoder's start, and eos."""
-    pad, start, eos = special
-    if not ids:
-        return Vocabulary([], [])
+        return nothing
+    ids |= {f"<row {row}>": row for row in set(range(size)) - taken}
     if unk not in ids:
-        faults.append(f"{name}: the piece {unk} is missing")
-        return Vocabulary([], [])
+        faults.append(f"{path.name}: the piece {unk} is missing")
+        return nothing
+    pad, start, eos = special
     rows = [pad, ids[unk], start, eos]
-    if not all(isinstance(row, int) and 0 <= row < len(ids) for row in rows):
+    if not all(isinstance(row, int) and 0 <= row < size for row in rows):
         faults.append(
             f"config.json: pad_token_id, decoder_start_token_id and eos_token_id must be ids of "
-            f"{name}, 0 to {len(ids) - 1:,}, found {pad}, {start} and {eos}"
+            f"{path.name}, 0 to {size - 1:,}, found {pad}, {start} and {eos}"
         )
-        return Vocabulary([], [])
+        return nothing
     pieces = list(SPECIAL_PIECES)
     for piece, row in sorted(ids.items(), key=lambda item: item[1]):
         if row not in (pad, ids[unk], eos):
@@ -156,9 +139,35 @@ def _vocabulary(
     return Vocabulary(pieces, rows)
 
 
-def _has_bytes(model: bytes) -> bool:
-    """Whether unknown characters are spelled in bytes."""
-    from sentencepiece import SentencePieceProcessor
+# --- writing ----------------------------------------------------------------------------------
 
-    processor = SentencePieceProcessor(model_proto=model)
-    return any(processor.is_byte(i) for i in range(processor.piece_size()))
+
+def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
+    """Write the tokenizer as transformers' `MarianTokenizer` reads it, with our ids."""
+    tokenizer, data = loaded.tokenizer, loaded.config.data
+    (folder / SOURCE_MODEL).write_bytes(with_normalization(tokenizer.models[0]))
+    (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
+    contents: dict[str, dict[str, Any]] = {
+        VOCABULARY: _ids(tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))),
+        TOKENIZER_CONFIG: {
+            "tokenizer_class": "MarianTokenizer",
+            "source_lang": data.src_lang,
+            "target_lang": data.tgt_lang,
+            "separate_vocabs": not tokenizer.joint,
+            "model_max_length": loaded.model.config.max_positions,
+            **{
+                f"{name}_token": piece
+                for name, piece in zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
+            },
+        },
+    }
+    if not tokenizer.joint:
+        target = _ids(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
+        contents[TARGET_VOCABULARY] = target
+    for name, content in contents.items():
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _ids(pieces: list[str]) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(pieces)}

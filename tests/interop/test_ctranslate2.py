@@ -15,9 +15,10 @@ from conftest import Mt, merged, refused
 from mt.config.load import config_from_mapping
 from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import CheckpointError, DataError
-from mt.interop import agreement
 from mt.interop import ctranslate2 as module
-from mt.interop.ctranslate2 import INT8_TOLERANCE, TOLERANCE, compare, export
+from mt.interop import exporter
+from mt.interop.ctranslate2 import INT8_TOLERANCE, export, scorer
+from mt.interop.exporter import TOLERANCE, prove
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 
 library = pytest.importorskip("ctranslate2")
@@ -157,7 +158,7 @@ def test_a_model_far_from_its_data_is_exported_all_the_same(
     def missing(*_: object) -> list[tuple[str, str]]:
         raise DataError("data.valid.src: there is no file valid.src.")
 
-    monkeypatch.setattr(agreement, "read_pairs", missing)
+    monkeypatch.setattr(exporter, "read_pairs", missing)
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
     assert ended.code == 0
     assert "no translations were compared: data.valid.src: there is no file" in ended.err
@@ -228,4 +229,4 @@ def test_the_check_detects_small_differences(
     with torch.no_grad():
         loaded.model.decoder_norm.bias.add_(0.05)  # type: ignore[union-attr, operator]
     with pytest.raises(CheckpointError):
-        compare(loaded, translator)
+        prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))

@@ -11,7 +11,7 @@ import sentencepiece
 from sentencepiece import SentencePieceProcessor
 
 from mt.data.tokens.tokenizer import Tokenizer, normalize_line
-from mt.interop.huggingface_export import write_tokenizer
+from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import load_model
 

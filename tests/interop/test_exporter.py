@@ -1,0 +1,91 @@
+"""The harness of all exporters: an exporter written by the recipe, and one that computes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import merged
+from messages import says
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import DecodeConfig
+from mt.errors import CheckpointError
+from mt.interop.exporter import LogProbs, compare_translations, new_folder, prove
+from mt.model.checkpoint import LoadedModel, load_model, save_model_folder, weights_of
+from mt.runtime.devices import Device, choose_device
+from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder, Pair
+
+
+def scorer(folder: Path) -> LogProbs:
+    """Another program, which opens the folder and scores pairs of ids."""
+    device: Device = choose_device("cpu", "fp32")
+
+    def log_probs(pairs: Sequence[Pair]) -> Iterator[Sequence[float]]:
+        decoder = ForcedDecoder(Inference(load_model(folder).model, device))
+        return (score.log_probs for score in decoder.score(list(pairs)))
+
+    return log_probs
+
+
+def export(loaded: LoadedModel, output: Path, factor: float = 1.0) -> tuple[str, str]:
+    """As mt/README.md says; `factor`: a defect of the conversion."""
+    with new_folder(output, loaded.model) as partial:
+        weights = {name: weight * factor for name, weight in weights_of(loaded.model).items()}
+        meta = {
+            "config": loaded.config.model_dump(mode="json"),
+            "tokenizer": loaded.tokenizer.fingerprint,
+        }
+        save_model_folder(partial / "model", weights, meta, tokenizer=loaded.tokenizer)
+        parity = prove(loaded, "other", scorer(partial / "model"))
+
+        def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
+            assert search == loaded.config.decode
+            return ["three five"] * len(lines)
+
+        return str(parity), compare_translations(loaded, translate)
+
+
+def test_an_exporter_by_the_recipe(loaded: LoadedModel, tmp_path: Path) -> None:
+    parity, translations = export(loaded, tmp_path / "out")
+    assert says(parity, "tokens of 64 pairs have the same log-probability, within 0.0e+00")
+    assert says(translations, "first 40 lines of data.valid", "BLEU", "of mt", "difference -")
+    assert (tmp_path / "out" / "model" / "meta.json").exists()
+
+
+def test_a_wrong_conversion_is_refused_and_nothing_is_left(
+    loaded: LoadedModel, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError) as error:
+        export(loaded, tmp_path / "out", factor=1.01)
+    assert says(str(error.value), "export other", "other probabilities", "nats", "nothing was")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_nan_among_all_scores_is_refused(loaded: LoadedModel, tmp_path: Path) -> None:
+    right = scorer(loaded.folder)
+
+    def last_is_nan(pairs: Sequence[Pair]) -> list[Sequence[float]]:
+        *rows, last = right(pairs)
+        return [*rows, [*last[:-1], float("nan")]]
+
+    with pytest.raises(CheckpointError, match="nan nats"):
+        prove(loaded, "other", last_is_nan)
+
+
+def test_scores_that_are_missing_are_no_agreement(loaded: LoadedModel) -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        prove(loaded, "other", lambda pairs: [[0.0]] * len(pairs))
+
+
+def test_a_model_without_its_validation_text_says_why(loaded: LoadedModel) -> None:
+    mapping = loaded.config.model_dump(mode="json")
+    valid = {"src": "nowhere.src", "tgt": "nowhere.tgt"}
+    for data, reason in ((None, "has no data.valid"), (valid, "data.valid")):
+        config = config_from_mapping(merged(mapping, {"data": {"valid": data}}), "test")
+        report = compare_translations(replace(loaded, config=config), lambda *_: [])
+        assert says(report, reason)
+        assert "no translations were compared" in report
