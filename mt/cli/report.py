@@ -60,10 +60,11 @@ def report(
     from mt.report.facts import require_run
     from mt.report.output import check_output, write_page
     from mt.report.page import make_page
+    from mt.runs.run_dir import REPORT
 
     for folder in runs:
         require_run(folder)
-    chosen = output or str(runs[0] / "report.html" if len(runs) == 1 else Path("report.html"))
+    chosen = output or str(runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
     check_output(chosen)
     page = make_page(runs, n_sentences=sentences, translate=translate, say=say)
     if chosen == "-":

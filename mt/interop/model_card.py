@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from mt import __version__
-from mt.model.checkpoint import CHECKPOINTS, LoadedModel
+from mt.model.checkpoint import LoadedModel
+from mt.runs.manifest import read_manifest
+from mt.runs.metrics import metrics_lines
+from mt.runs.model_folder import run_dir_of
 
-METRICS = "metrics.jsonl"
-MANIFEST = "manifest.json"
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
 
@@ -31,8 +32,8 @@ def model_card(
     """
     data = loaded.config.data
     languages = [code for code in (data.src_lang, data.tgt_lang) if code not in UNKNOWN]
-    run_dir = _run_dir(loaded.folder)
-    manifest = _read_manifest(run_dir)
+    run_dir = run_dir_of(loaded.folder)
+    manifest = _manifest(run_dir)
     header = ["---"]
     if languages:
         header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
@@ -58,19 +59,11 @@ def model_card(
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _run_dir(folder: Path) -> Path | None:
-    """The run that a checkpoint belongs to."""
-    return folder.parent.parent if folder.parent.name == CHECKPOINTS else None
-
-
-def _read_manifest(run_dir: Path | None) -> dict[str, Any]:
-    if run_dir is None:
-        return {}
+def _manifest(run_dir: Path | None) -> dict[str, Any]:
     try:
-        content = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+        return read_manifest(run_dir) if run_dir else {}
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _shape(loaded: LoadedModel) -> str:
@@ -109,16 +102,10 @@ def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[obje
     """Scores of the validation at this checkpoint, and of the test sets."""
     if run_dir is None:
         return
-    try:
-        lines = (run_dir / METRICS).read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        try:
-            values = json.loads(line)
-        except ValueError:  # the last line of a run that was killed
+    for values in metrics_lines(run_dir):
+        if values is None:  # the last line of a run that was killed
             continue
-        kind, step = values.get("kind"), values.get("step")
+        kind, step = values["kind"], values["step"]
         if kind not in ("valid", "test") or step != loaded.meta.get("step"):
             continue
         name = "validation" if kind == "valid" else Path(str(values.get("name", ""))).name

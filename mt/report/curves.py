@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from mt.report.facts import Run, number
+from mt.report.facts import Run
 from mt.report.svg import MUTED, inline_svg, page_style, series_colour
+from mt.runs.metrics import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

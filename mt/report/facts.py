@@ -6,11 +6,9 @@ be read becomes a remark on the page, never an error.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,17 @@ from typing import Any
 from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source
 from mt.errors import CheckpointError, MtError, first_line
-from mt.runs.manifest import MANIFEST
-from mt.runs.outputs import OUTPUTS, Sentence, read_outputs
-from mt.runs.run_dir import CONFIG
-from mt.training.runlog import LOG, METRICS
+from mt.runs.manifest import MANIFEST, read_manifest
+from mt.runs.metrics import METRICS, metrics_lines, number
+from mt.runs.model_folder import META
+from mt.runs.outputs import (
+    Sentence,
+    read_samples,
+    read_test_sentences,
+    read_valid_sentences,
+    valid_output_steps,
+)
+from mt.runs.run_dir import CONFIG, LOG
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
@@ -63,8 +68,6 @@ class Metrics:
     valid: list[dict[str, Any]] = field(default_factory=list)
     tests: list[dict[str, Any]] = field(default_factory=list)
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
-    unreadable: int = 0
-    last_is_incomplete: bool = False
 
     @property
     def last_step(self) -> int:
@@ -125,15 +128,15 @@ def read_run(folder: Path, label: str) -> Run:
     require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
-    metrics = _read_metrics(folder / METRICS, remarks)
+    metrics = _read_metrics(folder, remarks)
     run = Run(
         folder=folder,
         label=label,
         config=config,
-        manifest=_read_manifest(folder / MANIFEST, remarks),
+        manifest=_read_manifest(folder, remarks),
         metrics=metrics,
         log=_read_log(folder / LOG),
-        samples=_read_samples(folder / "samples"),
+        samples=read_samples(folder),
         tests=_read_tests(folder, metrics),
         valid=_best_validation(folder, metrics, config),
         remarks=remarks,
@@ -157,13 +160,6 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def number(line: Mapping[str, Any], key: str) -> float:
-    """A number of a line of metrics.jsonl; NaN where it is null, missing or no number."""
-    value = line.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan  # type: ignore[arg-type]
-
-
 def require_run(folder: Path) -> None:
     """Raise CheckpointError if a folder is no run directory."""
     found = [name for name in (CONFIG, MANIFEST, METRICS, LOG) if (folder / name).is_file()]
@@ -173,7 +169,7 @@ def require_run(folder: Path) -> None:
         problem = "nothing exists at this path"
     elif folder.is_file():
         problem = "this is a file"
-    elif (folder / "meta.json").is_file():
+    elif (folder / META).is_file():
         problem = "this is a checkpoint or model folder; give the run directory that it is from"
     else:
         problem = f"it has none of {CONFIG}, {MANIFEST}, {METRICS}, {LOG}"
@@ -193,12 +189,9 @@ def _read_config(folder: Path, remarks: list[str]) -> Config | None:
         return None
 
 
-def _read_manifest(path: Path, remarks: list[str]) -> dict[str, Any]:
+def _read_manifest(folder: Path, remarks: list[str]) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(manifest, dict):
-            return manifest
-        reason = "it is no JSON object"
+        return read_manifest(folder)
     except FileNotFoundError:
         reason = "the file is missing"
     except (OSError, ValueError) as error:
@@ -207,48 +200,27 @@ def _read_manifest(path: Path, remarks: list[str]) -> dict[str, Any]:
     return {}
 
 
-def _read_metrics(path: Path, remarks: list[str]) -> Metrics:
+def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
     metrics = Metrics()
-    if not path.is_file():
+    if not (folder / METRICS).is_file():
         remarks.append(f"There is no {METRICS} yet: no update has been logged.")
         return metrics
-    last_is_bad = False
-    with path.open("rb") as file:
-        for raw in file:
-            last_is_bad = not _add_line(metrics, raw)
-            metrics.unreadable += last_is_bad
+    unreadable, last_is_bad = 0, False
+    others = {"valid": metrics.valid, "test": metrics.tests, "rollback": metrics.rollbacks}
+    for line in metrics_lines(folder):
+        last_is_bad = line is None
+        unreadable += last_is_bad
+        if line is not None and line["kind"] == "train":
+            for name, column in metrics.train.items():
+                column.append(number(line, name))
+        elif line is not None and line["kind"] in others:
+            others[line["kind"]].append(line)
     if last_is_bad:
-        metrics.unreadable -= 1
-        metrics.last_is_incomplete = True
         remarks.append(f"The last line of {METRICS} is incomplete and was left out.")
-    if metrics.unreadable:
-        remarks.append(
-            f"{metrics.unreadable:,} lines of {METRICS} cannot be read, and are left out."
-        )
+    if unreadable > last_is_bad:
+        count = f"{unreadable - last_is_bad:,}"
+        remarks.append(f"{count} lines of {METRICS} cannot be read, and are left out.")
     return metrics
-
-
-def _add_line(metrics: Metrics, raw: bytes) -> bool:
-    """Add a line; False if it is not what a run writes."""
-    if not raw.strip():
-        return True
-    try:
-        line = json.loads(raw)
-        kind, step = line["kind"], line["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return False
-    if not isinstance(step, int) or isinstance(step, bool):
-        return False
-    if kind == "train":
-        for name, column in metrics.train.items():
-            column.append(number(line, name))
-    elif kind == "valid":
-        metrics.valid.append(line)
-    elif kind == "test":
-        metrics.tests.append(line)
-    elif kind == "rollback":
-        metrics.rollbacks.append(line)
-    return True
 
 
 def _read_log(path: Path) -> list[str]:
@@ -263,29 +235,6 @@ def _read_log(path: Path) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def _read_samples(folder: Path) -> dict[int, list[Sentence]]:
-    """The sentences of `samples/step-*.txt`, by update."""
-    found = {}
-    for path in sorted(folder.glob("step-*.txt")):
-        step = re.fullmatch(r"step-(\d+)\.txt", path.name)
-        if step is None:
-            continue
-        try:
-            text = path.read_bytes().decode("utf-8", "replace")
-        except OSError:
-            continue
-        if blocks := list(_sample_blocks(text)):
-            found[int(step[1])] = blocks
-    return found
-
-
-def _sample_blocks(text: str) -> Iterator[Sentence]:
-    # A text of white space may itself hold an empty line, so blocks are found by their first words.
-    pattern = r"^source     (.*)\nreference  (.*)\noutput     (.*)$"
-    for match in re.finditer(pattern, text, re.MULTILINE):
-        yield Sentence(match[1], match[2], match[3])
-
-
 def _read_tests(folder: Path, metrics: Metrics) -> list[TestScore]:
     """The test sets, each with its last score."""
     by_name: dict[str, TestScore] = {}
@@ -293,12 +242,7 @@ def _read_tests(folder: Path, metrics: Metrics) -> list[TestScore]:
         name = str(line.get("name", "test"))
         by_name.pop(name, None)
         score = TestScore(name, line["step"], number(line, "bleu"), str(line.get("signature", "")))
-        outputs = line.get("outputs")
-        # Only what a training writes there is opened: metrics.jsonl may be a stranger's.
-        if isinstance(outputs, str) and re.fullmatch(
-            rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl", outputs
-        ):
-            score.sentences = read_outputs(folder / outputs, MAX_SENTENCES)
+        score.sentences = read_test_sentences(folder, line.get("outputs"), MAX_SENTENCES)
         by_name[name] = score
     return list(by_name.values())
 
@@ -308,10 +252,9 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> T
     lines = {line["step"]: line for line in metrics.valid}
     if not lines:
         return None
-    paths = sorted((folder / OUTPUTS).glob("step-*-valid.jsonl"))
-    steps = [int(match[1]) for path in paths if (match := re.match(r"step-(\d+)-", path.name))]
-    if steps and steps[-1] in lines:
-        step = steps[-1]
+    kept = valid_output_steps(folder)[-1:]
+    if kept and kept[0] in lines:
+        step = kept[0]
     else:
         metric = config.train.metric if config else "bleu"
         sign = -1 if metric == "nll" else 1
@@ -319,11 +262,9 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> T
             lines
         )
         step = max(known, key=lambda s: (sign * _finite(number(lines[s], metric)), s))
-        paths = []
     line = lines[step]
     score = TestScore(VALIDATION, step, number(line, "bleu"), str(line.get("signature", "")))
-    if paths:
-        score.sentences = read_outputs(paths[-1], MAX_SENTENCES)
+    score.sentences = read_valid_sentences(folder, step, MAX_SENTENCES)
     return score
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mt.errors import DataError
 from mt.files import write_whole
+from mt.runs.run_dir import REPORT
 
 # Stands in the head of every page.
 GENERATOR = b'<meta name="generator" content="mt report">'
@@ -21,7 +22,7 @@ def check_output(output: str) -> None:
         return
     path = Path(output)
     if path.is_dir():
-        raise DataError(f"-o {output}: is a folder; name a file in it, such as report.html")
+        raise DataError(f"-o {output}: is a folder; name a file in it, such as {REPORT}")
     if path.is_file() and not _is_page(path):
         raise DataError(
             f"-o {output}: exists and was not written by mt report, so it is not replaced; name "

@@ -13,6 +13,7 @@ from typing import Any
 
 from mt.config.schema import Config
 from mt.report.facts import Run
+from mt.runs.run_dir import CONFIG
 
 # Keys that say which data is used; the page has a table of it.
 DATA_KEYS = ("data.root", "data.train", "data.valid", "data.test")
@@ -143,7 +144,7 @@ def commands_of(run: Run) -> tuple[str, str]:
         cwd = run.manifest.get("cwd")
         if isinstance(cwd, str):
             typed = f"cd {shlex.quote(cwd)}\n{typed}"
-    config = run.folder / "config.yaml"
+    config = run.folder / CONFIG
     again = shlex.join(["mt", "train", "--config", str(config), "--run-dir", "runs/again"])
     return typed, again if config.is_file() else ""
 

@@ -39,10 +39,18 @@ def write_manifest(run_dir: Path, facts: Mapping[str, Any]) -> None:
     write_whole(run_dir / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
 
 
+def read_manifest(run_dir: Path) -> dict[str, Any]:
+    """Read the manifest. Raises OSError or ValueError if it is missing or damaged."""
+    manifest = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+    if not isinstance(manifest, dict):
+        raise ValueError("it is no JSON object")
+    return manifest
+
+
 def is_of_this_job(run_dir: Path) -> bool:
     """Whether an earlier start of this job, by torchrun or out of a queue, made the run."""
     try:
-        manifest = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_manifest(run_dir)
     except (OSError, ValueError):
         return False
     return not set(manifest.get("jobs", [])).isdisjoint(_restarted_jobs())

@@ -69,6 +69,11 @@ def checkpoints(run_dir: Path) -> list[Path]:
     )
 
 
+def run_dir_of(folder: Path) -> Path | None:
+    """Return the run directory that a checkpoint belongs to; None for any other model folder."""
+    return folder.parent.parent if folder.parent.name == CHECKPOINTS else None
+
+
 def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     """Read `meta.json` of a model folder and verify the checksums of the files `names`.
 
@@ -142,8 +147,8 @@ def read_folder(path: Path) -> ModelFolder:
         ) from error
     config = config_from_mapping(meta["config"], str(folder / META))
     # The checkpoints of a run share the tokenizer of the run.
-    of_run = not Tokenizer.exists_in(folder) and folder.parent.name == CHECKPOINTS
-    tokenizer = Tokenizer.load(folder.parent.parent if of_run else folder)
+    run_dir = None if Tokenizer.exists_in(folder) else run_dir_of(folder)
+    tokenizer = Tokenizer.load(run_dir or folder)
     if tokenizer.fingerprint != meta["tokenizer"]:
         raise CheckpointError(
             f"{folder}: its tokenizer is not the one it was trained with; put the run's tokenizer "

@@ -1,23 +1,29 @@
-"""`outputs/` of a run directory: the translations that scores were computed from.
+"""`outputs/` and `samples/` of a run directory: translations that a training has kept.
 
-One file for the best validation, `outputs/step-00000650-valid.jsonl`, and one for each test set,
-`outputs/step-00000650-test-1.jsonl`. A line holds one sentence: `source`, `reference`, `output`,
-`score` (log-probability / length^penalty, eos counted; null if non-finite) and `flags`
-(`mt.translate.quality_flags`).
+`outputs/` holds what scores were computed from: one file for the best validation,
+`step-00000650-valid.jsonl`, and one for each test set, `step-00000650-test-1.jsonl`. A line holds
+one sentence: `source`, `reference`, `output`, `score` (log-probability / length^penalty, eos
+counted; null if non-finite) and `flags` (`mt.translate.quality_flags`).
+
+`samples/step-00000650.txt` holds a few sentences of each validation, to be read by people.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from mt.files import write_whole
 from mt.runs.model_folder import step_name
 
 OUTPUTS = "outputs"
+SAMPLES = "samples"
+SAMPLE = "source     {}\nreference  {}\noutput     {}\n"
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,19 @@ class Sentence:
     flags: tuple[str, ...] = ()
 
 
+# --- outputs ----------------------------------------------------------------------------------
+
+
 def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
     """Write the outputs of the best validation so far."""
     _write(_valid_path(run_dir, step), sentences)
+
+
+def write_test_outputs(run_dir: Path, step: int, number: int, sentences: Sequence[Sentence]) -> str:
+    """Write the outputs of test set `number`, from 1; return the file's path in the run."""
+    name = f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl"
+    _write(run_dir / name, sentences)
+    return name
 
 
 def drop_other_outputs(run_dir: Path, best_step: int | None) -> None:
@@ -42,9 +58,17 @@ def drop_other_outputs(run_dir: Path, best_step: int | None) -> None:
     Once the checkpoint of the best one is saved: a run killed before that resumes with the one
     before, and needs its outputs.
     """
-    for path in (run_dir / OUTPUTS).glob("step-*-valid.jsonl"):
-        if best_step is None or path != _valid_path(run_dir, best_step):
-            path.unlink(missing_ok=True)
+    for step in valid_output_steps(run_dir):
+        if step != best_step:
+            _valid_path(run_dir, step).unlink(missing_ok=True)
+
+
+def valid_output_steps(run_dir: Path) -> list[int]:
+    """The updates of the validations whose outputs are kept, in order."""
+    names = (path.name for path in (run_dir / OUTPUTS).glob("step-*-valid.jsonl"))
+    return sorted(
+        int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)-valid.jsonl", name))
+    )
 
 
 def read_valid_outputs(run_dir: Path, step: int) -> list[str] | None:
@@ -58,15 +82,24 @@ def read_valid_outputs(run_dir: Path, step: int) -> list[str] | None:
     return outputs if len(outputs) == len(sentences) else None
 
 
+def read_valid_sentences(run_dir: Path, step: int, at_most: int) -> list[Sentence]:
+    """The first sentences of the validation after update `step`; damaged lines are left out."""
+    return _read(_valid_path(run_dir, step), at_most)
+
+
+def read_test_sentences(run_dir: Path, name: object, at_most: int) -> list[Sentence]:
+    """The same of a test set, whose file `write_test_outputs` has called `name`.
+
+    No other file is opened: the name may be from the metrics of a stranger.
+    """
+    pattern = rf"{OUTPUTS}/step-\d+-test-\d+\.jsonl"
+    if not isinstance(name, str) or not re.fullmatch(pattern, name):
+        return []
+    return _read(run_dir / name, at_most)
+
+
 def _valid_path(run_dir: Path, step: int) -> Path:
     return run_dir / OUTPUTS / f"{step_name(step)}-valid.jsonl"
-
-
-def write_test_outputs(run_dir: Path, step: int, number: int, sentences: Sequence[Sentence]) -> str:
-    """Write the outputs of test set `number`, from 1; return the file's path in the run."""
-    name = f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl"
-    _write(run_dir / name, sentences)
-    return name
 
 
 def _write(path: Path, sentences: Sequence[Sentence]) -> None:
@@ -80,19 +113,13 @@ def _write(path: Path, sentences: Sequence[Sentence]) -> None:
     write_whole(path, "".join(lines))
 
 
-def read_outputs(path: Path, at_most: int) -> list[Sentence]:
-    """The first `at_most` sentences of a file of outputs; damaged lines and files are left out."""
-    sentences: list[Sentence] = []
+def _read(path: Path, at_most: int) -> list[Sentence]:
     try:
         with path.open("rb") as file:
-            for raw in file:
-                if len(sentences) == at_most:
-                    break
-                if (sentence := _sentence(raw)) is not None:
-                    sentences.append(sentence)
+            sentences = (sentence for raw in file if (sentence := _sentence(raw)) is not None)
+            return list(islice(sentences, at_most))
     except OSError:
         return []
-    return sentences
 
 
 def _sentence(raw: bytes) -> Sentence | None:
@@ -109,3 +136,35 @@ def _sentence(raw: bytes) -> Sentence | None:
     names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
     known = float(score) if is_number and math.isfinite(score) else None
     return Sentence(source, reference, output, known, names)
+
+
+# --- samples ----------------------------------------------------------------------------------
+
+
+def write_samples(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> None:
+    """Write some sentences of the validation after update `step`."""
+    path = run_dir / SAMPLES / f"{step_name(step)}.txt"
+    path.parent.mkdir(exist_ok=True)
+    blocks = [SAMPLE.format(one.source, one.reference, one.output) for one in sentences]
+    write_whole(path, "\n".join(blocks))
+
+
+def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:
+    """The sentences of each validation, by its update, in order; files without any are left out."""
+    samples = {}
+    for path in sorted((run_dir / SAMPLES).glob("step-*.txt")):
+        step = re.fullmatch(r"step-(\d+)\.txt", path.name)
+        try:
+            text = path.read_bytes().decode("utf-8", "replace")
+        except OSError:
+            continue
+        if step and (sentences := list(_sample_sentences(text))):
+            samples[int(step[1])] = sentences
+    return samples
+
+
+def _sample_sentences(text: str) -> Iterator[Sentence]:
+    # A text of white space may itself hold an empty line, so blocks begin at their first word.
+    pattern = f"^{SAMPLE.rstrip()}$".format("(.*)", "(.*)", "(.*)")
+    for match in re.finditer(pattern, text, re.MULTILINE):
+        yield Sentence(match[1], match[2], match[3])

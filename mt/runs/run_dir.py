@@ -13,10 +13,14 @@ from mt.config.schema import Config
 from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
 from mt.runs.manifest import MANIFEST
-from mt.runs.model_folder import checkpoints
+from mt.runs.model_folder import CHECKPOINTS, checkpoints
 
+# Its files and folders that have no module of their own beside this one.
 CONFIG = "config.yaml"
 LOCK = ".lock"
+LOG = "train.log"
+REPORT = "report.html"
+TENSORBOARD = "tensorboard"
 
 
 def claim(run_dir: Path) -> Any:
@@ -26,8 +30,8 @@ def claim(run_dir: Path) -> Any:
     directory is not writable or another process trains in it.
     """
     try:
-        (run_dir / "checkpoints").mkdir(parents=True, exist_ok=True)
-        probe = run_dir / "checkpoints" / f".probe-{os.getpid()}"
+        (run_dir / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        probe = run_dir / CHECKPOINTS / f".probe-{os.getpid()}"
         probe.write_bytes(b"mt")
         probe.unlink()
         return _lock(run_dir)
@@ -76,7 +80,7 @@ def set_aside(run_dir: Path) -> Path | None:
     Returns None if the folder holds no run; other files are left alone. Raises DataError if another
     process trains in it, or if it cannot be renamed.
     """
-    if not any((run_dir / name).exists() for name in (LOCK, CONFIG, "checkpoints")):
+    if not any((run_dir / name).exists() for name in (LOCK, CONFIG, CHECKPOINTS)):
         return None
     run_dir = run_dir.absolute()
     number = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import sys
@@ -15,11 +14,9 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 from mt.errors import ConfigError, MtError
-from mt.files import write_whole
+from mt.runs.metrics import append_metrics, drop_metrics_after, metrics_lines
+from mt.runs.run_dir import LOG, TENSORBOARD
 
-METRICS = "metrics.jsonl"
-LOG = "train.log"
-TENSORBOARD = "tensorboard"
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
@@ -169,9 +166,7 @@ class RunLog:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in figures.items()
         }
-        line = json.dumps({"kind": kind, "step": step, **known}, ensure_ascii=False)
-        with (self.run_dir / METRICS).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        append_metrics(self.run_dir, kind, step, known)
         if self._writer_class is not None:
             if self._writer is None:
                 # purge_step hides what an earlier start wrote of this step and later ones.
@@ -182,22 +177,16 @@ class RunLog:
 
     def recorded_names(self, kind: str, step: int) -> set[str]:
         """The `name` of every line of `metrics.jsonl` of this kind and step."""
-        path = self.run_dir / METRICS
-        if not path.exists():
-            return set()
-        start = json.dumps({"kind": kind, "step": step})[:-1] + ","
-        lines = path.read_text(encoding="utf-8").split("\n")
-        return {json.loads(line)["name"] for line in lines if line.startswith(start)}
+        lines = metrics_lines(self.run_dir)
+        return {
+            line["name"] for line in lines if line and (line["kind"], line["step"]) == (kind, step)
+        }
 
     def drop_after(self, step: int) -> None:
         """Drop the metrics of updates after `step`, which a resumed run records again."""
-        path = self.run_dir / METRICS
-        if not self._is_main or not path.exists():
-            return
-        lines = path.read_text(encoding="utf-8").split("\n")
-        kept = [line for line in lines if line and _step_of(line) <= step]
-        write_whole(path, "".join(line + "\n" for line in kept))
-        self._close_writer()
+        if self._is_main:
+            drop_metrics_after(self.run_dir, step)
+            self._close_writer()
 
     def _close_writer(self) -> None:
         if self._writer is not None:
@@ -238,14 +227,6 @@ class _BarHandler(_Handler):
             self._log.write_line(self.format(record))
         except OSError:
             self.handleError(record)
-
-
-def _step_of(line: str) -> float:
-    """The step of a line; infinite for a line that a crash cut short."""
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return math.inf
 
 
 def format_duration(seconds: float) -> str:

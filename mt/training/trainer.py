@@ -335,7 +335,7 @@ class Trainer:
         }
         self.log.progress(step, figures)
         if self.world.is_main:
-            self.validation.write_samples(step_name(step), result.outputs)
+            self.validation.write_samples(step, result.outputs)
             if step == self.state.best_step:
                 self.validation.write_outputs(step, result)
         return result

@@ -21,8 +21,7 @@ from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import Score, score_corpus
-from mt.files import write_whole
-from mt.runs.outputs import Sentence, write_test_outputs, write_valid_outputs
+from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runtime.memory import peak_memory_mb
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
@@ -221,16 +220,11 @@ class Validation:
             sentences = as_sentences(self.src, self.ref, result.translations)
             write_valid_outputs(self.run_dir, step, sentences)
 
-    def write_samples(self, name: str, outputs: list[str]) -> None:
-        """Write some sentences with reference and output to `samples/NAME.txt`."""
-        folder = self.run_dir / "samples"
-        folder.mkdir(exist_ok=True)
-        every = max(1, len(outputs) // SAMPLES)
-        lines = [
-            f"source     {self.src[i]}\nreference  {self.ref[i]}\noutput     {outputs[i]}\n"
-            for i in range(0, len(outputs), every)[:SAMPLES]
-        ]
-        write_whole(folder / f"{name}.txt", "\n".join(lines))
+    def write_samples(self, step: int, outputs: list[str]) -> None:
+        """Write some sentences with reference and output."""
+        chosen = range(0, len(outputs), max(1, len(outputs) // SAMPLES))[:SAMPLES]
+        samples = [Sentence(self.src[i], self.ref[i], outputs[i]) for i in chosen]
+        write_samples(self.run_dir, step, samples)
 
 
 def names_of(tests: Sequence[Source]) -> list[str]:

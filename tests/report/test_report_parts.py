@@ -177,7 +177,6 @@ def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
         '{"kind": "valid"}\n[1]\n\xff\n{"kind": "train", "step": "x"}\n{"kind": "new", "step": 1}\n'
     )
     run = run_of(tmp_path / "run", train=[train_line(10), train_line(20)], end=end)
-    assert run.metrics.unreadable == 4
     assert any("4 lines of metrics.jsonl cannot be read" in remark for remark in run.remarks)
     assert run.metrics.last_step == 20
 

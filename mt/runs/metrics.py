@@ -1,0 +1,59 @@
+"""`metrics.jsonl` of a run directory: one JSON object a line, each with its kind and its update."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mt.files import write_whole
+
+METRICS = "metrics.jsonl"
+
+
+def append_metrics(run_dir: Path, kind: str, step: int, figures: Mapping[str, Any]) -> None:
+    """Append the line of a training interval, validation, test set or rollback."""
+    line = json.dumps({"kind": kind, "step": step, **figures}, ensure_ascii=False)
+    with (run_dir / METRICS).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def metrics_lines(run_dir: Path) -> Iterator[dict[str, Any] | None]:
+    """Yield each line, None for one that no run writes; nothing if there is no file.
+
+    A line that is yielded has a `kind` and a whole number `step`; its figures are not checked.
+    """
+    try:
+        with (run_dir / METRICS).open("rb") as file:
+            for raw in file:
+                if raw.strip():
+                    yield _line(raw)
+    except FileNotFoundError:
+        return
+
+
+def _line(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+        kind, step = line["kind"], line["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    is_step = isinstance(step, int) and not isinstance(step, bool)
+    return line if isinstance(kind, str) and is_step else None
+
+
+def drop_metrics_after(run_dir: Path, step: int) -> None:
+    """Drop the lines of updates after `step`, and the line that a crash cut short."""
+    if (run_dir / METRICS).exists():
+        kept = [line for line in metrics_lines(run_dir) if line and line["step"] <= step]
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
+        write_whole(run_dir / METRICS, text)
+
+
+def number(line: Mapping[str, Any], key: str) -> float:
+    """A figure of a line; NaN where it is null, missing or no number."""
+    value = line.get(key)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan  # type: ignore[arg-type]
