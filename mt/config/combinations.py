@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import BaseModel
+from typing_extensions import assert_never
 
 from mt.config.messages import shown
 from mt.config.schema import (
@@ -52,9 +54,8 @@ def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
         yield from _symbols(tokenizer)
         yield from _own_tokenizer(tokenizer)
     if isinstance(optim, OptimConfig):
-        yield from _peak_lr(optim)
-        if isinstance(train, TrainConfig):
-            yield from _warmup(optim, train)
+        max_steps = train.max_steps if isinstance(train, TrainConfig) else math.inf
+        yield from _schedule(optim, max_steps)
     if isinstance(train, TrainConfig):
         yield from _new_vocabulary(train)
         yield from _comet(train)
@@ -179,23 +180,28 @@ def _kept_vocabulary(tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator
         )
 
 
-def _peak_lr(optim: OptimConfig) -> Iterator[Fault]:
+def _schedule(optim: OptimConfig, max_steps: float) -> Iterator[Fault]:
     """The schedule noam computes its peak from d_model; all others need one."""
-    if (optim.schedule == "noam") != (optim.peak_lr is None):
-        required = "a number" if optim.peak_lr is None else "null"
+    needs_peak = True
+    match optim.schedule:
+        case "inverse_sqrt" | "constant":
+            pass
+        case "noam":
+            needs_peak = False
+        case "cosine":
+            if optim.warmup_steps >= max_steps:
+                yield Fault(
+                    ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
+                    f"must be below train.max_steps ({max_steps}) with schedule cosine, "
+                    f"found {optim.warmup_steps}",
+                )
+        case _:
+            assert_never(optim.schedule)
+    if needs_peak != (optim.peak_lr is not None):
         yield Fault(
             ["optim.peak_lr", "optim.schedule"],
-            f"must be {required} with schedule {optim.schedule}, "
+            f"must be {'a number' if needs_peak else 'null'} with schedule {optim.schedule}, "
             f"found {optim.peak_lr or shown(None)}",
-        )
-
-
-def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
-    if optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
-        yield Fault(
-            ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
-            f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
-            f"found {optim.warmup_steps}",
         )
 
 

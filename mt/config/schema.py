@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticKnownError
+from typing_extensions import assert_never
 
 from mt.config import yaml_text
 
@@ -62,6 +63,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[
     Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)
 ]
+Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
 Part = Literal[
@@ -255,6 +257,28 @@ class ModelConfig(_Strict):
     output_bias: Flag = _key(False, "a bias per token in the output layer")
     max_positions: Length = _key(1024, "longest sequence, in tokens, special ones included")
 
+    @property
+    def pre_norm(self) -> bool:
+        """Whether layer norms stand before each block, and after the last layer of each side."""
+        match self.norm:
+            case "pre":
+                return True
+            case "post":
+                return False
+            case _:
+                assert_never(self.norm)
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether position embeddings are weights, not a table of sinusoids."""
+        match self.positions:
+            case "learned":
+                return True
+            case "sinusoidal":
+                return False
+            case _:
+                assert_never(self.positions)
+
 
 class OptimConfig(_Strict):
     """Optimiser, learning rate and loss."""
@@ -292,9 +316,7 @@ class TrainConfig(_Strict):
     patience: Count | None = _key(
         10, "validations without a new best until training stops; null means never"
     )
-    metric: Literal["bleu", "chrf", "nll", "comet"] = _key(
-        "bleu", "what makes a checkpoint the best on data.valid; nll breaks ties"
-    )
+    metric: Metric = _key("bleu", "what makes a checkpoint the best on data.valid; nll breaks ties")
     comet_model: Text | None = _key(
         None, "folder of the COMET model for the metric comet; needs extra comet"
     )

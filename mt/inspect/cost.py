@@ -178,7 +178,7 @@ def activation_bytes(model: ModelConfig, src: int, tgt: int, rows: int, size: in
     feed_forward = size * f
     if model.activation != "relu":
         feed_forward += size * f + (f if inside else 0)
-    last = size * (d + 2) if model.norm == "pre" else 0
+    last = size * (d + 2) if model.pre_norm else 0
     encoder_layer = size * (5 * d + 4) + feed_forward + wide * (3 * d + h * src) + 2 * dropped
     decoder_layer = size * (8 * d + 6) + feed_forward + 3 * dropped
     decoder_layer += wide * (4 * d + h * (src + tgt))

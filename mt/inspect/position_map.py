@@ -38,13 +38,13 @@ def position_table(
     if model is not None:
         embedding = model.src_embedding if side == "src" else model.tgt_embedding
         table = embedding.positions.detach().double().numpy()
-    elif config.positions == "learned":
+    elif config.learned_positions:
         raise ConfigError(
             "model.positions: learned positions are random before training; give --model"
         )
     else:
         table = sinusoids(config.max_positions, config.d_model).numpy()
-    kind = config.positions if config.positions == "sinusoidal" else f"learned, {side}"
+    kind = f"learned, {side}" if config.learned_positions else config.positions
     return table[:count], f"{kind} positions, d_model {config.d_model}"
 
 

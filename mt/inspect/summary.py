@@ -147,7 +147,7 @@ def _closed_form(
     """Terms of the parameter total (d: d_model, f: d_ff, V: vocabulary, N: layers)."""
     d, f = config.d_model, config.d_ff
     n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers
-    last = 2 if config.norm == "pre" else 0
+    last = 2 if config.pre_norm else 0
     n_attentions, n_norms = n_enc + 2 * n_dec, 2 * n_enc + 3 * n_dec + last
     rows, embeddings = src_vocab_size + tgt_vocab_size, "(V_src + V_tgt) d"
     if joint:
@@ -156,7 +156,7 @@ def _closed_form(
         rows = src_vocab_size + 2 * tgt_vocab_size
         embeddings = "3 V d" if joint else "(V_src + 2 V_tgt) d"
     terms = [Term("embeddings and output matrix", embeddings, rows * d)]
-    if config.positions == "learned":
+    if config.learned_positions:
         count = 2 * config.max_positions * d
         terms.append(Term("learned positions", "2 max_positions d", count))
     attention, size = "4 d^2", 4 * d * d

@@ -199,7 +199,7 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
     spec = transformer_spec.TransformerSpec.from_config(
         (config.n_encoder_layers, config.n_decoder_layers),
         config.n_heads,
-        pre_norm=config.norm == "pre",
+        pre_norm=config.pre_norm,
         activation=getattr(common_spec.Activation, ACTIVATIONS[config.activation]),
     )
     for side, ours in ((spec.encoder, model.src_embedding), (spec.decoder, model.tgt_embedding)):
@@ -211,7 +211,7 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
         _copy_encoder_layer(theirs, encoder_layer)
     for theirs, decoder_layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
         _copy_decoder_layer(theirs, decoder_layer)
-    if config.norm == "pre":
+    if config.pre_norm:
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
     _copy_linear(spec.decoder.projection, model.output)

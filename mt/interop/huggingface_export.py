@@ -61,7 +61,7 @@ def export(
     """
     library = _import_library()
     config = loaded.model.config
-    if config.norm == "post" and config.positions == "learned":
+    if config.learned_positions and not config.pre_norm:
         raise ConfigError(
             "export huggingface: model.positions learned with model.norm post: transformers has no "
             "such class; its Marian computes sinusoids. Only sinusoidal positions, or norm pre, "
@@ -169,7 +169,7 @@ def build(library: Any, loaded: LoadedModel) -> Any:
     }
     settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
     settings |= {"scale_embedding": True, **ids}
-    if config.norm == "post":
+    if not config.pre_norm:
         theirs = library.MarianMTModel(
             library.MarianConfig(
                 **settings,
@@ -205,7 +205,7 @@ def convert(model: Transformer, own: dict[str, Tensor]) -> dict[str, Tensor]:
     order = to_halves(config.d_model)
     ours = dict(model.named_parameters(remove_duplicate=False))
     weights: dict[str, Tensor] = {}
-    for each in correspondences(config.norm, config.n_encoder_layers, config.n_decoder_layers):
+    for each in correspondences(config.pre_norm, config.n_encoder_layers, config.n_decoder_layers):
         if each.ours in ours:
             parts = each.reorder(ours[each.ours], order).chunk(len(each.theirs))
             weights |= dict(zip(each.theirs, parts, strict=True))

@@ -173,7 +173,7 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
     """Weights that are missing or have another shape than `config.json` says."""
     d_model, tgt_size = settings["d_model"], settings["decoder_vocab_size"]
     sizes = {"D": d_model, "A": d_model, "F": settings["encoder_ffn_dim"]}
-    layers = correspondences("post", settings["encoder_layers"], settings["decoder_layers"])
+    layers = correspondences(False, settings["encoder_layers"], settings["decoder_layers"])
     rows = [
         (f"weight {name}", tensors.get(name), tuple(sizes[axis] for axis in each.axes))
         for each in layers

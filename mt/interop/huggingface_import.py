@@ -111,7 +111,7 @@ def convert(
 ) -> dict[str, Tensor]:
     """Our weights, by name, of theirs."""
     order = to_interleaved(settings["d_model"])
-    layers = correspondences("post", settings["encoder_layers"], settings["decoder_layers"])
+    layers = correspondences(False, settings["encoder_layers"], settings["decoder_layers"])
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
         for each in layers

@@ -75,16 +75,16 @@ class Correspondence(NamedTuple):
 
 
 def correspondences(
-    norm: str, n_encoder_layers: int, n_decoder_layers: int
+    pre_norm: bool, n_encoder_layers: int, n_decoder_layers: int
 ) -> Iterator[Correspondence]:
-    """All parameters inside the layers, and the last norms where `norm` is pre."""
+    """All parameters inside the layers, and the last norms with pre-norm."""
     for side, n_layers in (("encoder", n_encoder_layers), ("decoder", n_decoder_layers)):
         rows = [
             (f"{side}.{i}.{ours}", tuple(f"layers.{i}.{name}" for name in theirs), axes)
             for i in range(n_layers)
             for ours, theirs, axes in LAYERS[side]
         ]
-        if norm == "pre":
+        if pre_norm:
             rows.append((f"{side}_norm", ("layer_norm",), "D"))
         for ours, theirs, axes in rows:
             for kind, kind_axes in (("weight", axes), ("bias", axes[0])):

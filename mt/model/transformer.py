@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import assert_never
 
 from mt.data.tokens.tokenizer import EOS
 from mt.model.attention import attention_bias, causal_mask
@@ -122,9 +123,6 @@ class MultiHeadAttention(nn.Module):
         return self.output(x.transpose(1, 2).flatten(-2))
 
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "silu": F.silu}
-
-
 class FeedForward(nn.Module):
     """max(0, x W1 + b1) W2 + b2 (section 3.3), with dropout inside. (B, T, D) -> (B, T, D)"""
 
@@ -134,8 +132,17 @@ class FeedForward(nn.Module):
         self.outer = Linear(config.d_ff, config.d_model)
         inside = config.activation_dropout
         p = config.dropout if inside is None else inside
-        self.activation = ACTIVATIONS.get(config.activation)
-        self.dropout = Dropout(p) if self.activation else ReluDropout(p)
+        self.activation: Callable[[Tensor], Tensor] | None = None
+        self.dropout: nn.Module = Dropout(p)
+        match config.activation:
+            case "relu":
+                self.dropout = ReluDropout(p)
+            case "gelu":
+                self.activation = F.gelu
+            case "silu":
+                self.activation = F.silu
+            case _:
+                assert_never(config.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
@@ -153,7 +160,7 @@ class Residual(nn.Module):
         super().__init__()
         self.norm = LayerNorm(config.d_model)
         self.dropout = Dropout(config.dropout)
-        self.pre_norm = config.norm == "pre"
+        self.pre_norm = config.pre_norm
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
         """(B, T, D) -> (B, T, D)"""
@@ -226,7 +233,7 @@ class Embedding(nn.Module):
         self.scale = math.sqrt(config.d_model)
         self.dropout = Dropout(config.dropout)
         self.word_dropout = Dropout(word_dropout)
-        self.learned = config.positions == "learned"
+        self.learned = config.learned_positions
         self.positions: Tensor
         if self.learned:
             self.positions = nn.Parameter(torch.empty(config.max_positions, config.d_model))
@@ -265,7 +272,7 @@ class Transformer(nn.Module):
         self.tgt_embedding = Embedding(target, config)
         self.encoder = nn.ModuleList(EncoderLayer(config) for _ in range(config.n_encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(config) for _ in range(config.n_decoder_layers))
-        pre = config.norm == "pre"  # post-norm layers already end with a norm
+        pre = config.pre_norm  # post-norm layers already end with a norm
         self.encoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
         self.decoder_norm = LayerNorm(config.d_model) if pre else nn.Identity()
         self.output = Linear(config.d_model, tgt_vocab_size, bias=config.output_bias)

@@ -173,7 +173,7 @@ def _adjustable_keys(config: Config) -> set[str]:
     """Keys of `model` and `tokenizer` that change neither a weight's shape nor its meaning."""
     keys = {f"model.{key}" for key in type(config.model).model_fields if "dropout" in key}
     keys.add("tokenizer.sampling_alpha")
-    if config.model.positions == "sinusoidal":
+    if not config.model.learned_positions:
         keys.add("model.max_positions")
     return keys
 

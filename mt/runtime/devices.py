@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from typing_extensions import assert_never
 
 from mt.errors import ConfigError
 from mt.runtime.cores import usable_cores
@@ -196,13 +197,20 @@ def can_compile(device: Device) -> bool:
     )
 
 
-def check_compile(wanted: bool | str, device: Device) -> None:
+def check_compile(wanted: Literal["auto", True, False], device: Device) -> None:
     """Raise ConfigError if `train.compile` is true and the device cannot compile."""
-    if wanted is True and not can_compile(device):
-        raise ConfigError(
-            "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton and a C "
-            "compiler, and not all of them were found; use auto, which compiles where it can"
-        )
+    match wanted:
+        case "auto" | False:
+            return
+        case True:
+            if not can_compile(device):
+                raise ConfigError(
+                    "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton "
+                    "and a C compiler, and not all of them were found; use auto, which compiles "
+                    "where it can"
+                )
+        case _:
+            assert_never(wanted)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from mt.runtime.cores import processor_name, usable_cores
 REQUIRED = (
     "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26",
     "pydantic>=2.9", "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3",
-    "sentencepiece>=0.2.0", "tqdm>=4.66", "typer>=0.12.5",
+    "sentencepiece>=0.2.0", "tqdm>=4.66", "typer>=0.12.5", "typing-extensions>=4.12",
 )  # fmt: skip
 
 

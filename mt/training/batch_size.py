@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import assert_never
 
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.tokenizer import EOS
@@ -48,20 +49,27 @@ def settle_batch_size(
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
     """
-    given = config.batch.tokens_per_batch
-    if isinstance(given, int):
-        return config
+    measured = updater.device.is_cuda
+    match given := config.batch.tokens_per_batch:
+        case int():
+            return config
+        case None:
+            name = "null"
+        case "auto":
+            name = "auto"
+            measured = True
+        case _:
+            assert_never(given)
     world = updater.world
     tokens = world.on_main(lambda: _from_checkpoint(run_dir))
     origin = "since this run was started"
-    if tokens is None and given is None and not updater.device.is_cuda:
+    if tokens is None and not measured:
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         origin = "on a CPU"
     elif tokens is None:
         own = world.all_or_raise(lambda: fitting_batch(config, updater, store))
         tokens = min(world.all_gather(own))
         origin = "here"
-    name = "null" if given is None else "auto"
     log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
     batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
     return config.model_copy(update={"batch": batch})

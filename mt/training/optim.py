@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import assert_never
 
 from mt.errors import CheckpointError
 
@@ -33,12 +34,16 @@ def learning_rate(step: int, optim: OptimConfig, d_model: int, max_steps: int) -
     assert peak is not None  # the config checks that
     if step < warmup:
         return peak * step / warmup
-    if optim.schedule == "inverse_sqrt":
-        return peak * math.sqrt(warmup / step)
-    if optim.schedule == "cosine":
-        done = min(1.0, (step - warmup) / (max_steps - warmup))
-        return peak * 0.5 * (1 + math.cos(math.pi * done))
-    return peak
+    match optim.schedule:
+        case "inverse_sqrt":
+            return peak * math.sqrt(warmup / step)
+        case "cosine":
+            done = min(1.0, (step - warmup) / (max_steps - warmup))
+            return peak * 0.5 * (1 + math.cos(math.pi * done))
+        case "constant":
+            return peak
+        case _:
+            assert_never(optim.schedule)
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
@@ -132,26 +137,39 @@ def build_optimizer(
     and feed-forward, AdamW the rest. Only matrices decay: biases and the scales of layer norms gain
     nothing from being small.
     """
-    n_matrices: dict[int, int] = {}  # id of a layer's weight -> how many matrices it stacks
-    if optim.optimizer == "muon":
-        for name, module in model.named_modules():
-            if isinstance(module, nn.Linear) and name != "output":
-                n_matrices[id(module.weight)] = 3 if name.endswith("query_key_value") else 1
+    settings: dict[str, Any] = {"lr": 0.0, "betas": optim.betas, "eps": optim.eps, "fused": True}
+    match optim.optimizer:
+        case "adamw":
+            return torch.optim.AdamW(_parameter_groups(model, optim.weight_decay, {}), **settings)
+        case "muon":
+            n_matrices = {
+                id(module.weight): 3 if name.endswith("query_key_value") else 1
+                for name, module in model.named_modules()
+                if isinstance(module, nn.Linear) and name != "output"
+            }
+            groups = _parameter_groups(model, optim.weight_decay, n_matrices)
+            return Muon(groups, dtype, **settings)
+        case _:
+            assert_never(optim.optimizer)
+
+
+def _parameter_groups(
+    model: nn.Module, decay: float, n_matrices: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    """Matrices for AdamW, vectors, then what Muon updates, by how many matrices a weight stacks.
+
+    `n_matrices` has that number by the id of each weight that Muon updates.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    decay = optim.weight_decay
     matrices = [p for p in parameters if p.dim() > 1 and id(p) not in n_matrices]
-    vectors = [p for p in parameters if p.dim() <= 1]
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": decay},
-        {"params": vectors, "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    settings: dict[str, Any] = {"lr": 0.0, "betas": optim.betas, "eps": optim.eps, "fused": True}
-    if optim.optimizer == "adamw":
-        return torch.optim.AdamW(groups, **settings)
-    for count in (1, 3):
+    for count in (1, 3) if n_matrices else ():
         stacked = [p for p in parameters if n_matrices.get(id(p)) == count]
         groups.append({"params": stacked, "weight_decay": decay, "matrices": count})
-    return Muon(groups, dtype, **settings)
+    return groups
 
 
 def restore_optimizer(

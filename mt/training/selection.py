@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from typing_extensions import assert_never
+
 if TYPE_CHECKING:
+    from mt.config.schema import Metric
+    from mt.evaluation.metrics import Score
     from mt.training.validation import ValidationResult
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
@@ -20,15 +24,24 @@ class Criterion:
     A score is the metric's value, or -nll for the metric nll, so that higher is better.
     """
 
-    metric: str  # bleu, chrf, nll or comet
+    metric: Metric
     n_sentences: int  # of the validation set
 
     def score(self, result: ValidationResult) -> float:
         """The score of a validation."""
-        if self.metric == "nll":
-            return -result.nll
-        other = result.chrf or result.comet
-        return (other or result.bleu).value
+        match self.metric:
+            case "nll":
+                return -result.nll
+            case "bleu":
+                score: Score | None = result.bleu
+            case "chrf":
+                score = result.chrf
+            case "comet":
+                score = result.comet
+            case _:
+                assert_never(self.metric)
+        assert score is not None, f"the validation has not computed {self.metric}"
+        return score.value
 
     def describe(self, score: float) -> str:
         """`BLEU 31.20` or `nll 1.234`, for messages."""

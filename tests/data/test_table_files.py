@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 from corpora import CELLS, message_of, pairs_of, rows_file, saved, write
+from messages import says
 
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files
+from mt.data.reading.table_files import read_table
+from mt.data.reading.text_files import TABLE_SUFFIXES
+from mt.errors import DataError
 
 KINDS = [".jsonl", ".json", ".tsv", ".csv", ".parquet", "saved", "splits", ".jsonl.gz", ".csv.gz"]
 
@@ -41,6 +45,15 @@ def test_columns_of_nothing_but_numbers_are_text(tmp_path: Path, kind: str) -> N
     pairs = [("007", "1.50"), ("12", "1e3"), ("0", "2.00")]
     path = rows_file(tmp_path, kind, pairs)
     assert pairs_of(tmp_path, "de", "en", path=path) == pairs
+
+
+@pytest.mark.parametrize("name", ["a.xml", "a", "a.gz"])
+def test_a_file_of_another_suffix_is_not_read_as_csv(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path / name, "de,en\nja,yes\n")
+    source = Source(path=name, src="de", tgt="en", delimiter=",")
+    with pytest.raises(DataError) as caught:
+        list(read_table(path, source, "data.train[0]"))
+    assert says(str(caught.value), f"data.train[0].path: {path}", *TABLE_SUFFIXES, "found")
 
 
 def test_quotation_marks_in_tsv_are_text(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from conftest import config_of, log_of, metrics_of
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mt.config.schema import Metric
 from mt.model.checkpoint import find_model, read_meta
 from mt.training import validation
 from mt.training.checkpoints import TrainState
@@ -67,7 +68,7 @@ def test_patience_counts_once_bleu_is_above_noise() -> None:
 
 
 @pytest.mark.parametrize("metric", ["nll", "bleu"])
-def test_a_first_validation_of_nan_does_not_remain_the_best(metric: str) -> None:
+def test_a_first_validation_of_nan_does_not_remain_the_best(metric: Metric) -> None:
     """Finite weights may give a NaN, in fp16 for one."""
     state = TrainState(step=1)
     criterion = Criterion(metric, 1000)

@@ -9,8 +9,16 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import assert_never
+
 from mt.data.reading.columns import lookup
-from mt.data.reading.text_files import DELIMITERS, read_lines, require_text, suffix_of
+from mt.data.reading.text_files import (
+    DELIMITERS,
+    TABLE_SUFFIXES,
+    read_lines,
+    require_text,
+    suffix_of,
+)
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -27,11 +35,18 @@ def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
     Raises `DataError`, with the line, where the file is damaged.
     """
     require_text(path, f"{where}.path")
-    if suffix_of(path) == ".jsonl":
-        return _json_lines(path, where)
-    if suffix_of(path) == ".json":
-        return _json_rows(path, source, where)
-    return _delimited_rows(path, source, where)
+    match suffix := suffix_of(path):
+        case ".jsonl":
+            return _json_lines(path, where)
+        case ".json":
+            return _json_rows(path, source, where)
+        case ".csv" | ".tsv" | ".txt":
+            return _delimited_rows(path, source, where)
+        case _:
+            raise DataError(
+                f"{where}.path: {path} must end in {', '.join(TABLE_SUFFIXES)} (or that and .gz), "
+                f"found {suffix or 'no suffix'}. Rename the file after its format."
+            )
 
 
 # --- JSON -------------------------------------------------------------------------------------
@@ -126,10 +141,13 @@ def _delimited_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
     delimiter = source.delimiter or DELIMITERS[suffix_of(path)]
     quoting = source.quoting or ("csv" if suffix_of(path) == ".csv" else "none")
     lines = read_lines(path, f"{where}.path")
-    if quoting == "csv":
-        rows = _quoted_cells(lines, delimiter, path, where)
-    else:
-        rows = _plain_cells(lines, delimiter)
+    match quoting:
+        case "csv":
+            rows = _quoted_cells(lines, delimiter, path, where)
+        case "none":
+            rows = _plain_cells(lines, delimiter)
+        case _:
+            assert_never(quoting)
     first = next(rows, None)
     if first is None:
         return

@@ -13,6 +13,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
+from typing_extensions import assert_never
 
 from mt.data.tokens.bpe_dropout import BpeDropout
 from mt.data.tokens.unigram_sampling import UnigramSampling
@@ -40,7 +41,14 @@ class SubwordRegularisation:
         self.store = store
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
-        algorithm = BpeDropout if config.tokenizer.type == "bpe" else UnigramSampling
+        algorithm: type[BpeDropout | UnigramSampling]
+        match config.tokenizer.type:
+            case "bpe":
+                algorithm = BpeDropout
+            case "unigram":
+                algorithm = UnigramSampling
+            case _:
+                assert_never(config.tokenizer.type)
         self.src = algorithm(tokenizer.src_vocabulary(), alpha)
         self.tgt = self.src
         # An imported tokenizer may split the two sides differently over one joint vocabulary.

@@ -1,0 +1,258 @@
+"""Every value that the schema names has a branch of its own, and no other value falls through.
+
+A Literal of the schema without an entry in `BRANCHES` fails the first test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, get_args, get_origin
+
+import pytest
+import torch
+from pydantic import BaseModel
+from torch import nn
+
+from mt.config import schema
+from mt.config.schema import (
+    BatchConfig,
+    Config,
+    ModelConfig,
+    OptimConfig,
+    Source,
+    TokenizerConfig,
+)
+from mt.data.reading.table_files import read_table
+from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.subword_regularisation import SubwordRegularisation
+from mt.data.tokens.tokenizer import train_tokenizer
+from mt.errors import MtError
+from mt.evaluation import bleu_tokenizer
+from mt.evaluation.metrics import Score
+from mt.model.transformer import Embedding, FeedForward, Residual, Transformer
+from mt.runtime import devices
+from mt.training import batch_size
+from mt.training.finetune import freeze
+from mt.training.optim import build_optimizer, learning_rate
+from mt.training.selection import Criterion
+from mt.training.validation import ValidationResult
+
+SMALL = {"d_model": 2, "n_heads": 1, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 2}
+CPU = devices.Device(torch.device("cpu"), "fp32")
+
+
+def model_config(**values: Any) -> ModelConfig:
+    """A small model, with values that are not validated."""
+    return ModelConfig.model_construct(**SMALL | {"dropout": 0.0} | values)
+
+
+# --- what a value does ------------------------------------------------------------------------
+
+
+def activation(value: Any) -> list[float]:
+    """The feed-forward block of [-1, 2], its matrices being the identity."""
+    block = FeedForward(model_config(activation=value)).eval()
+    for linear in (block.inner, block.outer):
+        nn.init.eye_(linear.weight)
+        nn.init.zeros_(linear.bias)
+    return [round(x, 3) for x in block(torch.tensor([[[-1.0, 2.0]]])).flatten().tolist()]
+
+
+def norm(value: Any) -> list[float]:
+    """A residual connection of [1, 3] around a block that gives 0."""
+    around = Residual(model_config(norm=value)).eval()
+    return [round(x, 3) for x in around(torch.tensor([1.0, 3.0]), torch.zeros_like).tolist()]
+
+
+def positions(value: Any) -> bool:
+    """Whether the positions are trained."""
+    table = Embedding(nn.Embedding(5, 2), model_config(positions=value)).positions
+    return isinstance(table, nn.Parameter)
+
+
+def optimizer(value: Any) -> str:
+    optim = OptimConfig.model_construct(optimizer=value)
+    return type(build_optimizer(nn.Linear(2, 2), optim, torch.float32)).__name__
+
+
+def schedule(value: Any) -> float:
+    """The rate of the last of 8 updates, after a warm-up of 2 to 1."""
+    optim = OptimConfig.model_construct(schedule=value, warmup_steps=2, peak_lr=1.0)
+    return round(learning_rate(8, optim, d_model=2, max_steps=8), 3)
+
+
+def metric(value: Any) -> float:
+    nll, bleu, chrf, comet = 1.0, *(Score("", score, "") for score in (2.0, 3.0, 4.0))
+    return Criterion(value, 10).score(ValidationResult(nll, bleu, [], chrf, comet))
+
+
+def precision(value: Any) -> str:
+    """The precision on a GPU with bf16."""
+    return devices._find_precision(value, torch.device("cuda"))
+
+
+def compiles(value: Any) -> str:
+    """What is said about a CPU, which cannot compile."""
+    try:
+        devices.check_compile(value, CPU)
+    except MtError as error:
+        return str(error).split(" takes")[0]
+    return ""
+
+
+def frozen(value: Any) -> str:
+    """The modules of frozen parameters."""
+    model = Transformer(model_config(tie_embeddings=False), 5, 5, False)
+    freeze(model, [value])
+    names = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+    return " ".join(sorted({name.split(".")[0] for name in names}))
+
+
+def tokens_per_batch(value: Any) -> Any:
+    """The size on a CPU, where 123 tokens fit."""
+    config = Config.model_construct(batch=BatchConfig.model_construct(tokens_per_batch=value))
+    world = SimpleNamespace(
+        on_main=lambda f: f(), all_or_raise=lambda f: f(), all_gather=lambda own: [own]
+    )
+    updater: Any = SimpleNamespace(device=CPU, world=world)
+    log: Any = SimpleNamespace(say=lambda line: None)
+    store: Any = None
+    settled = batch_size.settle_batch_size(config, Path("/nowhere"), updater, store, log)
+    return settled.batch.tokens_per_batch
+
+
+def tokenizer_type(value: Any) -> tuple[str, str]:
+    """The algorithm of a trained model, and that of subword regularisation."""
+    cfg = TokenizerConfig.model_construct(type=value, vocab_size=290, sampling_alpha=0.1)
+    known = value in ("bpe", "unigram")
+    words = [("eins zwei drei", "one two three")] * 9
+    tokenizer = train_tokenizer(cfg if known else TokenizerConfig(vocab_size=290), words, 1, print)
+    store: Any = None
+    sampler = SubwordRegularisation(store, tokenizer, Config.model_construct(tokenizer=cfg))
+    return model_facts(tokenizer.models[0]).algorithm, type(sampler.src).__name__
+
+
+def quoting(value: Any) -> list[str]:
+    """The cells of a row of the table in the current folder."""
+    source = Source.model_construct(path="a.tsv", src="de", tgt="en", quoting=value)
+    Path("a.tsv").write_text('de\ten\n"ja"\tyes\n', encoding="utf-8")
+    return [cell for _, row in read_table(Path("a.tsv"), source, "test") for cell in row.values()]
+
+
+# A key of the schema -> what uses its value, and what each value gives.
+BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
+    "Source.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
+    "TokenizerConfig.type": (
+        tokenizer_type,
+        {"bpe": ("bpe", "BpeDropout"), "unigram": ("unigram", "UnigramSampling")},
+    ),
+    "BatchConfig.tokens_per_batch": (tokens_per_batch, {"auto": 123}),
+    "ModelConfig.norm": (norm, {"pre": [1.0, 3.0], "post": [-1.0, 1.0]}),
+    "ModelConfig.positions": (positions, {"sinusoidal": False, "learned": True}),
+    "ModelConfig.activation": (
+        activation,
+        {"relu": [0.0, 2.0], "gelu": [-0.159, 1.954], "silu": [-0.269, 1.762]},
+    ),
+    "OptimConfig.optimizer": (optimizer, {"adamw": "AdamW", "muon": "Muon"}),
+    "OptimConfig.schedule": (
+        schedule,
+        {"inverse_sqrt": 0.5, "noam": 0.25, "cosine": 0.0, "constant": 1.0},
+    ),
+    "TrainConfig.precision": (
+        precision,
+        {"auto": "bf16", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},
+    ),
+    "TrainConfig.compile": (compiles, {"auto": "", True: "train.compile: true", False: ""}),
+    "TrainConfig.metric": (metric, {"nll": -1.0, "bleu": 2.0, "chrf": 3.0, "comet": 4.0}),
+    "TrainConfig.bleu_tokenize": (
+        lambda value: bleu_tokenizer.choose_tokenizer("th", value),
+        {"auto": "char", **{name: name for name in bleu_tokenizer.TOKENIZERS}},
+    ),
+    "TrainConfig.freeze": (
+        frozen,
+        {
+            "source_embedding": "src_embedding",
+            "target_embedding": "tgt_embedding",
+            "output": "output",
+            "encoder": "encoder encoder_norm",
+            "decoder": "decoder decoder_norm",
+            "self_attention": "decoder encoder",
+            "cross_attention": "decoder",
+            "feed_forward": "decoder encoder",
+        },
+    ),
+}
+
+
+# --- the schema -------------------------------------------------------------------------------
+
+
+def literals_in(annotation: Any) -> Iterator[Any]:
+    """The values of every Literal in a type, also inside lists, unions and `Annotated`."""
+    if get_origin(annotation) is Literal:
+        yield from get_args(annotation)
+    else:
+        for part in get_args(annotation):
+            yield from literals_in(part)
+
+
+def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """A model and those of its fields."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from models_in(field.annotation)
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def literals(root: type[BaseModel]) -> dict[str, set[Any]]:
+    """`Class.key` -> the values that its Literals name."""
+    found = {
+        f"{model.__name__}.{key}": set(literals_in(field.annotation))
+        for model in models_in(root)
+        for key, field in model.model_fields.items()
+    }
+    return {key: values for key, values in found.items() if values}
+
+
+@pytest.fixture(autouse=True)
+def able_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All BLEU tokenizers, a GPU with bf16, and memory for a batch of 123 tokens."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bleu_tokenizer, "find_spec", bool)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    monkeypatch.setattr(batch_size, "fitting_batch", lambda *_: 123)
+
+
+def test_every_literal_of_the_schema_is_in_the_table() -> None:
+    listed = {key: set(values) for key, (_, values) in BRANCHES.items()}
+    assert literals(Config) == listed
+
+
+def test_the_walk_finds_a_new_literal() -> None:
+    class Inner(BaseModel):
+        depth: list[Literal["deep"] | None] = []
+
+    class New(Config):
+        inner: Inner | None = None
+        top: schema.Compile = "auto"
+
+    assert literals(New).keys() - literals(Config).keys() == {"Inner.depth", "New.top"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, value) for key, (_, values) in BRANCHES.items() for value in values]
+)
+def test_a_value_does_what_it_says(key: str, value: Any) -> None:
+    use, results = BRANCHES[key]
+    assert use(value) == results[value]
+
+
+@pytest.mark.parametrize("key", BRANCHES)
+def test_a_value_that_no_branch_knows_fails(key: str) -> None:
+    use, _ = BRANCHES[key]
+    with pytest.raises((AssertionError, MtError, KeyError), match="unheard-of"):
+        use("unheard-of")
