@@ -1,4 +1,4 @@
-"""Word alignment: which source word each target word was translated from, read from attention.
+"""Word alignments from cross-attention: the source word that each target word comes from.
 
 Shapes: B pairs, S source length, T target length, L decoder layers, H heads.
 """
@@ -18,7 +18,7 @@ from mt.model.transformer import MultiHeadAttention, Transformer
 
 
 def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:
-    """Read `--alignment-heads`: `2`, `2:1` or `1:3,2:1` become (layer, head) pairs counted from 0.
+    """Parse `--alignment-heads`, `2`, `2:1` or `1:3,2:1`, into (layer, head) pairs counted from 0.
 
     A layer alone means all its heads. `auto` is the second-to-last layer, whose heads align best
     on average (Garg et al., 2019, section 3.1). Raises ConfigError for anything else.
@@ -48,7 +48,7 @@ def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]
 def cross_attention(model: Transformer, batch: Batch) -> Tensor:
     """Compute the cross-attention weights of all layers and heads: (B, L, H, T, S) fp32.
 
-    Row t belongs to the step that predicts token t, and sums to 1.
+    Row t is that of the step that predicts token t, and sums to 1.
     """
     memory = model.encode(batch.src, batch.src_mask)
     src_bias = attention_bias(batch.src_mask, torch.float32)[:, None, None, :]  # (B, 1, 1, S)
@@ -58,7 +58,8 @@ def cross_attention(model: Transformer, batch: Batch) -> Tensor:
 
     def attend_and_keep(attention: MultiHeadAttention, x: Tensor) -> Tensor:
         keys, values = attention.key_value(memory)  # 2 x (B, H, S, K)
-        weights = attention_weights(attention.query(x).float(), keys.float(), src_bias)
+        queries = attention.query(x)  # (B, H, T, K)
+        weights = attention_weights(queries.float(), keys.float(), src_bias)  # (B, H, T, S)
         maps.append(weights)
         return attention.merge((weights @ values.float()).to(x.dtype))
 
@@ -82,7 +83,7 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
         else:
             number, empty = max(number, 0), False
         words.append(max(number, 0))
-    # A `▁` at the end is no space in the text.
+    # A `▁` at the end of a line begins no word.
     return [min(word, max(0, number - empty)) for word in words]
 
 
@@ -106,7 +107,7 @@ def word_links(attention: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequenc
 
 
 def joined_word_links(parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]]) -> str:
-    """Write the links of a line that was translated in parts: the arguments of `word_links` each.
+    """Write the links of a line that was translated in parts, each given as for `word_links`.
 
     The output of each part begins a new word, even if its first piece does not begin with `▁`.
     """

@@ -1,21 +1,28 @@
 """Choose the next tokens from logits: the best continuations of a beam, or a random draw.
 
-Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, K candidates.
+Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, K candidates,
+L tokens of a block of the vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.errors import first_line
+from mt.runtime.memory import is_out_of_memory
+
 # Width of the blocks of the vocabulary in the two-stage choice of `best_candidates`.
 BLOCK = 64
 # Logits per slice of `log_normaliser`: 1 MB in fp32, so that intermediate values stay in the cache.
 SLICE = 1 << 18
+# What torch.compile generates code with; tests replace it.
+BACKEND: Any = "inductor"
 
 
 class Candidates(NamedTuple):
@@ -26,14 +33,18 @@ class Candidates(NamedTuple):
     tokens: Tensor  # (B, K) the token it is continued with
 
 
+# (logits, log_probs, full, count) -> the best continuations; see `fused_candidates`.
+FusedCandidates = Callable[[Tensor, Tensor, Tensor, int], Candidates]
+
+
 def log_normaliser(logits: Tensor) -> Tensor:
     """Return the log of the sum of exp over the whole vocabulary: (B, N, V) -> (B, N) fp32."""
-    flat = logits.flatten(0, 1)
+    flat = logits.flatten(0, 1)  # (B * N, V)
     if logits.device.type != "cpu":
         return flat.float().logsumexp(dim=-1).view(logits.shape[:2])
     # torch's CPU log_softmax has a faster exp than its logsumexp, and x - log_softmax(x) is the
-    # normaliser at any finite x; one is found among the first tokens. One Zen 5 thread, rows x V,
-    # ms: 64 x 8,000: 0.26 against 0.43; 320 x 8,000: 1.4 against 2.8; 320 x 32,000: 5.7 against 29.
+    # normaliser at any finite x, here at the highest of the first tokens. One Zen 5 thread, rows x
+    # V, ms: 64 x 8,000 0.26 against 0.43; 320 x 8,000 1.4 against 2.8; 320 x 32,000 5.7 against 29.
     slices = map(Tensor.float, torch.split(flat, max(1, SLICE // flat.shape[-1])))
     parts = [x[:, :BLOCK].amax(-1) - x.log_softmax(-1)[:, :BLOCK].amax(-1) for x in slices]
     return torch.cat(parts).view(logits.shape[:2])
@@ -46,7 +57,8 @@ def best_candidates(logits: Tensor, offsets: Tensor, count: int) -> Candidates:
     """
     vocab = logits.shape[-1]
     whole = vocab // BLOCK * BLOCK
-    peaks = logits[..., :whole].reshape(*logits.shape[:2], whole // BLOCK, BLOCK).amax(-1)
+    blocks = logits[..., :whole].reshape(*logits.shape[:2], whole // BLOCK, BLOCK)  # (B, N, V/L, L)
+    peaks = blocks.amax(-1)  # (B, N, V/L)
     if whole < vocab:
         peaks = torch.cat([peaks, logits[..., whole:].amax(-1, keepdim=True)], dim=-1)
     return best_in_blocks(logits, peaks, offsets, count)
@@ -61,44 +73,44 @@ def best_in_blocks(
 ) -> Candidates:
     """Do the work of `best_candidates`, given the highest logit of each block of the vocabulary.
 
-    `peaks` (B, N, V / BLOCK), rounded up. `forbidden` tells of token ids (B, K, BLOCK) which must
-    not follow; the peaks are those of the others.
+    `peaks` (B, N, V/L), with V/L rounded up: the highest logit of a block that may follow.
+    `forbidden` maps token ids (B, K, L) to a mask of those that must not follow.
     """
-    # First choose the blocks of the vocabulary with the highest peaks, then the best inside those.
-    # No candidate is lost: each of `count` better blocks holds a better candidate. One Zen 5
-    # thread, V = 8,000, against topk over all N x V, ms: N = 1, 64 sentences (argmax) 0.2 against
-    # 0.6; N = 5: 12 sentences 0.2 against 0.4, 64: 1.1 against 4.2, 120: 1.9 against 6.7.
+    # First choose the blocks with the highest peaks, then the best tokens inside those blocks. No
+    # candidate is lost: a block left out has `count` blocks with better candidates before it. One
+    # Zen 5 thread, V = 8,000, against topk over all N x V, ms: N = 1, 64 sentences (argmax) 0.2
+    # against 0.6; N = 5: 12 sentences 0.2 against 0.4, 64: 1.1 against 4.2, 120: 1.9 against 6.7.
     n_hyps, vocab = logits.shape[1:]
     n_blocks = peaks.shape[-1]
-    peak_log_probs = (peaks.float() + offsets.unsqueeze(-1)).clamp(max=0).flatten(1)
+    peak_log_probs = (peaks.float() + offsets.unsqueeze(-1)).clamp(max=0).flatten(1)  # (B, N*V/L)
+    blocks = top_indices(peak_log_probs, min(count, n_hyps * n_blocks))  # (B, K)
     # Ascending again, so that the index among all members of the blocks orders ties.
-    blocks = (
-        top_indices(peak_log_probs, min(count, n_hyps * n_blocks)).sort(dim=-1).values
-    )  # (B, K)
+    blocks = blocks.sort(dim=-1).values
 
-    hyps = blocks // n_blocks
-    first = blocks % n_blocks * BLOCK
-    columns = first.unsqueeze(-1) + torch.arange(BLOCK, device=logits.device)  # (B, K, BLOCK)
-    places = (hyps.unsqueeze(-1) * vocab + columns.clamp(max=vocab - 1)).flatten(1)  # in N x V
-    members = logits.flatten(1).gather(1, places).float()
+    hyps = blocks // n_blocks  # (B, K)
+    first = blocks % n_blocks * BLOCK  # (B, K)
+    tokens = first.unsqueeze(-1) + torch.arange(BLOCK, device=logits.device)  # (B, K, L)
+    # Indices into the N*V logits of a sentence.
+    places = (hyps.unsqueeze(-1) * vocab + tokens.clamp(max=vocab - 1)).flatten(1)  # (B, K*L)
+    members = logits.flatten(1).gather(1, places).float()  # (B, K*L)
     # Rounding must not lift a log-probability above 0: `top_indices` and `cannot_improve` need it.
-    log_probs = (members.view_as(columns) + offsets.gather(1, hyps).unsqueeze(-1)).clamp(max=0)
+    log_probs = (members.view_as(tokens) + offsets.gather(1, hyps).unsqueeze(-1)).clamp(max=0)
     if vocab % BLOCK:
-        log_probs = log_probs.masked_fill(columns >= vocab, -torch.inf)
+        log_probs = log_probs.masked_fill(tokens >= vocab, -torch.inf)
     if forbidden is not None:
-        log_probs = log_probs.masked_fill(forbidden(columns), -torch.inf)
-    log_probs = log_probs.flatten(1)
+        log_probs = log_probs.masked_fill(forbidden(tokens), -torch.inf)
+    log_probs = log_probs.flatten(1)  # (B, K*L)
     missing = count - log_probs.shape[1]
     if missing > 0:  # the first step of a wide beam over a small vocabulary
         log_probs = pad(log_probs, (0, missing), value=-torch.inf)
         places = pad(places, (0, missing))
-    best = top_indices(log_probs, count)
+    best = top_indices(log_probs, count)  # (B, count)
     places = places.gather(1, best)
     return Candidates(log_probs.gather(1, best), places // vocab, places % vocab)
 
 
 def top_indices(log_probs: Tensor, count: int) -> Tensor:
-    """Return the indices of the `count` highest of each row, best first; of ties the lowest index.
+    """Return the indices of each row's `count` highest, best first; ties go to the lowest index.
 
     `log_probs` (B, M) fp32, none above 0; NaN counts as lower than -inf.
     """
@@ -109,6 +121,96 @@ def top_indices(log_probs: Tensor, count: int) -> Tensor:
     return keys.topk(count, dim=1, largest=False).indices
 
 
+# --- one pass over the logits, for torch.compile on a GPU ---------------------------------------
+
+
+def fused_candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
+    """Return the `count` best continuations of each sentence, after the first step.
+
+    The result is that of `search.mask_logits` and `best_candidates` without constraints. The
+    compiler makes one kernel of the first two parts, which reads low-precision logits once.
+    Without compilation this is slower than those functions, so a CPU calls them.
+
+    `logits` (B, N, V) of any dtype, `log_probs` (B, N) fp32 of the hypotheses so far, `full` (B,)
+    bool: the sentence has reached its limit and can only end.
+    """
+    vocab = logits.shape[-1]
+    padded = pad(logits, (0, -vocab % BLOCK), value=-torch.inf)
+    blocks = padded.unflatten(-1, (-1, BLOCK)).float()  # (B, N, V/L, L)
+    # 1. the normaliser, from the highest logit and the sum of exp of each block
+    # Finite, as -inf - -inf would be NaN in a block without any probability.
+    highest = blocks.amax(-1).clamp(min=torch.finfo(torch.float32).min)  # (B, N, V/L)
+    sums = (blocks - highest.unsqueeze(-1)).exp().sum(-1)  # (B, N, V/L)
+    top = highest.amax(-1, keepdim=True)  # (B, N, 1)
+    normaliser = (sums * (highest - top).exp()).sum(-1).log() + top.squeeze(-1)  # (B, N)
+    # 2. the highest logit of each block among the tokens that may follow
+    tokens = torch.arange(padded.shape[-1], device=logits.device).view(-1, BLOCK)  # (V/L, L)
+    peaks = blocks.masked_fill(forbidden(tokens, full), -torch.inf).amax(-1)  # (B, N, V/L)
+    # 3. the best candidates, in the blocks with the highest peaks
+    return best_in_blocks(
+        logits,
+        peaks,
+        log_probs - normaliser,
+        count,
+        lambda members: forbidden(members.unsqueeze(1), full).squeeze(1),
+    )
+
+
+def forbidden(tokens: Tensor, full: Tensor) -> Tensor:
+    """Return which tokens must not follow: pad, bos, unk, and where `full` all others but eos.
+
+    `tokens` (K, L) or (B, 1, K, L), `full` (B,) -> (B, 1, K, L) bool.
+    """
+    special = (tokens == PAD) | (tokens == BOS) | (tokens == UNK)
+    return special | (full[:, None, None, None] & (tokens != EOS))
+
+
+def compile_candidates() -> FusedCandidates:
+    """Compile `fused_candidates` into one graph for batches of any number of sentences."""
+    compiled = torch.compile(fused_candidates, backend=BACKEND)
+
+    def candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int) -> Candidates:
+        if len(logits) == 1:  # torch.compile makes a graph of its own for one row
+            return fused_candidates(logits, log_probs, full, count)
+        for part in (logits, log_probs, full):
+            torch._dynamo.maybe_mark_dynamic(part, 0)
+        best: Candidates = compiled(logits, log_probs, full, count)
+        return best
+
+    return candidates
+
+
+@torch.inference_mode()
+def compile_for(
+    device: torch.device,
+    dtype: torch.dtype,
+    beam_size: int,
+    vocab_size: int,
+    say: Callable[[str], None],
+) -> FusedCandidates | None:
+    """Compile `fused_candidates` and try it; if that fails, report why to `say` and return None.
+
+    This takes some seconds, so it pays only for a large text.
+    """
+    candidates = compile_candidates()
+    # In the same layout as in the search, or torch would compile once more.
+    logits = torch.zeros(2, beam_size, vocab_size, dtype=dtype, device=device)
+    log_probs = torch.zeros(2, beam_size, device=device)
+    full = torch.zeros(2, dtype=torch.bool, device=device)
+    try:
+        candidates(logits, log_probs, full, 1 if beam_size == 1 else 2 * beam_size)
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        reason = first_line(error)
+        say(f"the choice of tokens cannot be compiled, so decoding is slower ({reason})")
+        return None
+    return candidates
+
+
+# --- random draws -------------------------------------------------------------------------------
+
+
 def draw_tokens(
     logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p: float
 ) -> Tensor:
@@ -116,11 +218,11 @@ def draw_tokens(
 
     `logits` (B, V), `uniform` (B,) in [0, 1). The distribution is the softmax of the logits divided
     by `temperature`, cut to the `top_k` most probable tokens (0: all), and of these to the fewest
-    that hold the share `top_p` of the probability.
+    that hold the share `top_p` of the probability. K is the number of tokens that are left.
     """
     logits = logits.double() / temperature
     if top_k:
-        logits, tokens = logits.topk(min(top_k, logits.shape[1]), dim=1)
+        logits, tokens = logits.topk(min(top_k, logits.shape[1]), dim=1)  # 2 x (B, K)
     elif top_p < 1:
         logits, tokens = logits.sort(dim=1, descending=True, stable=True)
     else:  # any order will do
@@ -128,11 +230,12 @@ def draw_tokens(
     probs = logits.softmax(1)  # (B, K)
     if top_p < 1:
         probs = probs.masked_fill(probs.cumsum(1) - probs >= top_p, 0.0)
-    sums = probs.cumsum(1)
-    total = sums[:, -1:].contiguous()
+    sums = probs.cumsum(1)  # (B, K)
+    total = sums[:, -1:].contiguous()  # (B, 1)
     # right: a number on a border selects the next token, so that probability 0 is never drawn.
-    places = torch.searchsorted(sums, uniform.unsqueeze(1) * total, right=True)
-    last = torch.searchsorted(sums, total)  # the last token above 0, where rounding overshoots
-    # Beyond all of them only if the logits are NaN.
+    places = torch.searchsorted(sums, uniform.unsqueeze(1) * total, right=True)  # (B, 1)
+    # Rounding must not lead beyond the last token whose probability is above 0.
+    last = torch.searchsorted(sums, total)  # (B, 1)
+    # Only NaN logits lead beyond all of them.
     places = torch.minimum(places, last).clamp(max=sums.shape[1] - 1)
     return tokens.gather(1, places).squeeze(1)

@@ -1,9 +1,9 @@
 """Constraints: what a translation must or must not contain, as callables on log-probabilities.
 
-A constraint changes, in place, the log-probabilities (B, N, V) of what may follow each hypothesis.
-What it forbids becomes -inf; the rest keeps the model's probability, nothing is renormalised. The
-search applies constraints before it ends a sentence at its length limit, so that none of them can
-prevent that end. All but `force_prefixes` can be pickled and sent to another process.
+A constraint changes, in place, the log-probabilities (B, N, V) of the tokens that may follow each
+hypothesis. Forbidden tokens get -inf; the others keep the model's probability, so nothing is
+renormalised. The search applies constraints before it ends a sentence at its length limit, so no
+constraint can prevent that end. All but `force_prefixes` can be pickled, for another process.
 
 Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
 """
@@ -75,9 +75,9 @@ def _no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
     ngrams = past.tokens.unfold(2, n, 1)  # (B, N, t - n + 1, n)
     newest = past.tokens[:, :, past.tokens.shape[2] - n + 1 :].unsqueeze(2)  # (B, N, 1, n - 1)
     again = (ngrams[..., :-1] == newest).all(-1)  # (B, N, t - n + 1)
-    last = ngrams[..., -1]
-    # An n-gram that is not about to repeat forbids nothing: it writes back the value it has read.
-    # amin: a token may end several n-grams, and one that forbids it is enough.
+    last = ngrams[..., -1]  # (B, N, t - n + 1)
+    # An n-gram that is not about to repeat writes back the value it has read, and forbids nothing.
+    # amin, because a token may end several n-grams, and one that forbids it is enough.
     values = log_probs.gather(2, last).masked_fill(again, -torch.inf)
     log_probs.scatter_reduce_(2, last, values, "amin")
 
@@ -87,10 +87,10 @@ def force_prefixes(
 ) -> Constraint:
     """Make the hypotheses of sentence i begin with the tokens `prefixes[i]`.
 
-    `others` apply after the prefix.
+    The constraints `others` apply after the prefix.
     """
     lengths = torch.tensor([len(prefix) for prefix in prefixes], dtype=torch.long)
-    padded = torch.full((len(prefixes), int(max(lengths, default=0))), EOS)
+    padded = torch.full((len(prefixes), int(max(lengths, default=0))), EOS)  # (B, longest)
     for row, prefix in zip(padded, prefixes, strict=True):
         row[: len(prefix)] = torch.tensor(prefix, dtype=torch.long)
 
@@ -103,7 +103,7 @@ def force_prefixes(
         forced = padded[rows, step].to(log_probs.device)  # (B,)
         within = (lengths[rows] > step).to(log_probs.device)  # (B,)
         tokens = forced[:, None, None].expand(-1, log_probs.shape[1], 1)  # (B, N, 1)
-        own = log_probs.gather(2, tokens)
+        own = log_probs.gather(2, tokens)  # (B, N, 1)
         apply(others, log_probs, past)
         only = torch.full_like(log_probs, -torch.inf).scatter_(2, tokens, own)
         log_probs.copy_(torch.where(within[:, None, None], only, log_probs))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from mt.model.transformer import Linear, Transformer
 
-# Rows that oneDNN optimises the layout for. Layouts for 16 to 1,024 rows differ by 2 % in speed.
+# Number of rows that oneDNN optimises the layout for; 16 to 1,024 differ by 2 % in speed.
 TYPICAL_ROWS = 128
 # int8 codes run from -127 to 127; the kernel takes its left side as uint8, shifted by 128.
 MAX_CODE = 127
@@ -37,7 +37,7 @@ class PrepackedLinear(nn.Module):
         self.bias = bias
 
     def __reduce__(self) -> tuple[type[PrepackedLinear], tuple[Tensor, Tensor | None]]:
-        """Pickle the plain weight: the layout depends on the machine."""
+        """Pickle the plain weight, because the layout depends on the machine."""
         return PrepackedLinear, (self.weight.to_dense(), self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,9 +96,9 @@ class Int8Linear(nn.Module):
 
 
 class SplitQueryKeyValue(nn.Module):
-    """Replacement of a merged projection of which only the two parts are used.
+    """Stand-in for `query_key_value` of cross-attention, as two layers.
 
-    That is the case in cross-attention: queries of the target, keys and values of the source.
+    Cross-attention uses its two parts apart: queries of the target, keys and values of the source.
     """
 
     def __init__(self, query: nn.Module, key_value: nn.Module) -> None:
@@ -107,14 +107,15 @@ class SplitQueryKeyValue(nn.Module):
         self.key_value = key_value
 
     def part(self, x: Tensor, rows: slice) -> Tensor:
-        """Stand in for `Linear.part`, for these two parts."""
+        """Apply the layer of these rows, as `Linear.part` does: the queries' start at 0."""
         return cast("Tensor", (self.key_value if rows.start else self.query)(x))
 
 
 def pack(model: Transformer, precision: str) -> None:
-    """Replace every `Linear` of a model, in place, by the fastest layer of that precision.
+    """Replace every `Linear` of a model, in place, by the fastest layer of its precision.
 
-    The model can then only decode, and only on a CPU. `precision` is `int8`, or the weights' own.
+    The model can then only decode, and only on a CPU. Any `precision` but `int8` means the dtype
+    that the weights have.
     """
     kind: type[PrepackedLinear | Int8Linear]
     if precision == "int8":
@@ -140,14 +141,15 @@ def pack(model: Transformer, precision: str) -> None:
 
 @cache
 def can_pack(dtype: torch.dtype) -> bool:
-    """Whether torch can prepack matrices of this dtype on this machine, with the right results."""
+    """Whether torch prepacks matrices of this dtype on this machine, with correct products."""
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (
         torch.randn(*shape, generator=generator).to(dtype) for shape in ((5, 64), (48, 64), (48,))
     )
     try:
-        found = PrepackedLinear(weight, bias)(x)
+        product = PrepackedLinear(weight, bias)(x)
     except (AttributeError, RuntimeError):  # no such operator, or not for this dtype or CPU
         return False
     expected = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
-    return float((found.double() - expected).norm() / expected.norm()) < 4 * torch.finfo(dtype).eps
+    error = (product.double() - expected).norm() / expected.norm()
+    return float(error) < 4 * torch.finfo(dtype).eps

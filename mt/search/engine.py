@@ -25,6 +25,7 @@ from mt.runtime.memory import (
     release_cached_memory,
     unused_memory_mb,
 )
+from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes
 from mt.search.engine_contract import (
     LEAST_SIZE,
@@ -36,7 +37,6 @@ from mt.search.engine_contract import (
     memory_error,
     output_limit,
 )
-from mt.search.fused_candidates import FusedCandidates
 from mt.search.options import Sampling
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 

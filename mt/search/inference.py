@@ -1,8 +1,10 @@
 """A model prepared for decoding: its precision, and the key-value caches of a batch.
 
 The encoder runs once, and so do the projections of its output to the keys and values of every
-decoder layer; a step then computes one column of the decoder. Shapes: B sentences, N hypotheses of
-each, S source length, C columns of the cache, H heads, K head width, D d_model, V vocabulary.
+decoder layer. Each step then computes one target position.
+
+Shapes: B sentences, N hypotheses of each, S source length, C columns of the cache, H heads, K head
+width, D d_model, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from mt.model.transformer import MultiHeadAttention, Transformer
 from mt.runtime.devices import Device, small_products
 from mt.search.cpu_linear import pack
 
-# Padded tokens that the encoder reads at a time on a CPU: its activations then fit into the
+# Padded tokens that the encoder reads at a time on a CPU, so that its activations fit into the
 # processor's cache.
 ENCODER_TOKENS = 512
-# Attention reads at least so many columns, and where it takes a mask anyway a multiple of so many;
-# those added are masked. CPU: torch's softmax takes no vector instructions for shorter rows, 82 us
-# for 340 rows of 14 and 14 us for 340 rows of 28. GPU: fast kernels read a mask in aligned rows, in
-# the encoder too.
+# The least number of columns that attention reads, and the number that it reads a multiple of where
+# it takes a mask; columns added for this are masked. CPU: torch's softmax uses no vector
+# instructions on shorter rows: 82 us for 340 rows of 14, 14 us for 340 rows of 28. GPU: fast
+# kernels read a mask in aligned rows, in the encoder too.
 COLUMNS = {"cpu": (16, 1), "cuda": (1, 8)}
-# Steps for which a new cache has room; it doubles when they are used up.
+# Steps for which a new cache has room. A full cache is doubled.
 FIRST_STEPS = 16
 
 # Keys and values, each (B, H, S, K) or (B, H, C, K).
@@ -61,9 +63,9 @@ class Inference:
     def bytes_per_token(self, shortest: int) -> float:
         """Estimate the memory of decoding; see `IncrementalModel.bytes_per_token`.
 
-        Counted are the cache of as many target tokens, which doubles when it is full, with the old
-        one beside it while it is copied; keys and values of the source; and a row of logits, once
-        in the model's precision and once in float32.
+        The estimate is the sum of the cache of as many target tokens, twice as large when it has
+        just been doubled, with the old cache beside it; the keys and values of the source; and a
+        row of logits, once in the model's precision and once in float32.
         """
         config = self.model.config
         size = self.model.dtype.itemsize
@@ -74,7 +76,7 @@ class Inference:
     @torch.inference_mode()
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Decoding:
         """Encode a batch: src ids (B, S), src_mask (B, S) True at real tokens."""
-        # As many columns as fast kernels read, where the model has so many positions.
+        # Pad to as many columns as fast kernels read, if the model has so many positions.
         missing = -src.shape[1] % COLUMNS[self.device.type][1]
         missing = min(missing, self.max_tokens - src.shape[1])
         if missing:
@@ -101,9 +103,9 @@ class Decoding:
     """The state of one batch being decoded: the `Stepper` that the search drives.
 
     The hypotheses of a sentence share one cache of keys and values, (B, H, C, K). Each step fills
-    the next N columns, one per hypothesis. When the search reorders hypotheses, no cache is
-    copied: each one carries the set of columns that are its own past, `ancestors` (B, N, C), and
-    attends only to those. With N = 1 all columns are, and no mask is needed.
+    the next N columns, one per hypothesis. When the search reorders hypotheses, no cache is copied:
+    the mask `ancestors` (B, N, C) tells which columns are a hypothesis's own past, and it attends
+    only to those. With N = 1 these are all columns, and no mask is needed.
     """
 
     def __init__(
@@ -117,9 +119,9 @@ class Decoding:
         wide = memory.dtype if memory.is_cuda else torch.promote_types(memory.dtype, torch.float32)
         src_bias = attention_bias(src_mask, wide)[:, None, None, :]  # (B, 1, 1, S)
         self.src_bias = self._padded(src_bias, -math.inf, dim=-1)
-        # The N hypotheses are N queries to the same keys, which are never repeated N times. One
-        # product for all layers, prepacked, D = 512, takes 1.16 to 1.19 times as long on Zen 4 in
-        # fp32, and as long in bf16; a GPU would save a few of thousands of launches.
+        # The N hypotheses are N queries to the same keys, so the keys are not repeated N times.
+        # Each layer projects on its own: one prepacked product for all layers, D = 512, takes 1.16
+        # to 1.19 times as long in fp32 (Zen 4) and as long in bf16.
         self.source: list[KeyValue] = []  # per layer 2 x (B, H, S, K)
         for layer in model.decoder_layers:
             keys, values = layer.cross_attention.key_value(memory)
@@ -173,22 +175,22 @@ class Decoding:
         bias: Tensor | None,
         x: Tensor,
     ) -> Tensor:
-        """Write the `new` columns of the cache, then attend to all that are used. (B, N, D)"""
+        """Fill the `new` columns of the cache, attend to the used ones. (B, N, D) -> (B, N, D)"""
         keys, values = cache
-        q, k, v = attention.project(x)
+        q, k, v = attention.project(x)  # 3 x (B, H, N, K)
         keys[:, :, new] = k
         values[:, :, new] = v
         used = self._used(new.stop)
-        found = attend_to_cache(q, keys[:, :, :used], values[:, :, :used], bias)  # (B, H, N, K)
-        return attention.merge(found.to(x.dtype))
+        heads = attend_to_cache(q, keys[:, :, :used], values[:, :, :used], bias)  # (B, H, N, K)
+        return attention.merge(heads.to(x.dtype))
 
     def _attend_source(self, attention: MultiHeadAttention, source: KeyValue, x: Tensor) -> Tensor:
         """Attend to the keys and values of the source. (B, N, D) -> (B, N, D)"""
-        found = attend_to_cache(attention.query(x), *source, self.src_bias)  # (B, H, N, K)
-        return attention.merge(found.to(x.dtype))
+        heads = attend_to_cache(attention.query(x), *source, self.src_bias)  # (B, H, N, K)
+        return attention.merge(heads.to(x.dtype))
 
     def _own_bias(self, n_columns: int, device: torch.device) -> Tensor | None:
-        """The bias of the self-attention: only a hypothesis's own past, and no padding."""
+        """Return the bias that leaves each hypothesis its own past, without unused columns."""
         used = self._used(n_columns)
         if self.ancestors is not None:
             mask = self.ancestors[:, None, :, :used]  # (B, 1, N, C)
@@ -200,7 +202,7 @@ class Decoding:
 
     @torch.inference_mode()
     def keep(self, rows: Tensor) -> None:
-        """Drop all sentences but these; rows (B',)."""
+        """Drop all sentences but `rows` (B',)."""
         used = self._used(self.n_columns)
 
         def kept(cache: Tensor) -> Tensor:
@@ -217,18 +219,18 @@ class Decoding:
             self.ancestors = self.ancestors[rows]
 
     def _used(self, n_columns: int) -> int:
-        """How many columns of the cache attention reads; the first `n_columns` hold tokens."""
-        return (
-            max(n_columns, self.min_columns) if self.ancestors is None else self._aligned(n_columns)
-        )
+        """Return how many columns attention reads if the first `n_columns` hold tokens."""
+        if self.ancestors is None:
+            return max(n_columns, self.min_columns)
+        return self._aligned(n_columns)
 
     def _aligned(self, n_columns: int) -> int:
-        """The number of columns that masked attention reads."""
+        """Return how many columns masked attention reads to see the first `n_columns`."""
         whole = -(-n_columns // self.column_multiple) * self.column_multiple
         return max(whole, self.min_columns)
 
     def _padded(self, x: Tensor, value: float, dim: int) -> Tensor:
-        """x, contiguous, with columns of `value` added: as many as attention reads."""
+        """Extend x by columns of `value` to as many as attention reads; contiguous."""
         missing = self._aligned(x.shape[dim]) - x.shape[dim]
         return F.pad(x, (0, missing) if dim == -1 else (0, 0, 0, missing), value=value).contiguous()
 
@@ -237,8 +239,8 @@ class Decoding:
         assert self.ancestors is not None
         index = parents[:, :, None].expand(-1, -1, self.ancestors.shape[2])  # (B, N, C)
         self.ancestors = self.ancestors.gather(1, index)
-        places = torch.arange(parents.shape[1], device=parents.device)
-        self.ancestors[:, places, first + places] = True
+        hypotheses = torch.arange(parents.shape[1], device=parents.device)  # (N,)
+        self.ancestors[:, hypotheses, first + hypotheses] = True
 
     def _grow(self) -> None:
         """Double the room of every cache."""

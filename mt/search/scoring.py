@@ -31,7 +31,7 @@ Pair = tuple[Sequence[int], Sequence[int]]
 
 @dataclass(frozen=True)
 class ForcedScores:
-    """What the model says about one target given its source."""
+    """Log-probabilities and attention of one target given its source."""
 
     # ln p of each token given those before it, eos included; empty if the pair is too long.
     log_probs: tuple[float, ...] = ()
@@ -40,12 +40,12 @@ class ForcedScores:
 
 
 class ForcedDecoder:
-    """A model that reads pairs of token ids in batches."""
+    """A model that scores pairs of token ids in batches."""
 
     def __init__(
         self, inference: Inference, heads: str | None = None, batch_tokens: int | None = None
     ) -> None:
-        """Return the attention of `heads`, in the form of `parse_heads`; None: no attention.
+        """Prepare to score; `heads` (see `parse_heads`) asks for the attention too.
 
         Raises ConfigError for heads that the model does not have.
         """
@@ -59,7 +59,7 @@ class ForcedDecoder:
     def score(self, pairs: Sequence[Pair], log_probs: bool = True) -> list[ForcedScores]:
         """Score each pair, in order.
 
-        Without `log_probs` only the attention is computed; each of them takes a pass of its own.
+        Without `log_probs` only the attention is computed: the two take a pass each.
         Raises ConfigError if the memory is too small for a batch.
         """
         lengths = np.array([max(len(src), len(tgt)) + 1 for src, tgt in pairs], np.int64)
@@ -88,27 +88,27 @@ class ForcedDecoder:
         ids = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in pairs]
         batch = collate(ids).to(self.inference.device)
         model = self.inference.model
-        found: list[tuple[float, ...]] = [()] * len(pairs)
+        scores: list[tuple[float, ...]] = [()] * len(pairs)
         if log_probs:
             sizes = [len(tgt) + 1 for _, tgt in pairs]
             rows = token_log_probs(model, batch).cpu().split(sizes)
-            found = [tuple(row.tolist()) for row in rows]
+            scores = [tuple(row.tolist()) for row in rows]
         attention: list[Tensor | None] = [None] * len(pairs)
         if self.heads:
             layers, heads = zip(*self.heads, strict=True)
-            maps = cross_attention(model, batch)[:, list(layers), list(heads)]
+            maps = cross_attention(model, batch)[:, list(layers), list(heads)]  # (B, heads, T, S)
             means = maps.mean(1).cpu()  # (B, T, S)
             # Copies: a view would keep the whole padded batch in memory.
             attention = [
                 mean[: len(tgt) + 1, : len(src) + 1].clone()
                 for mean, (src, tgt) in zip(means, pairs, strict=True)
             ]
-        return [ForcedScores(*both) for both in zip(found, attention, strict=True)]
+        return [ForcedScores(*both) for both in zip(scores, attention, strict=True)]
 
 
 @torch.inference_mode()
 def token_log_probs(model: Transformer, batch: Batch) -> Tensor:
-    """ln p of each real target token given those before it, eos included, pair by pair: (N,)."""
-    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B T, D)
+    """Return ln p of each real target token, eos included, given those before it: (N,)."""
+    hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
     logits = model.output(hidden[batch.tgt_positions])  # (N, V)
     return -F.cross_entropy(logits.float(), batch.tgt_out, reduction="none")

@@ -1,7 +1,7 @@
-"""Search over any stepper: greedy, sampling, and beam with length penalty and n-best lists.
+"""Greedy search, sampling, and beam search with length penalty and n-best lists, over any model.
 
-The search holds the hypotheses and the stepper holds the model. Three things pass between them: the
-last token of every hypothesis, the hypothesis that each one continues, and logits.
+The search holds the hypotheses; a `Stepper` holds the model. Each step passes the stepper the last
+token of every hypothesis and the hypothesis that each one continues, and gets logits back.
 
 Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
 """
@@ -20,6 +20,7 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError, NonFiniteError
 from mt.search.candidates import (
     Candidates,
+    FusedCandidates,
     best_candidates,
     draw_tokens,
     log_normaliser,
@@ -27,13 +28,13 @@ from mt.search.candidates import (
 )
 from mt.search.constraints import Constraint, Past, apply
 from mt.search.engine_contract import Hypothesis
-from mt.search.fused_candidates import FusedCandidates
 
-# Finished sentences leave the batch once the share of unfinished ones is below this. Leaving copies
-# every cache once, staying costs an idle row in every step. With 3/4, the copies of a whole search
-# add up to less than four times the first cache, and at most a quarter of a step is wasted.
+# Finished sentences leave the batch once the share of unfinished ones is below this. Dropping them
+# copies every cache once; keeping them costs an idle row in every step. With 3/4, the copies of a
+# whole search add up to less than four times the first cache, and at most a quarter of a step is
+# wasted.
 LIVE_SHARE = 0.75
-# On an accelerator, asking which sentences are done waits for all the work queued so far.
+# On an accelerator, reading which sentences are done waits for all the work queued so far.
 STEPS_BETWEEN_CHECKS = 8
 
 
@@ -82,8 +83,8 @@ class BeamState:
     kept_tokens: Tensor  # (B, N, 1 + t) the best finished hypotheses, padded with eos
     kept_log_probs: Tensor  # (B, N) fp32
     kept_scores: Tensor  # (B, N) fp32, descending; -inf: an empty place
-    n_finished: Tensor  # (B,) how many have finished, kept or not
-    done: Tensor  # (B,) bool: the kept ones are final, whatever the live ones still do
+    n_finished: Tensor  # (B,) number of hypotheses that have finished, kept or not
+    done: Tensor  # (B,) bool: the kept hypotheses are final, whatever the live ones still do
 
 
 State = TypeVar("State", GreedyState, BeamState)
@@ -124,24 +125,24 @@ def sampling_search(
     """Sample token by token from p^(1 / temperature); one hypothesis for each sentence.
 
     Each token is drawn from the `top_k` most probable ones (0: all), and of those from the fewest
-    that hold the share `top_p` of their probability (Holtzman et al., 2020, section 3.1). `seeds`:
-    one per sentence; it alone determines the draws, so that a sentence gives the same sample in any
-    batch. Log-probabilities are those of the model, before temperature and cuts.
+    that hold the share `top_p` of their probability (Holtzman et al., 2020, section 3.1). A
+    sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any batch.
+    Log-probabilities are those of the model, before temperature and cuts.
     """
     longest = int(limits.max()) + 1 if len(limits) else 0
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    draws = [torch.rand(longest, generator=each, dtype=torch.float64) for each in generators]
-    uniform = torch.stack(draws).to(limits.device) if draws else torch.empty(0, 0)  # (B, longest)
+    rows = [torch.rand(longest, generator=each, dtype=torch.float64) for each in generators]
+    uniform = torch.stack(rows).to(limits.device) if rows else torch.empty(0, 0)  # (B, longest)
 
-    def drawn(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
-        logits, offsets = mask_logits(logits, state, at_limit, constraints)
+    def draw(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
+        logits, offsets = mask_logits(logits, state, at_limit, constraints)  # (B, 1, V), (B, 1)
         step = state.tokens.shape[2] - 1
-        numbers = uniform[state.rows, step]
+        numbers = uniform[state.rows, step]  # (B,)
         tokens = draw_tokens(logits.squeeze(1), numbers, temperature, top_k, top_p).unsqueeze(1)
-        log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets
+        log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets  # (B, 1)
         return Candidates(log_probs, torch.zeros_like(tokens), tokens)
 
-    return _one_path(stepper, limits, drawn, length_penalty)
+    return _one_path(stepper, limits, draw, length_penalty)
 
 
 @torch.inference_mode()
@@ -151,39 +152,39 @@ def _one_path(
     choose: Callable[[Tensor, GreedyState, bool], Candidates],
     length_penalty: float,
 ) -> list[Hypothesis]:
-    """Follow one hypothesis for each sentence.
+    """Extend one hypothesis for each sentence, token by token.
 
-    `choose` takes its next token, given logits (B, 1, V), the state, and whether a sentence has
-    reached its limit.
+    `choose` returns the next tokens, given logits (B, 1, V), the state, and whether any sentence
+    has reached its limit.
     """
     check_request(limits, beam_size=1, n_best=1)
-    found: dict[int, list[Hypothesis]] = {}
+    results: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
         return []
     state = start_greedy(limits)
-    first = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1) one hypothesis: its own parent
+    parents = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1): each continues itself
     last_step = int(limits.max())
     first_limit = int(limits.min())
     for step in range(last_step + 1):
-        # 1. logits of what may follow
-        logits = stepper.step(state.tokens[..., -1], first[: len(state.rows)])  # (B, 1, V)
+        # 1. logits of the next token
+        logits = stepper.step(state.tokens[..., -1], parents[: len(state.rows)])  # (B, 1, V)
         # 2. choose one token; a finished sentence does not change
         best = choose(logits, state, step >= first_limit)
-        chosen = best.tokens.masked_fill(state.done.unsqueeze(1), EOS)
+        chosen = best.tokens.masked_fill(state.done.unsqueeze(1), EOS)  # (B, 1)
         state.log_probs = torch.where(state.done.unsqueeze(1), state.log_probs, best.log_probs)
         state.tokens = torch.cat([state.tokens, chosen.unsqueeze(2)], dim=2)
         state.done = ((chosen == EOS) | ~(state.log_probs > -torch.inf)).squeeze(1)
-        # 3. finished sentences leave
+        # 3. finished sentences leave the batch
         live = rows_to_keep(state.done, step, last_step)
         if live is not None:
             leaving = select(state, state.done.nonzero().squeeze(1))
-            collect(found, leaving.rows, leaving.tokens, leaving.log_probs, length_penalty)
+            collect(results, leaving.rows, leaving.tokens, leaving.log_probs, length_penalty)
             if len(live) == 0:
                 break
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return [found[row][0] for row in range(len(limits))]
+    return [results[row][0] for row in range(len(limits))]
 
 
 @torch.inference_mode()
@@ -200,47 +201,47 @@ def beam_search(
 ) -> list[list[Hypothesis]]:
     """Return the `n_best` finished hypotheses of highest score for each sentence, best first.
 
-    `limits` as for `greedy_search`. Each step continues the `beam_size` most probable hypotheses.
-    One of them that ends is finished, and its place goes to the next best that does not end. A
-    sentence is done when `beam_size` hypotheses have finished, or when `cannot_improve` holds. The
-    first rule may miss a hypothesis that would have finished later with a higher score; the second
-    never does, and with `exact` it is the only one. Ties: first finished first, then by rank of the
-    parent, then by token id. Fewer than `n_best` come back if vocabulary and limit allow no more.
-    `fused`: see `next_candidates`.
+    `limits` as for `greedy_search`, `fused` as for `next_candidates`. Each step continues the
+    `beam_size` most probable hypotheses. A hypothesis that ends is finished, and its place goes to
+    the next best one that does not end. A sentence is done when `beam_size` hypotheses have
+    finished, or when `cannot_improve` holds. The first rule may miss a hypothesis that would have
+    finished later with a higher score; the second never does, and with `exact` it is the only rule.
+    Ties go to the hypothesis that finished first, then by rank of the parent, then by token id.
+    Fewer than `n_best` are returned if vocabulary and limit allow no more.
 
     Raises ConfigError if n_best > beam_size, NonFiniteError if the logits of a sentence are
     non-finite.
     """
     check_request(limits, beam_size, n_best)
-    found: dict[int, list[Hypothesis]] = {}
+    results: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
         return []
     state = start_beams(limits, beam_size)
     last_step = int(limits.max())
     first_limit = int(limits.min())
     for step in range(last_step + 1):
-        # 1. logits of what may follow each live hypothesis
+        # 1. logits of the next token of each live hypothesis
         logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
-        # 2. the best 2N continuations hold N that do not end: each hypothesis has one with eos
+        # 2. the best 2N continuations: at most N of them end, so N are left to continue
         at_limit = step >= first_limit
         best = next_candidates(logits, state, at_limit, constraints, 2 * beam_size, fused)
-        # 3. those that end are finished, the others stay live
+        # 3. continuations that end are finished; the N best others are live
         extend(state, best, step, length_penalty)
         if not exact:
             state.done |= state.n_finished >= beam_size
         state.done |= cannot_improve(state, step, length_penalty, n_best)
-        # 4. sentences that are done leave
+        # 4. sentences that are done leave the batch
         live = rows_to_keep(state.done, step, last_step)
         if live is not None:
             leaving = select(state, state.done.nonzero().squeeze(1))
             tokens, log_probs = leaving.kept_tokens[:, :n_best], leaving.kept_log_probs[:, :n_best]
-            collect(found, leaving.rows, tokens, log_probs, length_penalty)
+            collect(results, leaving.rows, tokens, log_probs, length_penalty)
             if len(live) == 0:
                 break
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return [found[row] for row in range(len(limits))]
+    return [results[row] for row in range(len(limits))]
 
 
 def check_request(limits: Tensor, beam_size: int, n_best: int) -> None:
@@ -255,7 +256,7 @@ def check_request(limits: Tensor, beam_size: int, n_best: int) -> None:
 
 
 def start_greedy(limits: Tensor) -> GreedyState:
-    """Return the state before the first step: every hypothesis is its bos."""
+    """Return the state before the first step: every hypothesis holds only its bos."""
     n_rows = len(limits)
     device = limits.device
     return GreedyState(
@@ -269,20 +270,20 @@ def start_greedy(limits: Tensor) -> GreedyState:
 
 def start_beams(limits: Tensor, beam_size: int) -> BeamState:
     """Return the state before the first step: one live hypothesis, its bos, and none finished."""
-    shape = (len(limits), beam_size)
+    n_rows = len(limits)
     device = limits.device
-    nothing = torch.full(shape, -torch.inf, device=device)
+    empty = torch.full((n_rows, beam_size), -torch.inf, device=device)
     return BeamState(
-        rows=torch.arange(shape[0], device=device),
+        rows=torch.arange(n_rows, device=device),
         limits=limits,
-        tokens=torch.full((shape[0], 1, 1), BOS, device=device),
-        parents=torch.zeros(shape[0], 1, dtype=torch.long, device=device),
-        log_probs=torch.zeros(shape[0], 1, device=device),
-        kept_tokens=torch.full((*shape, 1), BOS, device=device),
-        kept_log_probs=nothing,
-        kept_scores=nothing,
-        n_finished=torch.zeros(shape[0], dtype=torch.long, device=device),
-        done=torch.zeros(shape[0], dtype=torch.bool, device=device),
+        tokens=torch.full((n_rows, 1, 1), BOS, device=device),
+        parents=torch.zeros(n_rows, 1, dtype=torch.long, device=device),
+        log_probs=torch.zeros(n_rows, 1, device=device),
+        kept_tokens=torch.full((n_rows, beam_size, 1), BOS, device=device),
+        kept_log_probs=empty,
+        kept_scores=empty,
+        n_finished=torch.zeros(n_rows, dtype=torch.long, device=device),
+        done=torch.zeros(n_rows, dtype=torch.bool, device=device),
     )
 
 
@@ -299,10 +300,10 @@ def next_candidates(
     count: int,
     fused: FusedCandidates | None,
 ) -> Candidates:
-    """Return the `count` best continuations of each sentence that may follow: logits (B, N, V).
+    """Return the `count` best allowed continuations of each sentence: logits (B, N, V).
 
-    `at_limit`: see `mask_logits`. `fused` does all of it at once, wherever there are no constraints
-    and eos may follow.
+    `at_limit`: see `mask_logits`. `fused` (see `fused_candidates`) does the same in one pass; it is
+    used after the first step, which forbids eos, where there are no constraints.
     """
     step = state.tokens.shape[2] - 1
     if fused is not None and step > 0 and not constraints:
@@ -317,15 +318,15 @@ def mask_logits(
     at_limit: bool,
     constraints: Sequence[Constraint],
 ) -> tuple[Tensor, Tensor]:
-    """Mask what must not follow: logits (B, N, V), -inf where forbidden, and offsets (B, N) fp32.
+    """Mask forbidden tokens: return logits (B, N, V), -inf there, and offsets (B, N) fp32.
 
-    Their sum is the log-probability of the hypothesis so continued, as the model gives it: the
+    Logit plus offset is the log-probability of the continued hypothesis under the model: the
     probability of forbidden tokens is not redistributed. With `at_limit`, sentences that have
     reached their limit can only end.
     """
     normaliser = log_normaliser(logits)
     step = state.tokens.shape[2] - 1
-    if constraints:  # they need log-probabilities; without them this pass is saved
+    if constraints:  # they need log-probabilities; without constraints this pass is saved
         logits = logits.float() - normaliser.unsqueeze(-1)
         normaliser = torch.zeros_like(normaliser)
     forbid_specials(logits, step)
@@ -345,7 +346,7 @@ def forbid_specials(logits: Tensor, step: int) -> None:
 
 
 def force_eos(logits: Tensor, full: Tensor, eos: Tensor) -> None:
-    """Allow only eos, with logits `eos` (B, N), in the sentences at their limit, `full` (B,)."""
+    """Allow only eos in the sentences at their limit, `full` (B,), with the logits `eos` (B, N)."""
     logits.masked_fill_(full[:, None, None], -torch.inf)
     logits[..., EOS] = torch.where(full[:, None], eos, logits[..., EOS])
 
@@ -353,32 +354,33 @@ def force_eos(logits: Tensor, full: Tensor, eos: Tensor) -> None:
 def extend(state: BeamState, best: Candidates, step: int, length_penalty: float) -> None:
     """Move the hypotheses that end to the kept ones, and continue the N best others.
 
-    An end counts only among the best N, as any other token would have to be to stay in the beam. So
-    a beam of one is greedy search.
+    An end counts only among the best N candidates, as any other token must be among them to stay in
+    the beam. So a beam of one is greedy search.
     """
     n_hyps = state.kept_scores.shape[1]
-    parents = best.parents.unsqueeze(-1)
-    eos = best.tokens == EOS
-    tokens = torch.cat([torch.take_along_dim(state.tokens, parents, 1), best.tokens[..., None]], 2)
+    past = torch.take_along_dim(state.tokens, best.parents.unsqueeze(-1), 1)  # (B, 2N, 1 + t)
+    tokens = torch.cat([past, best.tokens.unsqueeze(-1)], dim=2)  # (B, 2N, 2 + t)
+    eos = best.tokens == EOS  # (B, 2N)
 
     # A sentence that is done does not change: the result must not depend on the rest of the batch.
     ended = eos & (best.log_probs > -torch.inf) & ~state.done.unsqueeze(1)
     ended = ended[:, :n_hyps]
     log_probs = best.log_probs[:, :n_hyps].masked_fill(~ended, -torch.inf)
+    # The kept and the new ones, 2N of each sentence.
     scores = torch.cat([state.kept_scores, log_probs / (step + 1) ** length_penalty], dim=1)
-    order = top_indices(scores, n_hyps)
+    order = top_indices(scores, n_hyps)  # (B, N)
     state.kept_scores = scores.gather(1, order)
     state.kept_log_probs = torch.cat([state.kept_log_probs, log_probs], dim=1).gather(1, order)
     kept_tokens = torch.cat([pad(state.kept_tokens, (0, 1), value=EOS), tokens[:, :n_hyps]], 1)
     state.kept_tokens = torch.take_along_dim(kept_tokens, order.unsqueeze(-1), 1)
     state.n_finished = state.n_finished + ended.sum(dim=1)
 
-    # Distinct keys: first the candidates that do not end, in their order, then those that do.
-    keys = torch.arange(2 * n_hyps, device=eos.device) + 2 * n_hyps * eos
-    order = keys.sort(dim=1).indices[:, :n_hyps]
-    dead = eos | ~(best.log_probs > -torch.inf)  # so is NaN
+    # Candidates that do not end come first, in their order, then those that end; no keys are equal.
+    keys = torch.arange(2 * n_hyps, device=eos.device) + 2 * n_hyps * eos  # (B, 2N)
+    order = keys.sort(dim=1).indices[:, :n_hyps]  # (B, N)
+    dead = eos | ~(best.log_probs > -torch.inf)  # NaN counts as dead
     state.log_probs = best.log_probs.masked_fill(dead, -torch.inf).gather(1, order)
-    # An empty place repeats the best hypothesis, so that the stepper only sees real ones.
+    # An empty place repeats the best hypothesis, so that the stepper sees only real ones.
     order = torch.where(dead.gather(1, order), order[:, :1], order)
     state.parents = best.parents.gather(1, order)
     state.tokens = torch.take_along_dim(tokens, order.unsqueeze(-1), 1)
@@ -387,10 +389,9 @@ def extend(state: BeamState, best: Candidates, step: int, length_penalty: float)
 def cannot_improve(state: BeamState, step: int, length_penalty: float, n_best: int) -> Tensor:
     """Return (B,) bool: no live hypothesis can end with a higher score than the n-th kept one.
 
-    The log-probability of a live hypothesis can only fall, and is at most 0. The lengths it may
-    still end with, eos counted, are step + 2 to limit + 1. The score is highest at the longest of
-    them if the penalty is positive, and at the shortest if it is negative (cf. Huang, Zhao and Ma,
-    2017).
+    The log-probability of a live hypothesis can only fall, and is at most 0. It may still end with
+    a length of step + 2 to limit + 1, eos counted. The score is highest at the longest if the
+    penalty is positive, and at the shortest if it is negative (cf. Huang, Zhao and Ma, 2017).
     """
     if length_penalty >= 0:
         divisor = (state.limits + 1).float() ** length_penalty
@@ -401,7 +402,7 @@ def cannot_improve(state: BeamState, step: int, length_penalty: float, n_best: i
 
 
 def rows_to_keep(done: Tensor, step: int, last_step: int) -> Tensor | None:
-    """Return the rows of the unfinished sentences if the others are to leave now, else None."""
+    """Return the rows of the unfinished sentences if the others leave the batch now, else None."""
     if not is_time_to_check(done.device.type, step, last_step):
         return None
     live = (~done).nonzero().squeeze(1)
@@ -409,20 +410,20 @@ def rows_to_keep(done: Tensor, step: int, last_step: int) -> Tensor | None:
 
 
 def is_time_to_check(device_type: str, step: int, last_step: int) -> bool:
-    """Whether to ask the device which sentences are done: on a CPU always, as it costs nothing."""
+    """Whether to read from the device which sentences are done; on a CPU that is free."""
     return device_type == "cpu" or step == last_step or (step + 1) % STEPS_BETWEEN_CHECKS == 0
 
 
 def collect(
-    found: dict[int, list[Hypothesis]],
+    results: dict[int, list[Hypothesis]],
     rows: Tensor,
     tokens: Tensor,
     log_probs: Tensor,
     length_penalty: float,
 ) -> None:
-    """Copy finished hypotheses from the device: rows (B,), tokens (B, n, 1 + t), log_probs (B, n).
+    """Enter finished hypotheses into `results`: rows (B,), tokens (B, n, 1 + t), log_probs (B, n).
 
-    Raises NonFiniteError for a sentence that has none.
+    Raises NonFiniteError for a sentence that has no hypothesis.
     """
     for row, ids, sums in zip(rows.tolist(), tokens.tolist(), log_probs.tolist(), strict=True):
         hypotheses = [
@@ -436,11 +437,11 @@ def collect(
                 "above 0; logits must be finite, the model gives NaN or infinities; "
                 "decode with precision fp32, or use another checkpoint"
             )
-        found[row] = sorted(hypotheses, key=lambda hyp: hyp.score, reverse=True)
+        results[row] = sorted(hypotheses, key=lambda hyp: hyp.score, reverse=True)
 
 
 def hypothesis(sequence: Iterable[int], log_prob: float, length_penalty: float) -> Hypothesis:
-    """Make a `Hypothesis` of a row of a state: bos, tokens, eos and padding."""
+    """Make a `Hypothesis` of one row of ids: bos, tokens, eos and padding."""
     ids = tuple(sequence)
     tokens = ids[1 : ids.index(EOS)]
     return Hypothesis(tokens, log_prob, log_prob / (len(tokens) + 1) ** length_penalty)

@@ -12,9 +12,9 @@ from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.runtime.devices import Device, can_compile, choose_device
 from mt.runtime.memory import keep_freed_memory
+from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
 from mt.search.ensemble import Ensemble
-from mt.search.fused_candidates import compile_for
 from mt.search.inference import Inference
 from mt.translate.choose_engine import EngineRequest, LoadedEngine, decode_config
 from mt.translate.gpu_workers import searches_on_gpus

@@ -13,9 +13,15 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.data.tokens.tokenizer import BOS, PAD, UNK
 from mt.search import candidates
-from mt.search import fused_candidates as fused_module
-from mt.search.candidates import BLOCK, best_candidates, draw_tokens, log_normaliser
-from mt.search.fused_candidates import compile_candidates, compile_for, fused_candidates
+from mt.search.candidates import (
+    BLOCK,
+    best_candidates,
+    compile_candidates,
+    compile_for,
+    draw_tokens,
+    fused_candidates,
+    log_normaliser,
+)
 from mt.search.search import BeamState, next_candidates, start_beams
 
 
@@ -24,7 +30,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompileCounterWithBacken
     """Compiles on the CPU, and counts the graphs."""
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(fused_module, "BACKEND", counter)
+    monkeypatch.setattr(candidates, "BACKEND", counter)
     yield counter
     torch._dynamo.reset()
 
@@ -134,7 +140,7 @@ def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatc
     def broken(*_: Any) -> Any:
         raise RuntimeError("no kernel\nand a long trace")
 
-    monkeypatch.setattr(fused_module, "BACKEND", broken)
+    monkeypatch.setattr(candidates, "BACKEND", broken)
     said: list[str] = []
     assert compile_for(torch.device("cpu"), torch.float32, 4, 100, said.append) is None
     torch._dynamo.reset()

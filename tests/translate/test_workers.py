@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.errors import ConfigError, DataError, MtError
 from mt.model.checkpoint import LoadedModel
-from mt.search import engine, fused_candidates
+from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
 from mt.search.options import Sampling, SearchOptions
 from mt.translate import gpu_workers, load_torch
@@ -242,7 +242,7 @@ def test_a_large_text_is_translated_by_compiled_code(
     """The same translations; not with constraints, and only where the device can compile."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
     graphs = CompileCounterWithBackend("aot_eager")
-    monkeypatch.setattr(fused_candidates, "BACKEND", graphs)
+    monkeypatch.setattr(candidates, "BACKEND", graphs)
 
     def outputs(compiled: bool, **options: Any) -> list[tuple[str, ...]]:
         given = {"beam_size": beam_size}
