@@ -216,9 +216,9 @@ def draw_tokens(
 ) -> Tensor:
     """Return the token of each row that a uniform random number selects: (B,).
 
-    `logits` (B, V), `uniform` (B,) in [0, 1). The distribution is the softmax of the logits divided
-    by `temperature`, cut to the `top_k` most probable tokens (0: all), and of these to the fewest
-    that hold the share `top_p` of the probability. K is the number of tokens that are left.
+    `logits` (B, V), `uniform` (B,) float64 in [0, 1). The distribution is the softmax of the logits
+    divided by `temperature`, cut to the `top_k` most probable tokens (0: all), and of these to the
+    fewest that hold the share `top_p` of the probability. K tokens are left.
     """
     logits = logits.double() / temperature
     if top_k:
@@ -231,11 +231,8 @@ def draw_tokens(
     if top_p < 1:
         probs = probs.masked_fill(probs.cumsum(1) - probs >= top_p, 0.0)
     sums = probs.cumsum(1)  # (B, K)
-    total = sums[:, -1:].contiguous()  # (B, 1)
-    # right: a number on a border selects the next token, so that probability 0 is never drawn.
-    places = torch.searchsorted(sums, uniform.unsqueeze(1) * total, right=True)  # (B, 1)
-    # Rounding must not lead beyond the last token whose probability is above 0.
-    last = torch.searchsorted(sums, total)  # (B, 1)
-    # Only NaN logits lead beyond all of them.
-    places = torch.minimum(places, last).clamp(max=sums.shape[1] - 1)
+    # The first sum above the number is that of a token with a probability above 0: `right` skips
+    # sums equal to it, and as it is at most 1 - 2^-53, its product is below the last sum.
+    places = torch.searchsorted(sums, uniform.unsqueeze(1) * sums[:, -1:], right=True)  # (B, 1)
+    places = places.clamp(max=sums.shape[1] - 1)  # beyond all only if the logits are NaN
     return tokens.gather(1, places).squeeze(1)

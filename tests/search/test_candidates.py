@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -151,13 +151,15 @@ def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatc
 
 # --- random draws ----------------------------------------------------------------------------
 
-PROBS = [0.0, 0.5, 0.2, 0.3]
-
 
 def drawn(
-    numbers: list[float], temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0
+    numbers: list[float],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    probs: Sequence[float] = (0.0, 0.5, 0.2, 0.3),
 ) -> list[int]:
-    logits = (torch.tensor(PROBS).log() + 7).repeat(len(numbers), 1)
+    logits = (torch.tensor(probs).log() + 7).repeat(len(numbers), 1)
     return draw_tokens(
         logits, torch.tensor(numbers, dtype=torch.float64), temperature, top_k, top_p
     ).tolist()
@@ -175,3 +177,6 @@ def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:
     # 0.25, 0.04 and 0.09 of 0.38: borders 0.658 and 0.763
     assert drawn([0.65, 0.66, 0.76, 0.77], temperature=0.5) == [1, 2, 2, 3]
     assert drawn([0.0, 0.5, 0.9999], temperature=0.01) == [1, 1, 1]
+    # The first two hold the share exactly. The largest number below 1 draws no token of share 0.
+    assert drawn([0.49, 0.5, 1 - 2**-53], top_p=0.5, probs=[0.25] * 4) == [0, 1, 1]
+    assert drawn([1 - 2**-53] * 2, probs=[0.3, 0.6, 0.1, 0.0, 0.0]) == [2, 2]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
-from mt.search.ensemble import Ensemble, EnsembleDecoding
+from mt.search.ensemble import Ensemble, EnsembleDecoding, Mean
 from mt.search.search import greedy_search
 
 A, B, C = 4, 5, 6
@@ -37,29 +37,20 @@ class Member:
         self.kept.append(rows.tolist())
 
 
-def test_the_two_means_choose_differently() -> None:
+@pytest.mark.parametrize(
+    ("mean", "token", "probability"),
+    [
+        ("probability", A, 0.31 * 0.2),
+        # The search normalises geometric means, which add up to 0.66395 here.
+        ("log", B, math.sqrt(0.3 * 0.28) * math.sqrt(0.05 * 0.35) / 0.66395**2),
+    ],
+)
+def test_the_two_means_choose_differently(mean: Mean, token: int, probability: float) -> None:
     """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
-
-    def members() -> Any:
-        return [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
-
-    limits = torch.tensor([1, 1])
-    for mean, token, p in (("probability", A, 0.31), ("log", B, math.sqrt(0.3 * 0.28))):
-        pair = members()
-        found = greedy_search(EnsembleDecoding(pair, mean), limits)
-        assert [one.tokens for one in found] == [(token,), (token,)]
-        eos = 0.2 if mean == "probability" else math.sqrt(0.05 * 0.35)
-        total = (
-            1.0
-            if mean == "probability"
-            else sum(
-                math.sqrt(x * y) for x, y in ((0.6, 0.02), (0.3, 0.28), (0.05, 0.35), (0.05, 0.35))
-            )
-        )
-        # The search normalises, since geometric means do not sum to 1.
-        assert found[0].log_prob == pytest.approx(
-            math.log(p / total) + math.log(eos / total), abs=1e-5
-        )
+    pair: Any = [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
+    for found in greedy_search(EnsembleDecoding(pair, mean), torch.tensor([1, 1])):
+        assert found.tokens == (token,)
+        assert math.exp(found.log_prob) == pytest.approx(probability, rel=1e-3)
 
 
 def test_every_member_drops_finished_sentences() -> None:
