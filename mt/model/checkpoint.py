@@ -26,7 +26,7 @@ from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
 
-# What needs no torch; whoever needs both imports all of it from here.
+# Parts that need no torch, re-exported for callers that need both.
 from mt.runs.model_folder import BEST as BEST
 from mt.runs.model_folder import CHECKPOINTS as CHECKPOINTS
 from mt.runs.model_folder import FORMAT, META, REMEDY, read_folder
@@ -43,7 +43,7 @@ from mt.runs.model_folder import step_of as step_of
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model ready to translate: weights, tokenizer and config of one model folder."""
+    """The model of one folder, ready to translate, with its tokenizer and config."""
 
     model: Transformer
     tokenizer: Tokenizer
@@ -53,7 +53,7 @@ class LoadedModel:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name; a tied matrix appears once."""
+    """Return the parameters by name; a tied matrix appears once."""
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
@@ -100,10 +100,10 @@ def save_model_folder(
 ) -> None:
     """Write a model folder atomically: a failure leaves whatever was at `folder` untouched.
 
-    `texts`: further files by name.
-    Raises CheckpointError if it cannot be written (disk full, folder read-only).
+    `texts` maps the names of further files to their content. Raises CheckpointError if the folder
+    cannot be written (disk full, read-only).
     """
-    # Here, because `scripts/gpu_check.py` trains without safetensors.
+    # Imported here, because `scripts/gpu_check.py` trains without safetensors.
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -115,7 +115,7 @@ def save_model_folder(
         cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
         save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
         if state is not None:
-            # Through a file of our own: torch's writer hides the system's error.
+            # Into an open file, because torch's own writer hides the system's error.
             with (partial / STATE).open("wb") as file:
                 torch.save(dict(state), file)
         if tokenizer is not None:
@@ -149,10 +149,9 @@ def save_model_folder(
 
 
 def _reason(error: BaseException) -> str:
-    """The operating system's words for a failed write, such as `No space left on device`.
+    """Return the system's reason for a failed write, such as `No space left on device`.
 
-    torch raises a RuntimeError of its own while it handles the OSError; safetensors quotes the
-    number of the error.
+    torch raises a RuntimeError while it handles the OSError; safetensors quotes the error's number.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -165,7 +164,7 @@ def _reason(error: BaseException) -> str:
 
 
 def beside(folder: Path, kind: str) -> Path:
-    """The hidden folder next to `folder` in which it is written, or set aside meanwhile."""
+    """Return the hidden folder next to `folder` in which it is written, or set aside meanwhile."""
     return folder.with_name(f".{folder.name}.{kind}")
 
 
@@ -209,7 +208,7 @@ def load_state(folder: Path) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or error
         raise CheckpointError(f"{path}: cannot be read ({reason}); {REMEDY}") from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:  # by where the damage is
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:  # depends on the damage
         raise CheckpointError(f"{path}: damaged, torch cannot read it; {REMEDY}") from error
     return state
 
@@ -246,10 +245,10 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
 def average_run(
     run_dir: Path, count: int | None, output: Path, by_score: bool = False
 ) -> list[int]:
-    """Write the average of a run's newest (`by_score`: best) `count` checkpoints to `output`.
+    """Write the average of a run's newest (`by_score`: best) checkpoints to `output`.
 
-    `count` None is 5. Returns their updates. Raises CheckpointError if the run keeps fewer, or if
-    `output` exists.
+    `count` checkpoints are averaged, 5 if it is None. Returns their updates. Raises CheckpointError
+    if the run keeps fewer, or if `output` exists.
     """
     folders = checkpoints(run_dir)
     if not folders:

@@ -1,7 +1,8 @@
-"""Dropout and attention with implementations that are fast on a CPU; other devices use torch's own.
+"""Dropout and attention, in implementations that are fast on a CPU.
 
-`dropout`, `relu_dropout`, `attend` and `attend_to_cache` each choose by the device of their input;
-a compiled model has torch's own on every device.
+`dropout`, `relu_dropout`, `attend` and `attend_to_cache` call torch's own operations on other
+devices, and the first three do so in a compiled model.
+
 Shapes: B sentences, H heads, T queries, S keys, C columns of a cache, N hypotheses, K head width.
 """
 
@@ -19,7 +20,7 @@ from mt.runtime.devices import small_products
 
 
 def _uses_torch(x: Tensor) -> bool:
-    """Whether torch's own operation is used for x: not on a CPU, or the compiler reads it."""
+    """Whether to call torch's own operation: x is not on a CPU, or torch.compile is tracing."""
     return x.device.type != "cpu" or torch.compiler.is_compiling()
 
 
@@ -46,32 +47,31 @@ def relu_dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 def _in_256ths(p: float) -> int:
-    """How many of the 256 values of a random byte mean "dropped"; 0 only if p is 0."""
+    """Return how many of the 256 values of a random byte mean "dropped"; 0 only if p is 0."""
     return min(255, max(1, round(256 * p))) if p else 0
 
 
 def _draw_bytes(shape: torch.Size) -> Tensor:
-    """Draw one random byte per element, eight of them from each 64-bit number.
+    """Draw one random byte per element, eight bytes from each 64-bit number.
 
-    torch's dropout makes a Bernoulli variable of a 32-bit draw for each element, which takes half
-    the time of a training step; this takes a tenth of that.
+    torch's dropout draws 32 bits for each element, which takes half the time of a training step;
+    this takes a tenth of that.
     """
     draws = torch.empty((shape.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
     return draws.view(torch.uint8)[: shape.numel()].view(shape)
 
 
 def _keep_factors(draws: Tensor, dropped: int, dtype: torch.dtype) -> Tensor:
-    """One factor per element: 0 if its byte is below `dropped`, else 256 / (256 - dropped)."""
-    # Compared straight into floating point: torch multiplies by booleans ten times slower.
+    """Return a factor per element: 0 if its byte is below `dropped`, else 256 / (256 - dropped)."""
+    # The comparison writes floats, because torch multiplies by booleans ten times slower.
     keep = torch.ge(draws, dropped, out=torch.empty(draws.shape, dtype=dtype))
     return keep.mul_(256 / (256 - dropped))
 
 
 class _Dropout(torch.autograd.Function):
-    """Saves the random bytes for the backward pass instead of the factors.
+    """Dropout that saves the random bytes for the backward pass instead of the factors.
 
-    In training of a small model in float32 this and `_ReluDropout` save 0.25 GB and 10 % of the
-    time.
+    In training a small model in float32, this and `_ReluDropout` save 0.25 GB and 10 % of the time.
     """
 
     @staticmethod
@@ -89,7 +89,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _ReluDropout(torch.autograd.Function):
-    """Saves only its output, which the next layer saves anyway.
+    """ReLU and dropout that save only their output, which the next layer saves anyway.
 
     An output other than 0 was neither dropped nor negative.
     """
@@ -112,10 +112,10 @@ class _ReluDropout(torch.autograd.Function):
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: float = 0.0) -> Tensor:
-    """Attention(Q, K, V) of section 3.2.1. q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K).
+    """Attention(Q, K, V) of section 3.2.1: q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K).
 
     bias broadcastable to (B, H, T, S). Each weight is dropped with probability `dropout_p` after
-    the softmax. The paper does not mention that; its authors' code (tensor2tensor) has it.
+    the softmax, which the authors' code (tensor2tensor) does and the paper does not mention.
     """
     if _uses_torch(q):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
@@ -124,11 +124,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: floa
 
 
 class _Attention(torch.autograd.Function):
-    """Attention with its two products in float32 or wider, computed by MKL.
+    """Attention whose two products are in float32 or wider, and computed by MKL.
 
-    Sentences are short, so these products are small and their shapes keep changing. oneDNN
-    compiles code for each new shape, 0.5 ms a product where MKL multiplies in 0.1 to 0.3 ms
-    (584 x 14 x 64 and 200 x 5 x 65, two Zen 5 cores). torch's fused kernel is slower still.
+    Sentences are short, so these products are small and their shapes keep changing. oneDNN compiles
+    code for each new shape, which takes 0.5 ms a product; MKL multiplies in 0.1 to 0.3 ms
+    (584 x 14 x 64 and 200 x 5 x 65, two Zen 5 cores). torch's fused kernel is slower than both.
 
     The dropout mask is kept in the sign bit of the softmax weights, so it costs no memory.
     """
@@ -158,26 +158,25 @@ class _Attention(torch.autograd.Function):
         q, k, v, weights = ctx.saved_tensors
         scale = q.shape[-1] ** -0.5
         with small_products():
-            grad_weights = grad @ v.transpose(-2, -1)
+            grad_weights = grad @ v.transpose(-2, -1)  # (B, H, T, S)
             if ctx.dropped:
                 keep = 256 / (256 - ctx.dropped)
-                grad_v = weights.relu().mul_(keep).transpose(-2, -1) @ grad
+                grad_v = weights.relu().mul_(keep).transpose(-2, -1) @ grad  # (B, H, S, K)
                 # A weight of 0 counts as dropped: the gradient of its score is 0 either way.
                 grad_weights = torch.ops.aten.threshold_backward(grad_weights, weights, 0)
                 weights, scale = weights.abs(), scale * keep
             else:
                 grad_v = weights.transpose(-2, -1) @ grad
-            grad_scores = torch._softmax_backward_data(
-                grad_weights, weights, -1, weights.dtype
-            ).mul_(scale)
+            grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
+            grad_scores = grad_scores.mul_(scale)
             return grad_scores @ k, grad_scores.transpose(-2, -1) @ q, grad_v, None, None
 
 
 def attend_to_cache(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """Attention of one decoding step: q (B, H, N, K), k and v (B, H, C, K) -> (B, H, N, K).
 
-    bias broadcastable to (B, H, N, C); the result has the dtype of the cache. k and v may be the
-    used part of a larger cache and are read in place: a copy takes as long as the rest of a step.
+    bias broadcastable to (B, H, N, C). The result has the dtype of the cache. k and v may be the
+    used part of a larger cache; they are not copied, as a copy takes as long as the rest of a step.
     """
     q = q.to(k.dtype)
     if q.is_cuda:

@@ -1,12 +1,12 @@
 """The encoder-decoder Transformer (Vaswani et al., 2017, "Attention Is All You Need").
 
-The classes follow the paper's sections. Letters of the shape comments: B sentences, S source
-length, T target length, D d_model, H heads, K = D / H head width, F d_ff, V vocabulary. Every
-`mask` is True where attention is allowed.
+The classes follow the paper's sections. Shapes: B sentences, S source length, T target length,
+D d_model, H heads, K = D / H head width, F d_ff, V vocabulary, P positions. Every `mask` is True
+where attention is allowed.
 
-Parameters keep the dtype they were built in (float32 in training); the forward pass runs in
-`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike autocast this keeps
-the residual stream in low precision too, and it is visible in the code.
+Parameters keep the dtype that they were built in (float32 in training). The forward pass runs in
+`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike with autocast, the
+residual stream has low precision too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight.to(x.dtype), bias)
 
     def part(self, x: Tensor, rows: slice) -> Tensor:
-        """Compute only the columns of the output that these rows of the weight give."""
+        """Compute only the outputs of these rows of the weight. (..., inputs) -> (..., rows)"""
         bias = None if self.bias is None else self.bias[rows].to(x.dtype)
         return F.linear(x, self.weight[rows].to(x.dtype), bias)
 
@@ -74,7 +74,7 @@ class ReluDropout(Dropout):
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (section 3.2.2).
 
-    One product makes Q, K and V of all heads; head h reads columns h*K to (h+1)*K of each.
+    One product computes Q, K and V of all heads. Head h reads columns h*K to (h+1)*K of each.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -88,7 +88,7 @@ class MultiHeadAttention(nn.Module):
     def forward(
         self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None
     ) -> Tensor:
-        """x (B, T, D) attends to itself, or to memory (B, S, D) -> (B, T, D).
+        """Let x (B, T, D) attend to itself, or to memory (B, S, D) if given. -> (B, T, D)
 
         bias: see `attention_bias`; broadcastable to (B, H, T, T) or (B, H, T, S).
         """
@@ -101,30 +101,31 @@ class MultiHeadAttention(nn.Module):
         return self.merge(attend(q, k, v, bias, dropout_p).to(x.dtype))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of self-attention. (B, T, D) -> 3 x (B, H, T, K)"""
+        """Compute queries, keys and values of self-attention. (B, T, D) -> 3 x (B, H, T, K)"""
         q, k, v = self.query_key_value(x).chunk(3, dim=-1)  # 3 x (B, T, D)
         return self.split(q), self.split(k), self.split(v)
 
     def query(self, x: Tensor) -> Tensor:
-        """Queries alone, by the first third of the merged weight. (B, T, D) -> (B, H, T, K)"""
+        """Compute queries only, the first third of the product. (B, T, D) -> (B, H, T, K)"""
         return self.split(self.query_key_value.part(x, slice(0, x.shape[-1])))
 
     def key_value(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values alone. (B, S, D) -> 2 x (B, H, S, K)"""
-        k, v = self.query_key_value.part(memory, slice(memory.shape[-1], None)).chunk(2, dim=-1)
+        """Compute keys and values only. (B, S, D) -> 2 x (B, H, S, K)"""
+        both = self.query_key_value.part(memory, slice(memory.shape[-1], None))  # (B, S, 2D)
+        k, v = both.chunk(2, dim=-1)  # 2 x (B, S, D)
         return self.split(k), self.split(v)
 
     def split(self, x: Tensor) -> Tensor:
         """Split the columns into heads. (B, T, D) -> (B, H, T, K)"""
-        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)  # of (B, T, H, K)
 
     def merge(self, x: Tensor) -> Tensor:
         """Concatenate the heads and multiply by W^O. (B, H, T, K) -> (B, T, D)"""
-        return self.output(x.transpose(1, 2).flatten(-2))
+        return self.output(x.transpose(1, 2).flatten(-2))  # of (B, T, D)
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (section 3.3), with dropout inside. (B, T, D) -> (B, T, D)"""
+    """max(0, x W1 + b1) W2 + b2 (section 3.3), with dropout after the activation."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -151,9 +152,9 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """The connection around a sub-layer f, with dropout of its output (sections 3.1 and 5.4).
+    """The residual connection around a sub-layer f, with dropout (sections 3.1 and 5.4).
 
-    x + f(LN(x)) with `norm: pre`, LN(x + f(x)) with `norm: post`, which is the paper's.
+    It computes x + f(LN(x)) with `norm: pre`, and LN(x + f(x)), as the paper, with `norm: post`.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -180,7 +181,7 @@ class EncoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Tensor, attention: Sublayer) -> Tensor:
-        """x (B, S, D) -> (B, S, D), with this layer's attention as the caller computes it."""
+        """x (B, S, D) -> (B, S, D). `attention` computes this layer's attention."""
         x = self.around_attention(x, attention)
         return self.around_feed_forward(x, self.feed_forward)
 
@@ -198,10 +199,10 @@ class DecoderLayer(nn.Module):
         self.around_feed_forward = Residual(config)
 
     def forward(self, x: Tensor, self_attention: Sublayer, cross_attention: Sublayer) -> Tensor:
-        """x (B, T, D) -> (B, T, D), with this layer's two attentions as the caller computes them.
+        """x (B, T, D) -> (B, T, D). The two arguments compute this layer's attentions.
 
-        Training attends to the whole target (`Transformer.decode`), decoding to a cache
-        (`Inference`), and alignment keeps the weights.
+        They attend to the whole target in training (`Transformer.decode`) and to a cache in
+        decoding (`search.inference`); word alignment keeps their weights (`search.alignment`).
         """
         x = self.around_self_attention(x, self_attention)
         x = self.around_cross_attention(x, cross_attention)
@@ -209,7 +210,7 @@ class DecoderLayer(nn.Module):
 
 
 def sinusoids(n_positions: int, d_model: int) -> Tensor:
-    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(same) (section 3.5). (P, D) float64"""
+    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(same) (section 3.5): (P, D) float64."""
     position = torch.arange(n_positions, dtype=torch.float64)[:, None]  # (P, 1)
     pair = torch.arange(0, d_model, 2, dtype=torch.float64)  # (D/2,), the 2i
     angle = position / 10000 ** (pair / d_model)  # (P, D/2)
@@ -219,10 +220,10 @@ def sinusoids(n_positions: int, d_model: int) -> Tensor:
 class Embedding(nn.Module):
     """Token embedding x sqrt(D), plus the position, then dropout (sections 3.4, 3.5, 5.4).
 
-    `word_dropout` is the probability that the whole embedding of a token is 0 in training; its
-    position stays, and an eos is never dropped. Gal and Ghahramani (2016) drop each word of the
-    vocabulary; this drops each token of a sentence, as Sennrich et al. (2016, "Edinburgh Neural
-    Machine Translation Systems for WMT 16"). Embeddings that are kept are divided by 1 - p.
+    `word_dropout` is the probability p that the whole embedding of a token is 0 in training. Other
+    embeddings are divided by 1 - p, positions are unchanged, and an eos is never dropped. This
+    drops single tokens of a sentence, like Sennrich et al. (2016, "Edinburgh Neural Machine
+    Translation Systems for WMT 16"); Gal and Ghahramani (2016) drop words of the vocabulary.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class Embedding(nn.Module):
     def forward(self, ids: Tensor, dtype: torch.dtype, position: int | None = None) -> Tensor:
         """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
         span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
-        # In the parameters' dtype, because the gradient of a word sums over all its occurrences.
+        # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.
         words = self.tokens(ids) * self.scale  # (B, T, D)
         if self.training and self.word_dropout.p:
             keep = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
@@ -317,21 +318,21 @@ class Transformer(nn.Module):
         return cast("list[DecoderLayer]", list(self.decoder))
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Encoder: src ids (B, S), src_mask (B, S) True at real tokens -> memory (B, S, D)."""
+        """Encode src ids (B, S), src_mask (B, S) True at real tokens. -> memory (B, S, D)"""
         bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
-        x = self.src_embedding(src, self.dtype)
+        x = self.src_embedding(src, self.dtype)  # (B, S, D)
         for layer in self.encoder_layers:
             x = layer(x, partial(layer.attention, bias=bias))
         return self.encoder_norm(x)
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
-        """Decoder: tgt_in ids (B, T), memory (B, S, D), src_mask (B, S) -> (B, T, D).
+        """Decode tgt_in ids (B, T) with memory (B, S, D), src_mask (B, S). -> (B, T, D)
 
         Target padding needs no mask: it follows the real tokens, which attend only backwards.
         """
         src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
         tgt_bias = attention_bias(causal_mask(tgt_in.shape[1], tgt_in.device), self.dtype)  # (T, T)
-        x = self.tgt_embedding(tgt_in, self.dtype)
+        x = self.tgt_embedding(tgt_in, self.dtype)  # (B, T, D)
         for layer in self.decoder_layers:
             x = layer(
                 x,
@@ -341,5 +342,5 @@ class Transformer(nn.Module):
         return self.decoder_norm(x)
 
     def forward(self, src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
-        """Encode and decode: (B, T, D), which `output` turns into scores (B, T, V)."""
+        """Encode and decode. -> (B, T, D), of which `output` makes logits (B, T, V)"""
         return self.decode(tgt_in, self.encode(src, src_mask), src_mask)
