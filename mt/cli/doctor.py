@@ -26,8 +26,7 @@ def doctor(
     mt doctor
     mt doctor --json
     """
-    from mt.runtime.doctor import examine
-    from mt.runtime.doctor_report import format_report
+    from mt.runtime.doctor import examine, format_report
 
     report = examine()
     print_result(json.dumps(report, indent=1) if as_json else format_report(report))

@@ -15,7 +15,7 @@ from typing import Any
 
 from mt import __version__
 from mt.files import write_whole
-from mt.runtime.cores import processor_name
+from mt.runtime.machine import processor_name
 
 MANIFEST = "manifest.json"
 PACKAGES = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import torch
 from typing_extensions import assert_never
 
 from mt.errors import ConfigError
-from mt.runtime.cores import usable_cores
+from mt.runtime.machine import c_compiler, usable_cores
 
 # torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
 # weights, and everything else stays in float32.
@@ -188,12 +187,11 @@ def prepare_cpu() -> None:
 
 def can_compile(device: Device) -> bool:
     """Whether torch.compile can work: a GPU of compute capability 7.0, Triton, a C compiler."""
-    compilers = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
     return (
         device.is_cuda
         and torch.cuda.get_device_capability(device.device) >= (7, 0)
         and importlib.util.find_spec("triton") is not None
-        and any(shutil.which(name) for name in compilers)
+        and c_compiler() is not None
     )
 
 

@@ -1,127 +1,125 @@
-"""What `mt doctor` finds: versions, devices, precisions, compiler, memory, disk, extras.
+"""`mt doctor`: what this machine has for `mt`, why training could not start, and that as text.
 
 It imports no PyTorch, which may be what is broken: `mt.runtime.probes` asks it in another process.
-Each finding is got by itself, so that one that fails is a line of the report.
+Each section of the report is found by itself: one that fails is {"error": TEXT}.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import shutil
+import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
-from mt.runtime.cores import processor_name, usable_cores
+from mt import __version__
+from mt.runtime import machine
 
-# What `mt` needs, and what it can do without (CTranslate2 where it has no wheels): pyproject.toml.
-REQUIRED = (
-    "torch>=2.9,<2.14", "datasets>=3.0", "jinja2>=3.1", "matplotlib>=3.8", "numpy>=1.26",
-    "pydantic>=2.9", "pyyaml>=6.0.1", "sacrebleu>=2.4", "safetensors>=0.4.3",
-    "sentencepiece>=0.2.0", "tqdm>=4.66", "typer>=0.12.5", "typing-extensions>=4.12",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Extra:
-    """A package that is not required, and what it adds."""
-
-    requirement: str
-    module: str  # by whose presence it is recognised
-    adds: str
-
-
+# Packages that training does not need: each with the module by which it is recognised, and what it
+# adds.
 EXTRAS = {
-    "ctranslate2": Extra(
-        "ctranslate2>=4.5",
+    "ctranslate2": (
+        "ctranslate2",
         "ctranslate2",
         "faster translation on a CPU, mt export ctranslate2 / argos",
     ),
-    "huggingface": Extra("transformers>=5", "transformers", "mt export huggingface"),
-    "tensorboard": Extra("tensorboard>=2.17", "tensorboard", "train.tensorboard: true"),
-    "comet": Extra(
-        "unbabel-comet>=2.2.7", "comet", "the metric comet of mt evaluate and train.metric"
-    ),
-    "ja": Extra("sacrebleu[ja]", "MeCab", "BLEU's tokenizer for Japanese"),
-    "ko": Extra("sacrebleu[ko]", "mecab_ko", "BLEU's tokenizer for Korean"),
+    "huggingface": ("transformers", "transformers", "mt export huggingface"),
+    "tensorboard": ("tensorboard", "tensorboard", "train.tensorboard: true"),
+    "comet": ("unbabel-comet", "comet", "the metric comet of mt evaluate and train.metric"),
+    "ja": ("sacrebleu[ja]", "MeCab", "BLEU's tokenizer for Japanese"),
+    "ko": ("sacrebleu[ko]", "mecab_ko", "BLEU's tokenizer for Korean"),
 }
 # Environment variables that change what `mt` does.
 VARIABLES = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CC", "SLURM_JOB_ID", "HF_HUB_OFFLINE",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 )  # fmt: skip
+# Names of instruction sets that users and vendors write.
+UNITS = {
+    "avx2": "AVX2", "avx512": "AVX-512", "vnni": "VNNI (int8)", "avx512_bf16": "AVX-512 BF16",
+    "amx_tile": "AMX",
+}  # fmt: skip
 # Seconds after which a process of probes is ended.
 TIMEOUT = 120.0
 # Free space below which a run soon fills the disk: three checkpoints of base.yaml.
 LITTLE_DISK_MB = 3000.0
+# Characters of a line of the text, after its name.
+WIDTH = 88
+CANNOT_START = "cannot start (see below)"
 
-Finding = dict[str, Any]
+Report = Mapping[str, Any]
+Section = Mapping[str, Any]
 
 
 def examine() -> dict[str, Any]:
-    """Find all that the report shows: findings by section, `notes`, and `problems`.
-
-    `problems` are why training cannot start, `notes` what may be better. A finding that failed is
-    {"error": TEXT}.
-    """
-    report: dict[str, Any] = {
-        name: _finding(find)
-        for name, find in {
-            "system": find_system,
-            "packages": find_packages,
-            "driver": find_driver,
-            "compiler": find_compiler,
-            "disk": find_disk,
-            "extras": find_extras,
-            "environment": find_environment,
-        }.items()
+    """Find the sections of the report, `problems` (training cannot start), and `notes`."""
+    report = {
+        "system": _section(machine.describe_system),
+        "packages": _section(find_packages),
+        "driver": _section(machine.describe_driver),
+        "compiler": _section(machine.describe_compiler),
+        "disk": _section(machine.describe_disk),
+        "extras": _section(find_extras),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        **run_probes(["torch", "update", "cpu"]),
     }
-    report |= run_probes(["torch", "update", "cpu"])
     if report["torch"].get("gpus"):
         report |= run_probes(["gpu"])
-    report["problems"] = find_problems(report)
-    report["notes"] = find_notes(report)
-    return report
+    return report | {
+        "problems": list(find_problems(report)),
+        "notes": list(find_notes(report)),
+    }
 
 
-def _finding(find: Callable[[], Finding]) -> Finding:
+def _section(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     try:
         return find()
-    except Exception as error:  # a broken probe is a line, whatever broke it
+    except Exception as error:  # whatever broke, it is a line of the report
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def find_system() -> Finding:
-    """Operating system, Python, processor and load."""
-    found: Finding = {
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "processor": processor_name(),
-        "cores": os.cpu_count(),
-        "usable_cores": usable_cores(),
-    }
-    with suppress(OSError):
-        found["load"] = os.getloadavg()[0]
-    return found
+# --- packages ---------------------------------------------------------------------------------
 
 
-def find_packages() -> Finding:
+def requirements(optional: bool = False) -> dict[str, str]:
+    """Requirements of the installed `mt` by package: `torch` -> `torch>=2.9,<2.14`.
+
+    `optional`: those that only an extra or some platforms need. Empty where `mt` runs from its
+    source and is not installed.
+    """
+    with suppress(PackageNotFoundError):
+        split = (text.partition(";") for text in requires("mt") or ())
+        texts = [text.strip() for text, _, marker in split if bool(marker) == optional]
+        return {re.split(r"[^\w.-]", text)[0]: text for text in texts}
+    return {}
+
+
+def find_packages() -> dict[str, str | None]:
     """The version of `mt` and of each required package; None where it is not installed."""
-    return {name: _version(name) for name in ("mt", *map(name_of, REQUIRED))}
+    names = sorted(requirements(), key=lambda name: name != "torch")
+    return {"mt": __version__, **{name: _version(name) for name in names}}
 
 
-def name_of(requirement: str) -> str:
-    """`torch` of `torch>=2.9,<2.14`."""
-    return requirement.split(">")[0].split("[")[0]
+def find_extras() -> dict[str, Any]:
+    """Each extra: its version or None, what it adds, and the command that installs it."""
+    known = requirements(optional=True) | requirements()
+    return {
+        name: {
+            "installed": find_spec(module) is not None,
+            "version": _version(package),
+            "adds": adds,
+            "install": f"pip install '{known.get(package, package)}'",
+        }
+        for name, (package, module, adds) in EXTRAS.items()
+    }
 
 
 def _version(package: str) -> str | None:
@@ -130,77 +128,25 @@ def _version(package: str) -> str | None:
     return None
 
 
-def find_driver() -> Finding:
-    """The NVIDIA driver and the GPUs that it knows, whether PyTorch can use them or not."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {"version": None, "gpus": []}
-    query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    ended = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
-    rows = [line.split(", ", 1) for line in ended.stdout.splitlines() if ", " in line]
-    if ended.returncode or not rows:
-        raise OSError(f"nvidia-smi: {(ended.stderr or ended.stdout).strip() or 'found no GPU'}")
-    return {"version": rows[0][0], "gpus": [name for _, name in rows]}
-
-
-def find_compiler() -> Finding:
-    """The C compiler, which `train.compile` needs."""
-    for name in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
-        if path := shutil.which(name):
-            command = [path, "--version"]
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-            return {"path": path, "version": ended.stdout.split("\n")[0].strip()}
-    return {"path": None, "version": None}
-
-
-def find_disk() -> Finding:
-    """Free space in MB of the current folder and of that for temporary files."""
-    here = Path.cwd()
-    return {
-        "current_folder": str(here),
-        "free_mb": shutil.disk_usage(here).free / 1e6,
-        "writable": os.access(here, os.W_OK),
-        "temporary_mb": shutil.disk_usage(tempfile.gettempdir()).free / 1e6,
-    }
-
-
-def find_extras() -> Finding:
-    """Each extra: its version or None, what it adds, and the command that installs it."""
-    return {
-        name: {
-            "installed": find_spec(extra.module) is not None,
-            "version": _version(name_of(extra.requirement)) if name not in ("ja", "ko") else None,
-            "adds": extra.adds,
-            "install": f"pip install '{extra.requirement}'",
-        }
-        for name, extra in EXTRAS.items()
-    }
-
-
-def find_environment() -> Finding:
-    """Environment variables that change what `mt` does, those that are set."""
-    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
-
-
 # --- another process --------------------------------------------------------------------------
 
 
-def run_probes(names: Iterable[str]) -> dict[str, Finding]:
+def run_probes(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Run probes of `mt.runtime.probes` in another process; what ends it is the finding.
 
     Probes that come after a fatal one get a new process.
     """
-    found: dict[str, Finding] = {}
+    sections: dict[str, dict[str, Any]] = {}
     left = list(names)
     while left:
         output, error = _probe_process(left)
         for line in output.splitlines():
             with suppress(ValueError):
-                found |= json.loads(line)
-        left = [name for name in left if name not in found]
+                sections |= json.loads(line)
+        left = [name for name in left if name not in sections]
         if left:
-            found[left.pop(0)] = {"error": error}
-    return found
+            sections[left.pop(0)] = {"error": error}
+    return sections
 
 
 def _probe_process(names: list[str]) -> tuple[str, str]:
@@ -208,85 +154,193 @@ def _probe_process(names: list[str]) -> tuple[str, str]:
     folder = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "mt.runtime.probes", *names]
+    environment = os.environ | {"PYTHONPATH": path}
     try:
         ended = subprocess.run(
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=TIMEOUT,
-            check=False,
-            env=os.environ | {"PYTHONPATH": path},
+            command, capture_output=True, timeout=TIMEOUT, check=False, env=environment
         )
     except subprocess.TimeoutExpired as error:
-        # Bytes, whatever the encoding; what the probes before the slow one have found.
-        output: Any = error.stdout or b""
-        return output.decode(errors="replace"), f"no answer within {TIMEOUT:.0f} s"
-    said = [line for line in ended.stderr.splitlines() if line.strip()]
-    reason = said[-1] if said else f"the process ended with code {ended.returncode}"
-    return ended.stdout, reason
+        return (error.stdout or b"").decode(errors="replace"), f"no answer within {TIMEOUT:.0f} s"
+    errors = ended.stderr.decode(errors="replace").split("\n")
+    code = f"the process ended with code {ended.returncode}"
+    reason = next((line for line in reversed(errors) if line.strip()), code)
+    return ended.stdout.decode(errors="replace"), reason
 
 
 # --- what it means ----------------------------------------------------------------------------
 
 
-def find_problems(report: Mapping[str, Any]) -> list[str]:
-    """Why training cannot start; empty if it can."""
-    packages = report["packages"]
-    problems = [
-        f"{name_of(requirement)} is not installed: pip install '{requirement}'"
-        for requirement in REQUIRED
-        if packages.get(name_of(requirement), "") is None
-    ]
+def find_problems(report: Report) -> Iterator[str]:
+    """Why training cannot start; nothing if it can."""
+    for name, text in requirements().items():
+        if report["packages"].get(name, "") is None:
+            yield f"{name} is not installed: pip install '{text}'"
     if error := report["torch"].get("error"):
-        problems.append(f"PyTorch does not work: {error}")
+        yield f"PyTorch does not work: {error}"
     elif error := report["update"].get("error"):
         where = report["torch"]["auto"]["device"]
-        problems.append(f"an update on {where} fails: {error}; try --device cpu")
-    return problems
+        yield f"an update on {where} fails: {error}; try --device cpu"
 
 
-def find_notes(report: Mapping[str, Any]) -> list[str]:
+def find_notes(report: Report) -> Iterator[str]:
     """What may be better, or explains a figure."""
-    notes = [*_unusual_versions(report["packages"])]
+    yield from _unusual_versions(report["packages"])
     torch, driver, disk, system = (report[key] for key in ("torch", "driver", "disk", "system"))
     if driver.get("gpus") and "error" not in torch and not torch["gpus"]:
         build = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for CPUs only"
-        notes.append(
+        visible = report["environment"].get("CUDA_VISIBLE_DEVICES", "not set")
+        yield (
             f"the driver knows {len(driver['gpus'])} GPU(s) and PyTorch sees none: this PyTorch "
             f"was built {build} (https://pytorch.org/get-started), the driver is "
-            f"{driver['version']}, CUDA_VISIBLE_DEVICES is "
-            f"{report['environment'].get('CUDA_VISIBLE_DEVICES', 'not set')}"
+            f"{driver['version']}, CUDA_VISIBLE_DEVICES is {visible}"
         )
     if torch.get("gpus") and not torch.get("compile"):
-        notes.append("torch.compile needs Triton and a C compiler; without them training is slower")
+        yield "torch.compile needs Triton and a C compiler; without them training is slower"
     cores = system.get("usable_cores") or 1
     if not torch.get("gpus", True) and torch.get("threads", cores) < cores:
-        notes.append(
-            f"{torch['threads']} of {cores} cores are used, because OMP_NUM_THREADS is "
-            f"{report['environment'].get('OMP_NUM_THREADS', 'not set')}"
+        threads = report["environment"].get("OMP_NUM_THREADS", "not set")
+        yield (
+            f"{torch['threads']} of {cores} cores are used, because OMP_NUM_THREADS is {threads}"
         )
     if system.get("load", 0) > cores:
-        notes.append(
+        yield (
             f"the machine is busy: {system['load']:.1f} processes want its {cores} cores, so the "
             "products are slower than they could be"
         )
     if disk.get("free_mb", LITTLE_DISK_MB) < LITTLE_DISK_MB:
-        notes.append(f"{disk['free_mb']:,.0f} MB of disk are little: checkpoints need space")
+        yield f"{disk['free_mb']:,.0f} MB of disk are little: checkpoints need space"
     if not disk.get("writable", True):
-        notes.append("the current folder cannot be written to: give mt train a --run-dir")
-    return notes
+        yield "the current folder cannot be written to: give mt train a --run-dir"
 
 
-def _unusual_versions(packages: Mapping[str, Any]) -> list[str]:
-    """Packages whose version is not one that pyproject.toml allows."""
-    try:
+def _unusual_versions(packages: Mapping[str, Any]) -> Iterator[str]:
+    """Packages whose version is not one that `mt` requires."""
+    needed = requirements()
+    if not needed:
+        yield "mt runs from its source and is not installed: which versions it needs is not known"
+    with suppress(ImportError):
         from packaging.requirements import Requirement  # comes with datasets
-    except ImportError:
-        return []
-    return [
-        f"{name_of(text)} {packages[name_of(text)]} is installed, tested is {text}"
-        for text in REQUIRED
-        if packages.get(name_of(text))
-        and not Requirement(text).specifier.contains(packages[name_of(text)], prereleases=True)
+
+        for name, text in needed.items():
+            installed = packages.get(name)
+            if installed and not Requirement(text).specifier.contains(installed, prereleases=True):
+                yield f"{name} {installed} is installed, tested is {text}"
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def format_report(report: Report) -> str:
+    """Lines with a name in front, as wide as the longest."""
+    width = max(map(len, LINES))
+    text = []
+    for name, describe in LINES.items():
+        sections = list(signature(describe).parameters)
+        if not report.keys() >= {*sections}:
+            continue  # no GPU, so its speed was not measured
+        parts = {key: report[key] for key in sections}
+        errors = [part["error"] for part in parts.values() if "error" in part]
+        described = f"not known ({'; '.join(errors)})" if errors else describe(**parts)
+        for line in described.split("\n") if described else ():
+            text.append(f"{name:<{width}}  {line}")
+            name = ""
+    can_start = not report["problems"]
+    verdict = f"can start, on {report['torch']['auto']['device']}" if can_start else CANNOT_START
+    return "\n".join([*text, f"{'training':<{width}}  {verdict}"])
+
+
+def _versions(packages: Section, system: Section) -> str:
+    own, *others = [f"{name} {each or '(not installed)'}" for name, each in packages.items()]
+    first = ", ".join([own, f"Python {system['python']}", *others[:1]])
+    return "\n".join([first, *wrap(", ".join(others[1:]), WIDTH)])
+
+
+def _system(system: Section, environment: Section) -> str:
+    settings = " ".join(f"{name}={value}" for name, value in environment.items())
+    return f"{system['platform']}\n{settings}".strip()
+
+
+def _processor(system: Section, torch: Section) -> str:
+    units = ", ".join(UNITS[name] for name in torch["instructions"])
+    return (
+        f"{system['processor']}: {system['usable_cores']} of {system['cores']} cores, "
+        f"{torch['threads']} used; {units or 'no vector units that torch reports'}"
+    )
+
+
+def _gpus(torch: Section) -> str:
+    lines = [
+        f"{gpu['name']}, compute capability {gpu['capability']}, "
+        f"{gpu['free_mb'] / 1e3:.1f} of {gpu['memory_mb'] / 1e3:.1f} GB free"
+        for gpu in torch["gpus"]
     ]
+    build = f"CUDA {torch['cuda']}" if torch["cuda"] else "PyTorch without CUDA"
+    return "\n".join([*(lines or ["none"]), build])
+
+
+def _compiler(compiler: Section, torch: Section) -> str:
+    name = compiler["version"] or compiler["path"] or "no C compiler"
+    triton = "Triton" if torch["triton"] else "no Triton"
+    used = "compiles the model" if torch["compile"] else "does not compile: that takes a GPU"
+    return f"{name}, {triton}; train.compile: auto {used}"
+
+
+def _disk(disk: Section) -> str:
+    return (
+        f"{disk['free_mb'] / 1e3:.1f} GB free in {disk['current_folder']}, "
+        f"{disk['temporary_mb'] / 1e3:.1f} GB for temporary files"
+    )
+
+
+def _precision(torch: Section) -> str:
+    int8 = "int8" if torch["int8"] else "fp32, because this CPU and torch have no fast int8"
+    return (
+        f"auto is {torch['auto']['precision']} on {torch['auto']['device'].split(' in ')[0]}; "
+        f"--precision int8 on the CPU computes in {int8}"
+    )
+
+
+def _cpu_speed(cpu: Section) -> str:
+    rows = {
+        f"{row['threads']} thread{'s' * (row['threads'] > 1)}": row["gflops"]
+        for row in cpu["products"]
+    }
+    return _speed_table("GFLOP/s", rows, 1.0)
+
+
+def _speed_table(unit: str, rows: Mapping[str, Mapping[str, float | None]], per: float) -> str:
+    """Speeds by precision, one row for each number of threads."""
+    lines = [f"{unit:<11}" + "".join(f"{name:>8}" for name in next(iter(rows.values())))]
+    for name, speeds in rows.items():
+        cells = ("-" if speed is None else f"{speed / per:,.0f}" for speed in speeds.values())
+        lines.append(f"{name:<11}" + "".join(f"{cell:>8}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _extras(extras: Section) -> str:
+    width = max(map(len, extras))
+    lines = []
+    for name, extra in extras.items():
+        state = f"installed {extra['version'] or ''}".strip()
+        if not extra["installed"]:
+            state = f"not installed: {extra['install']}"
+        lines.append(f"{name:<{width}}  {extra['adds']}; {state}")
+    return "\n".join(lines)
+
+
+# What describes each line of the text; its parameters are the sections that it needs.
+LINES: dict[str, Callable[..., str]] = {
+    "versions": _versions,
+    "system": _system,
+    "processor": _processor,
+    "GPU": _gpus,
+    "driver": lambda driver: f"NVIDIA {driver['version']}" if driver["version"] else "none",
+    "compiler": _compiler,
+    "memory": lambda torch: f"{torch['memory_mb'] / 1e3:.1f} GB available",
+    "disk": _disk,
+    "precision": _precision,
+    "CPU speed": _cpu_speed,
+    "GPU speed": lambda gpu: _speed_table("TFLOP/s", {"": gpu["products"]}, 1e3),
+    "extras": _extras,
+    "notes": lambda notes: "\n".join(line for note in notes for line in wrap(note, WIDTH)),
+}

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 
 from mt.errors import ConfigError
-from mt.runtime.cores import usable_cores
+from mt.runtime.machine import usable_cores
 
 # Signals that end a training after its update; one to this process is passed on to the others.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""What `mt doctor` asks PyTorch, in another process.
+"""What `mt doctor` asks PyTorch, in another process: what it sees, and timed matrix products.
 
 A driver that hangs, or a library that was built for another processor and ends the process, then
 costs one line of the report. `python -m mt.runtime.probes NAME...` prints JSON.
@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils import benchmark
 
 from mt.runtime.devices import can_compile, choose_device, has_int8
 from mt.runtime.memory import available_memory_mb
-from mt.runtime.products import time_cpu_products, time_gpu_products
 
 INSTRUCTION_SETS = ("avx2", "avx512", "vnni", "avx512_bf16", "amx_tile")
+# Rows, inputs and outputs of a product. A CPU gets a feed-forward layer of base.yaml, (256, 512)
+# times (512, 2048); a GPU needs more to be busy.
+Shape = tuple[int, int, int]
+CPU_SHAPE = (256, 512, 2048)
+GPU_SHAPE = (4096, 4096, 4096)
+# Seconds that the repetitions of one product take, at least.
+SECONDS = 0.1
 
 
 def probe_torch() -> dict[str, Any]:
@@ -52,17 +60,6 @@ def _describe_gpu(index: int) -> dict[str, Any]:
     }
 
 
-def probe_cpu() -> dict[str, Any]:
-    """How fast the CPU is in each precision."""
-    choose_device("cpu")
-    return {"products": time_cpu_products()}
-
-
-def probe_gpu() -> dict[str, Any]:
-    """How fast the GPU of `--device auto` is in each precision."""
-    return {"products": time_gpu_products(choose_device("cuda"))}
-
-
 def probe_update() -> dict[str, Any]:
     """One update of a small layer on the device and in the precision that training would take."""
     device = choose_device()
@@ -78,6 +75,70 @@ def probe_update() -> dict[str, Any]:
     return {"device": str(device)}
 
 
+def probe_cpu() -> dict[str, Any]:
+    """GFLOP/s of products on this CPU in each precision, with one thread and with all."""
+    cpu = choose_device("cpu").device
+    products = {
+        "fp32": float_product(torch.float32, CPU_SHAPE, cpu),
+        "bf16": float_product(torch.bfloat16, CPU_SHAPE, cpu),
+        "int8": int8_product(CPU_SHAPE) if has_int8() else None,
+    }
+    return {
+        "products": [
+            {
+                "threads": threads,
+                "gflops": {
+                    name: product and gflops(product, CPU_SHAPE, threads)
+                    for name, product in products.items()
+                },
+            }
+            for threads in sorted({1, torch.get_num_threads()})
+        ]
+    }
+
+
+def probe_gpu() -> dict[str, Any]:
+    """GFLOP/s of products on the GPU of `--device auto`; None where it has no such unit."""
+    gpu = choose_device("cuda").device
+    is_new = torch.cuda.get_device_capability(gpu) >= (8, 0)
+    speeds: dict[str, float | None] = {}
+    for name in ("fp32", "tf32", "bf16", "fp16"):
+        speeds[name] = None
+        if is_new or name not in ("tf32", "bf16"):
+            torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+            dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32)
+            speeds[name] = gflops(float_product(dtype, GPU_SHAPE, gpu), GPU_SHAPE)
+    return {"products": speeds}
+
+
+def float_product(dtype: torch.dtype, shape: Shape, device: torch.device) -> Callable[[], object]:
+    """A product of random matrices in a floating-point type, to be called repeatedly."""
+    rows, n_in, n_out = shape
+    x = torch.randn(rows, n_in, dtype=dtype, device=device)
+    weight = torch.randn(n_out, n_in, dtype=dtype, device=device)
+    return lambda: nn.functional.linear(x, weight)
+
+
+def int8_product(shape: Shape) -> Callable[[], object]:
+    """The product of `--precision int8` on a CPU, without the conversion of its inputs."""
+    rows, n_in, n_out = shape
+    x = torch.randint(0, 256, (rows, n_in), dtype=torch.uint8)
+    weight = torch.randint(-127, 128, (n_out, n_in), dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, [rows, n_in])
+    scale = torch.ones(n_out)
+    zero_points = torch.zeros(n_out, dtype=torch.int32)
+    return lambda: torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, 128, packed, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+
+
+def gflops(product: Callable[[], object], shape: Shape, threads: int = 1) -> float:
+    """Billions of multiplications and additions per second, of the fastest repetitions."""
+    timer = benchmark.Timer("product()", globals={"product": product}, num_threads=threads)
+    seconds = min(timer.blocked_autorange(min_run_time=SECONDS).times)  # waits for a GPU
+    return 2e-9 * math.prod(shape) / seconds
+
+
 PROBES: dict[str, Callable[[], dict[str, Any]]] = {
     "torch": probe_torch,
     "update": probe_update,
@@ -90,10 +151,10 @@ def main(names: list[str]) -> None:
     """Print one line for each of the named probes, as soon as it is known: a JSON object."""
     for name in names:
         try:
-            found = PROBES[name]()
+            section = PROBES[name]()
         except Exception as error:  # whatever it is, it is what the report is about
-            found = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps({name: found}), flush=True)
+            section = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps({name: section}), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from mt.config.schema import Config, DecodeConfig
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import ModelFolder, read_folder
-from mt.runtime.cores import usable_cores
+from mt.runtime.machine import usable_cores
 from mt.search.engine_contract import Engine
 from mt.search.options import SearchOptions
 from mt.translate.converted import Convert, converted_model

@@ -13,7 +13,7 @@ from mt.data.tokens.own_tokenizer import read_model
 from mt.data.tokens.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
-from mt.runtime.cores import usable_cores
+from mt.runtime.machine import usable_cores
 from mt.translate.streaming import (
     open_output,
     read_input,

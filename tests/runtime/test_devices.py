@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from mt.errors import ConfigError
-from mt.runtime import devices, memory
+from mt.runtime import devices, machine, memory
 from mt.runtime.devices import Device, can_compile, check_compile, choose_device, seed_everything
 from mt.runtime.memory import (
     available_memory_mb,
@@ -242,7 +242,7 @@ def test_compiling_needs_a_gpu_triton_and_a_compiler(
         devices.importlib.util, "find_spec", lambda _: None if missing == "triton" else "found"
     )
     monkeypatch.setattr(
-        devices.shutil, "which", lambda name: name if missing != "a compiler" else None
+        machine.shutil, "which", lambda name: name if missing != "a compiler" else None
     )
     assert can_compile(Device(torch.device("cuda"), "bf16")) == (missing == "nothing")
     assert not can_compile(Device(torch.device("cpu"), "bf16"))

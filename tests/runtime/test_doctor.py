@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import stat
 import sys
+import time
 from contextlib import redirect_stdout
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import Mt
+from messages import says
 
-from mt.runtime import doctor, probes, products
+from mt.runtime import doctor, machine, probes
 from mt.runtime.devices import choose_device
-from mt.runtime.doctor import EXTRAS, REQUIRED, examine, name_of, run_probes
-from mt.runtime.doctor_report import format_report
+from mt.runtime.doctor import examine, find_notes, format_report, requirements, run_probes
 
-ROOT = Path(__file__).parents[2]
+# As the metadata of a package has them.
+REQUIREMENTS = [
+    "datasets>=3.0",
+    "torch<2.14,>=2.9",
+    "ctranslate2>=4.5; sys_platform == 'linux'",
+    "unbabel-comet>=2.2.7; extra == 'comet'",
+]
 
 
 def in_this_process(names: list[str]) -> tuple[str, str]:
@@ -34,22 +41,26 @@ def in_this_process(names: list[str]) -> tuple[str, str]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process for the probes, and few repetitions of the products."""
     monkeypatch.setattr(doctor, "_probe_process", in_this_process)
-    monkeypatch.setattr(products, "SECONDS", 0.001)
-    monkeypatch.setattr(products, "CPU_SHAPE", (16, 32, 32))
+    monkeypatch.setattr(probes, "SECONDS", 0.001)
+    monkeypatch.setattr(probes, "CPU_SHAPE", (16, 32, 32))
 
 
-def test_the_packages_are_those_of_pyproject() -> None:
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    block = re.search(r"^dependencies = \[\n(.*?)^\]", text, re.DOTALL | re.MULTILINE)
-    assert block
-    required = re.findall(r'^ +"([^";]+)', block[1], re.MULTILINE)
-    assert sorted(required) == sorted([*REQUIRED, EXTRAS["ctranslate2"].requirement])
-    extras = re.search(r"^\[project.optional-dependencies\]\n(.*?)^dev", text, re.DOTALL | re.M)
-    assert extras
-    found = dict(re.findall(r'^([\w-]+) = \["([^"]+)"', extras[1], re.MULTILINE))
-    own = {name: one.requirement for name, one in EXTRAS.items() if name in found}
-    assert own == found
-    assert found.keys() == EXTRAS.keys() - {"ctranslate2", "ja", "ko"}
+def test_requirements_are_those_of_the_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda _: REQUIREMENTS)
+    assert requirements() == {"datasets": "datasets>=3.0", "torch": "torch<2.14,>=2.9"}
+    assert requirements(optional=True)["unbabel-comet"] == "unbabel-comet>=2.2.7"
+    assert list(doctor.find_packages()) == ["mt", "torch", "datasets"]
+    extras = doctor.find_extras()
+    assert extras["comet"]["install"] == "pip install 'unbabel-comet>=2.2.7'"
+    assert extras["ja"]["install"] == "pip install 'sacrebleu[ja]'"
+    assert extras["tensorboard"]["version"] is not None
+
+    def not_installed(_: str) -> list[str]:
+        raise PackageNotFoundError
+
+    monkeypatch.setattr(doctor, "requires", not_installed)
+    assert list(doctor.find_packages()) == ["mt"]
+    assert says(next(find_notes(REPORT)), "mt runs from its source", "not known")
 
 
 @pytest.mark.usefixtures("quick")
@@ -57,9 +68,9 @@ def test_the_report_as_text_and_as_json(mt: Mt) -> None:
     ended = mt("doctor")
     assert (ended.code, ended.err) == (0, "")
     names = [line.split("  ")[0] for line in ended.lines if line[0] != " "]
-    assert names[:9] == [
-        "versions", "system", "processor", "GPU", "compiler", "memory", "disk", "precision",
-        "CPU speed",
+    assert names[:10] == [
+        "versions", "system", "processor", "GPU", "driver", "compiler", "memory", "disk",
+        "precision", "CPU speed",
     ]  # fmt: skip
     assert "not known" not in ended.out.decode()
     assert f"torch {torch.__version__}" in ended.lines[0]
@@ -79,9 +90,9 @@ def test_a_broken_finding_is_a_line(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: Any) -> Any:
         raise RuntimeError("driver too old")
 
-    monkeypatch.setattr(doctor.shutil, "disk_usage", broken)
-    monkeypatch.setattr(doctor, "find_system", broken)
-    monkeypatch.setattr(probes, "time_cpu_products", broken)
+    monkeypatch.setattr(machine.shutil, "disk_usage", broken)
+    monkeypatch.setattr(machine, "describe_system", broken)
+    monkeypatch.setattr(probes, "gflops", broken)
     ended = mt("doctor")
     assert ended.code == 0
     lines = dict(line.split("  ", 1) for line in ended.lines if line[0] != " ")
@@ -95,15 +106,13 @@ def test_training_cannot_start_without_a_package_or_with_a_broken_torch(
 ) -> None:
     died = "OSError: libcudart.so.12: cannot open shared object file"
     monkeypatch.setattr(doctor, "_probe_process", lambda _: ("", died))
-    monkeypatch.setattr(doctor, "REQUIRED", (*REQUIRED, "sentencepieces>=0.2"))
+    monkeypatch.setattr(doctor, "requires", lambda _: [*REQUIREMENTS, "sentencepieces>=0.2"])
     ended = mt("doctor")
     assert ended.code == 2
     assert ended.lines[-1] == "training   cannot start (see below)"
-    assert ended.err == (
-        "mt: training cannot start: sentencepieces is not installed: pip install "
-        "'sentencepieces>=0.2'\n"
-        f"mt: training cannot start: PyTorch does not work: {died}\n"
-    )
+    missing, broken, _ = ended.err.split("\n")
+    assert says(missing, "training cannot start", "sentencepieces", "pip install", ">=0.2")
+    assert says(broken, "training cannot start", "PyTorch", died)
 
 
 def test_a_probe_that_ends_its_process_costs_no_other(
@@ -124,49 +133,48 @@ def test_a_probe_that_ends_its_process_costs_no_other(
     }
 
 
-def test_a_gpu_that_torch_cannot_use_is_explained() -> None:
-    report: dict[str, Any] = {
-        "packages": {"torch": "2.1.0"},
-        "torch": {"gpus": [], "cuda": None, "threads": 4, "compile": False},
-        "driver": {"version": "550.54", "gpus": ["NVIDIA H200"]},
-        "environment": {"CUDA_VISIBLE_DEVICES": "0"},
-        "disk": {"free_mb": 200.0, "writable": False},
-        "system": {"usable_cores": 16, "load": 0.5},
-    }
-    assert doctor.find_notes(report) == [
-        "torch 2.1.0 is installed, tested is torch>=2.9,<2.14",
-        "the driver knows 1 GPU(s) and PyTorch sees none: this PyTorch was built for CPUs only "
-        "(https://pytorch.org/get-started), the driver is 550.54, CUDA_VISIBLE_DEVICES is 0",
-        "4 of 16 cores are used, because OMP_NUM_THREADS is not set",
-        "200 MB of disk are little: checkpoints need space",
-        "the current folder cannot be written to: give mt train a --run-dir",
-    ]
+REPORT: dict[str, Any] = {
+    "packages": {"torch": "2.1.0"},
+    "torch": {"gpus": [], "cuda": None, "threads": 4, "compile": False},
+    "driver": {"version": "550.54", "gpus": ["NVIDIA H200"]},
+    "environment": {"CUDA_VISIBLE_DEVICES": "0"},
+    "disk": {"free_mb": 200.0, "writable": False},
+    "system": {"usable_cores": 16, "load": 0.5},
+}
+
+
+def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "requires", lambda _: REQUIREMENTS)
+    version, gpu, cores, disk, folder = find_notes(REPORT)
+    assert says(version, "torch 2.1.0", "torch<2.14,>=2.9")
+    assert says(gpu, "1 GPU(s)", "PyTorch sees none", "for CPUs only", "550.54", "DEVICES is 0")
+    assert says(cores, "4 of 16 cores", "OMP_NUM_THREADS is not set")
+    assert says(disk, "200 MB of disk")
+    assert says(folder, "cannot be written to", "--run-dir")
 
 
 def test_the_gpu_lines() -> None:
     gpu = {"name": "NVIDIA H200", "capability": "9.0", "memory_mb": 140e3, "free_mb": 139e3}
     report: dict[str, Any] = {
-        "torch": {"gpus": [gpu], "cuda": "12.8"},
+        "torch": {"gpus": [gpu], "cuda": "12.8", "auto": {"device": "NVIDIA H200 in bf16"}},
         "driver": {"version": "570.1", "gpus": ["NVIDIA H200"]},
         "gpu": {"products": {"fp32": 50e3, "tf32": 400e3, "bf16": 700e3, "fp16": None}},
-        "notes": [],
-        "problems": ["none of this machine"],
+        "problems": [],
     }
+    report["torch"] |= {"memory_mb": 1e3, "int8": False}
+    report["torch"]["auto"]["precision"] = "bf16"
     text = format_report(report).splitlines()
     assert "GPU        NVIDIA H200, compute capability 9.0, 139.0 of 140.0 GB free" in text
+    assert "driver     NVIDIA 570.1" in text
     row = text.index("GPU speed  TFLOP/s        fp32    tf32    bf16    fp16")
     assert text[row + 1].split() == ["50", "400", "700", "-"]
+    assert text[-1] == "training   can start, on NVIDIA H200 in bf16"
 
 
 def test_a_product_is_timed_in_operations_per_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that each product moves by 2 ms: 2 * 10 * 100 * 1000 operations."""
-    now = [0.0]
-    monkeypatch.setattr(products.time, "perf_counter", lambda: now[0])
-
-    def product() -> None:
-        now[0] += 0.002
-
-    assert products.gflops(product, (10, 100, 1000)) == pytest.approx(1.0)
+    """A product of 2 * 10 * 100 * 1000 operations that takes 2 ms or, here, a little more."""
+    monkeypatch.setattr(probes, "SECONDS", 0.01)
+    assert 0.2 < probes.gflops(lambda: time.sleep(0.002), (10, 100, 1000)) < 1.0
 
 
 @pytest.mark.slow
@@ -174,4 +182,4 @@ def test_the_probes_in_a_process_of_their_own() -> None:
     report = examine()
     assert report["problems"] == []
     assert report["update"] == {"device": report["torch"]["auto"]["device"]}
-    assert {name_of(text) for text in REQUIRED} < report["packages"].keys()
+    assert {*requirements()} < report["packages"].keys()

@@ -1,0 +1,89 @@
+"""What is known of this machine without PyTorch: processor, cores, C compiler, GPU driver, disk."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+# Seconds that another program has to describe itself.
+TIMEOUT = 20
+
+
+def usable_cores() -> int:
+    """Return the cores that the system lets this process run on; all where it does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """Model name of the CPU; on Linux `platform.processor()` knows only the architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
+        return next(
+            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
+        )
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def c_compiler() -> str | None:
+    """Path of the C compiler that torch.compile takes; None without one."""
+    names = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+# --- sections of the report of mt doctor ------------------------------------------------------
+
+
+def describe_system() -> dict[str, Any]:
+    """Operating system, Python, processor, and load where the system tells."""
+    section: dict[str, Any] = {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "processor": processor_name(),
+        "cores": os.cpu_count(),
+        "usable_cores": usable_cores(),
+    }
+    with suppress(OSError):
+        section["load"] = os.getloadavg()[0]
+    return section
+
+
+def describe_compiler() -> dict[str, Any]:
+    """The C compiler, which `train.compile` needs."""
+    path = c_compiler()
+    return {"path": path, "version": path and _run([path, "--version"]).stdout.split("\n")[0]}
+
+
+def describe_driver() -> dict[str, Any]:
+    """The NVIDIA driver and the GPUs that it knows, whether PyTorch can use them or not."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return {"version": None, "gpus": []}
+    ended = _run([program, "--query-gpu=driver_version,name", "--format=csv,noheader"])
+    rows = [line.split(", ", 1) for line in ended.stdout.splitlines() if ", " in line]
+    if ended.returncode or not rows:
+        raise OSError(f"nvidia-smi: {(ended.stderr or ended.stdout).strip() or 'found no GPU'}")
+    return {"version": rows[0][0], "gpus": [name for _, name in rows]}
+
+
+def describe_disk() -> dict[str, Any]:
+    """Free space in MB of the current folder and of that for temporary files."""
+    here = Path.cwd()
+    return {
+        "current_folder": str(here),
+        "free_mb": shutil.disk_usage(here).free / 1e6,
+        "writable": os.access(here, os.W_OK),
+        "temporary_mb": shutil.disk_usage(tempfile.gettempdir()).free / 1e6,
+    }
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
