@@ -1,4 +1,7 @@
-"""Model folders: written atomically, read back as written, refused when damaged or foreign."""
+"""Model folders: written atomically, read back as written, averaged; refused when foreign.
+
+Messages about damaged folders are in test_cli_models.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 import torch
+from messages import says
 from model_files import content_of, drop, empty, fill, flip, truncate
 from safetensors import SafetensorError
 from torch import Tensor
@@ -23,6 +27,7 @@ from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import CheckpointError
 from mt.model.checkpoint import (
     DamagedError,
+    average,
     build_model,
     checkpoints,
     find_model,
@@ -169,10 +174,8 @@ def test_a_pickle_in_place_of_the_state_is_refused(save: Save, tmp_path: Path) -
         write(folder / "state.pt")
         with pytest.raises(CheckpointError) as error:
             load_state(folder)
-        assert str(error.value) == (
-            f"{folder / 'state.pt'}: refused, mt did not write it: only tensors and plain values "
-            "are loaded, anything else could run code; use the state.pt that the run wrote"
-        )
+        assert says(str(error.value), folder / "state.pt", "refused", "use the state.pt")
+        assert "weights_only" not in str(error.value)
     assert not witness.exists()
 
 
@@ -207,46 +210,6 @@ def test_a_run_stands_for_its_best_checkpoint_else_its_last(save: Save, run_dir:
     assert load_model(run_dir).meta["step"] == 1
 
 
-def test_a_path_without_a_model_is_refused_with_the_reason(run_dir: Path, tmp_path: Path) -> None:
-    def problem(path: Path) -> str:
-        with pytest.raises(CheckpointError) as error:
-            find_model(path)
-        start = f"--model {path}: must be a run directory, a checkpoint or an exported folder; "
-        assert str(error.value).startswith(start)
-        return str(error.value).removeprefix(start)
-
-    assert problem(tmp_path / "nowhere") == "nothing exists at this path"
-    assert (
-        problem(run_dir) == "this run has not saved a checkpoint yet; wait for its first validation"
-    )
-    assert problem(tmp_path) == "it contains neither meta.json nor checkpoints/best"
-
-
-# --- damage -----------------------------------------------------------------------------------
-
-
-def test_a_damaged_model_is_refused(save: Save) -> None:
-    folder = save(1)
-    flip(folder / "model.safetensors")
-    with pytest.raises(DamagedError) as error:
-        load_model(folder)
-    assert str(error.value) == (
-        f"{folder / 'model.safetensors'}: damaged, its checksum differs from the one in meta.json; "
-        "use another checkpoint, or copy this one again"
-    )
-
-
-def test_a_missing_file_is_named(save: Save) -> None:
-    folder = save(1)
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(DamagedError) as error:
-        load_model(folder)
-    assert str(error.value) == (
-        f"{folder}: not a complete model folder ({folder / 'model.safetensors'}: "
-        "No such file or directory); use another checkpoint, or copy this one again"
-    )
-
-
 # --- weights that do not fit the config -------------------------------------------------------
 
 
@@ -257,34 +220,42 @@ def test_weights_of_another_shape_are_named(model: Transformer) -> None:
     before = {name: tensor.clone() for name, tensor in weights_of(model).items()}
     with pytest.raises(CheckpointError) as error:
         put_weights(model, weights, "some/model.safetensors")
-    assert str(error.value) == (
-        "some/model.safetensors: the weights do not fit the config: decoder_norm.weight must be "
-        "(8,), found (9,); encoder_norm.bias is missing; extra is not part of this model; "
-        "weights and config must come from the same run: copy both again"
-    )
+    faults = "decoder_norm.weight", "(8,)", "(9,)", "encoder_norm.bias is missing", "extra"
+    assert says(str(error.value), "some/model.safetensors", *faults, "copy both")
     assert equal(before, weights_of(model))
 
 
-def test_the_config_of_another_model_is_refused(save: Save, config: Config) -> None:
-    wider = config.model_dump(mode="json")
-    wider["model"]["d_ff"] = 32
-    folder = save(1, config=wider)
-    with pytest.raises(
-        CheckpointError, match=r"feed_forward\.inner\.weight must be \(32, 8\), found \(16, 8\)"
-    ):
-        load_model(folder)
+# --- averages ---------------------------------------------------------------------------------
 
 
-def test_another_tokenizer_is_refused(save: Save, run_dir: Path) -> None:
-    folder = save(1)
-    words = [("sechs sieben acht", "six seven eight")] * 50
-    train_tokenizer(TokenizerConfig(vocab_size=290), words, 1, lambda _: None).save(run_dir)
+def test_an_average_by_hand(tmp_path: Path) -> None:
+    rows = ([1.0, 2.0], [4.0, 0.0], [1.0, 1.0])
+    folders = [tmp_path / step_name(i) for i in range(3)]
+    for folder, row in zip(folders, rows, strict=True):
+        save_model_folder(folder, {"w": torch.tensor(row)}, {})
+    assert average(folders)["w"].tolist() == [2.0, 1.0]
+    assert average(folders[:1])["w"].tolist() == [1.0, 2.0]
+    assert average(folders)["w"].dtype == torch.float32
+
+
+def test_an_average_is_summed_in_double_precision(tmp_path: Path) -> None:
+    """float32 cannot represent 2^24 + 1: summed in it, the result would be 2^22 + 1/2."""
+    folders = [tmp_path / step_name(i) for i in range(4)]
+    for folder, value in zip(folders, (2.0**24, 1.0, 1.0, 2.0), strict=True):
+        save_model_folder(folder, {"w": torch.tensor([value])}, {})
+    assert average(folders)["w"].item() == 2**22 + 1
+
+
+def test_damaged_or_different_models_are_refused(tmp_path: Path) -> None:
+    one, other, broken = (tmp_path / step_name(i) for i in range(3))
+    for folder, size in ((one, 2), (other, 3), (broken, 2)):
+        save_model_folder(folder, {"w": torch.zeros(size)}, {})
     with pytest.raises(CheckpointError) as error:
-        load_model(folder)
-    assert str(error.value) == (
-        f"{folder.resolve()}: its tokenizer is not the one it was trained with; "
-        "put the run's tokenizer files there"
-    )
+        average([one, other])
+    assert says(str(error.value), other, "not the same model as", one, "of one run")
+    flip(broken / "model.safetensors")
+    with pytest.raises(DamagedError, match="damaged"):
+        average([one, broken])
 
 
 # --- saving fails -----------------------------------------------------------------------------
@@ -342,12 +313,8 @@ def test_a_full_disk_leaves_everything_saved_before(
         save(1 if again else 2)
     monkeypatch.undo()
     target = folder if again else run_dir / "checkpoints" / step_name(2)
-    message = str(error.value)
-    assert message.startswith(f"{target}: cannot be saved (No space left on device); it needs ")
-    assert message.endswith(
-        " MB are free there. Everything saved earlier is intact: free some space or choose "
-        "another folder, then run the same command again"
-    )
+    parts = target, "No space left on device", "MB", "MB", "intact", "free some space"
+    assert says(str(error.value), *parts)
     assert content_of(folder) == before
     assert os.listdir(run_dir / "checkpoints") == [folder.name]
     assert seen == [[folder.name]]
@@ -385,9 +352,7 @@ def test_a_disk_that_is_really_full(
 
     with pytest.raises(CheckpointError) as error:
         save_forty()
-    message = str(error.value)
-    assert ": cannot be saved (No space left on device); it needs at least 0." in message
-    assert "MB, 0." in message
+    assert says(str(error.value), run_dir, "No space left on device", "0.", "MB", "0.", "MB")
     for folder in checkpoints(run_dir):
         read_meta(folder, ["model.safetensors"])
         assert equal(load_weights(folder), weights_of(model))

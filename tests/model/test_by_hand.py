@@ -1,0 +1,239 @@
+"""Figures of the model worked out by hand: parameters, scores, positions, masks, places of dropout.
+
+The whole forward pass is compared with its formulas in test_model.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mt.config.schema import ModelConfig
+from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.tokenizer import BOS, EOS, PAD
+from mt.inspect.summary import summarise
+from mt.model import cpu_ops
+from mt.model.attention import attention_bias, attention_weights, causal_mask
+from mt.model.transformer import Dropout, Transformer, sinusoids
+from mt.training.loss import smoothed_cross_entropy
+
+close = partial(torch.testing.assert_close, rtol=0, atol=1e-10)
+NORMS = pytest.mark.parametrize("norm", ["pre", "post"])
+
+
+def build(**options: Any) -> Transformer:
+    """A narrow model of 12 words in float64, with no bias of 0 and no gain of 1."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "n_heads": 2, "d_ff": 24, "max_positions": 64, "n_encoder_layers": 1}
+    config = ModelConfig(**{**sizes, "n_decoder_layers": 1, "tie_embeddings": False, **options})
+    model = Transformer(config, 12, 12, joint=False).double()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter.normal_(mean=float(name.endswith("norm.weight")), std=0.1)
+    return model.eval()
+
+
+def batch_of(*pairs: tuple[list[int], list[int]]) -> Batch:
+    return collate([(np.array(src, np.int64), np.array(tgt, np.int64)) for src, tgt in pairs])
+
+
+# --- parameters -------------------------------------------------------------------------------
+
+HEADS = 8 * 3 * 512 * 64 + 8 * 64 * 512  # W^Q, W^K and W^V of 8 heads, and W^O
+NORM = 2 * 512  # a gain and a shift
+FFN = 512 * 2048 + 2048 + 2048 * 512 + 512
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "by_hand"),
+    [
+        # One layer a side, d_ff 1024: three attentions, two feed-forwards, five norms, and three
+        # matrices of words.
+        (
+            {"n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 1024, "norm": "post"},
+            (10_000, 10_000),
+            3 * HEADS + 2 * (512 * 1024 + 1024 + 1024 * 512 + 512) + 5 * NORM + 3 * 10_000 * 512,
+        ),
+        # The paper's base model without tied matrices, and with biases of the projections.
+        (
+            {"norm": "post"},
+            (37_000, 37_000),
+            6 * (3 * HEADS + 2 * FFN + 5 * NORM) + 3 * 37_000 * 512,
+        ),
+        (
+            {"norm": "post", "attention_bias": True},
+            (37_000, 37_000),
+            6 * (3 * (HEADS + 4 * 512) + 2 * FFN + 5 * NORM) + 3 * 37_000 * 512,
+        ),
+        # Pre-norm ends each side with a norm; biases everywhere.
+        (
+            {"attention_bias": True, "output_bias": True},
+            (8000, 6000),
+            6 * (3 * (HEADS + 4 * 512) + 2 * FFN + 5 * NORM)
+            + 2 * NORM
+            + (8000 + 2 * 6000) * 512
+            + 6000,
+        ),
+    ],
+    ids=["one layer", "untied base", "biased base", "pre-norm"],
+)
+def test_number_of_parameters(
+    options: dict[str, Any], words: tuple[int, int], by_hand: int
+) -> None:
+    config = ModelConfig(**{"attention_bias": False, "tie_embeddings": False, **options})
+    assert summarise(config, *words, joint=False).total == by_hand
+    with torch.device("meta"):
+        model = Transformer(config, *words, joint=False)
+    assert sum(parameter.numel() for parameter in model.parameters()) == by_hand
+
+
+# --- attention and masks ----------------------------------------------------------------------
+
+
+def test_scores_of_80_and_64_divided_by_8() -> None:
+    """They are 10 and 8: the softmax gives the first e^2 / (e^2 + 1) = 0.880797.
+
+    Dividing by the root of the model's width would give another weight, dividing after the softmax
+    rows that do not add up to 1.
+    """
+    q = torch.ones(1, 1, 1, 64).double()
+    k = torch.stack([torch.full((64,), 80 / 64), torch.ones(64)]).double()[None, None]
+    v = torch.tensor([[1.0, 0.0], [0.0, 2.0]]).double()[None, None]
+    weights = attention_weights(q, k, None).flatten().tolist()
+    assert weights == pytest.approx([0.880797, 0.119203], abs=1e-6)
+    out = cpu_ops.attend(q, k, v, None).flatten().tolist()
+    assert out == pytest.approx([0.880797, 0.238406], abs=1e-6)
+    hidden = attention_bias(torch.tensor([True, False]), q.dtype)
+    assert attention_weights(q, k, hidden).flatten().tolist() == [1.0, 0.0]
+
+
+def test_masks_of_a_batch() -> None:
+    """Ones on and below the diagonal; padding of the target needs no mask of its own."""
+    rows = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
+    assert causal_mask(5, torch.device("cpu")).int().tolist() == rows
+    batch = batch_of(([4, 5, 6, 7], [4, 5, 6, 7]), ([8], [9]))
+    assert batch.src_mask.int().tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+    model = build()
+    memory, real = model.encode(batch.src, batch.src_mask), batch.tgt_in != PAD
+    both = attention_bias((real[:, None, :] & torch.tensor(rows).bool())[:, None], memory.dtype)
+    src_bias = attention_bias(batch.src_mask, memory.dtype)[:, None, None]
+    layer = model.decoder_layers[0]
+    x = layer(
+        model.tgt_embedding(batch.tgt_in, memory.dtype),
+        partial(layer.self_attention, bias=both),
+        partial(layer.cross_attention, bias=src_bias, memory=memory),
+    )
+    hidden = model.decode(batch.tgt_in, memory, batch.src_mask)
+    close(model.decoder_norm(x)[real], hidden[real])
+    assert not torch.equal(model.decoder_norm(x), hidden)
+
+
+# --- positions --------------------------------------------------------------------------------
+
+
+def test_a_step_to_the_next_position_is_one_matrix() -> None:
+    """Two components to a frequency make it a rotation; a frequency for each would not do."""
+
+    def misfit_of_a_step(table: Tensor) -> float:
+        step = torch.linalg.lstsq(table[:-1], table[1:]).solution
+        return (table[:-1] @ step - table[1:]).abs().max().item()
+
+    position, component = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
+    angle = position * 10000 ** (-2 * component / 8)
+    own_frequencies = torch.where(component % 2 == 1, angle.cos(), angle.sin())
+    assert misfit_of_a_step(sinusoids(64, 8)) < 1e-9
+    assert misfit_of_a_step(own_frequencies) > 1e-3
+
+
+def test_order_counts_only_by_positions() -> None:
+    model, order = build(), [2, 0, 3, 1, 4]
+    layer, x = model.encoder[0], torch.randn(1, 5, 16).double()
+    close(layer(x[:, order], layer.attention), layer(x, layer.attention)[:, order])
+    src = torch.tensor([[4, 5, 6, 7, EOS]])
+    memory = model.encode(src, src != PAD)
+    assert not torch.allclose(model.encode(src[:, order], src != PAD), memory[:, order], atol=1e-3)
+
+
+def test_the_same_weights_work_with_more_positions() -> None:
+    """Sinusoids are not saved."""
+    model, longer = build(max_positions=6), build(max_positions=500)
+    longer.load_state_dict(model.state_dict())
+    batch = batch_of(([4, 5, 6], [7, 8]))
+    inputs = batch.src, batch.tgt_in, batch.src_mask
+    close(longer(*inputs), model(*inputs))
+    src = torch.full((1, 400), 4)
+    assert longer.encode(src, src != PAD).isfinite().all()
+
+
+# --- dropout ----------------------------------------------------------------------------------
+
+
+def test_places_of_dropout() -> None:
+    """On embeddings plus positions, on each sub-layer's output, and after the ReLU."""
+    model, batch = build(dropout=0.5).train(), batch_of(([4, 5, 6], [7, 8]), ([9], [4]))
+    seen: dict[str, tuple[Tensor, Tensor]] = {}  # input and output, by place
+
+    def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        seen[names[module]] = inputs[0].clone(), output
+
+    names: dict[nn.Module, str] = {}
+    names |= {m: n for n, m in model.named_modules() if isinstance(m, Dropout)}
+    for module in names:
+        module.register_forward_hook(note)
+    model(batch.src, batch.tgt_in, batch.src_mask)
+    encoder = ["around_attention", "around_feed_forward", "feed_forward"]
+    decoder = ["around_self_attention", "around_cross_attention", *encoder[1:]]
+    places = [f"encoder.0.{x}" for x in encoder] + [f"decoder.0.{x}" for x in decoder]
+    assert set(seen) == {f"{x}.dropout" for x in [*places, "src_embedding", "tgt_embedding"]}
+    for place, (given, dropped) in seen.items():
+        if ".feed_forward." in place:  # it reads the inner layer before the ReLU
+            assert (given.shape[-1], bool((dropped >= 0).all())) == (24, True)
+        else:
+            assert (given == 0).double().mean() < 0.01
+            close(dropped[dropped != 0], 2 * given[dropped != 0])
+    embedded = model.eval().src_embedding(batch.src, torch.float64)
+    close(seen["src_embedding.dropout"][0], embedded)
+    for around in (model.encoder[0].around_attention, model.encoder[0].around_feed_forward):
+        around.dropout = nn.Threshold(math.inf, 0.0)  # drops all: only the sum's other side is left
+    x = torch.randn(1, 3, 16).double()
+    assert torch.equal(model.encoder[0](x, model.encoder[0].attention), x)
+
+
+# --- all of it --------------------------------------------------------------------------------
+
+# Six pairs over the words 4 to 9: the translation is backwards, and 9 is left out.
+SENTENCES = [[4, 5, 6], [7, 4], [8, 9, 5, 4], [6], [5, 7, 9, 8, 6], [9, 4, 4]]
+PAIRS = [(s, [word for word in reversed(s) if word != 9]) for s in SENTENCES]
+
+
+@NORMS
+def test_six_sentences_are_learned_and_decoded_without_a_cache(norm: str) -> None:
+    """Each step runs the decoder on all words so far; the rows of earlier words do not change."""
+    model, batch = build(norm=norm, dropout=0.0).float().train(), batch_of(*PAIRS)
+    adam = torch.optim.Adam(model.parameters(), lr=5e-3)
+    for _ in range(120):
+        hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)
+        loss = smoothed_cross_entropy(
+            hidden[batch.tgt_positions], model.output.weight, None, batch.tgt_out, 0.0
+        )
+        adam.zero_grad()
+        (loss.smoothed / batch.n_tgt).backward()
+        adam.step()
+    model.eval()
+    for source, target in PAIRS:
+        src = torch.tensor([[*source, EOS]])
+        memory = model.encode(src, src != PAD)
+        output, rows = [BOS], torch.zeros(1, 0, 16)
+        while output[-1] != EOS and len(output) < 12:
+            hidden = model.decode(torch.tensor([output]), memory, src != PAD)
+            torch.testing.assert_close(hidden[:, :-1], rows, rtol=0, atol=1e-5)
+            rows = hidden
+            output.append(int(model.output(hidden[0, -1]).argmax()))
+        assert output == [BOS, *target, EOS]
