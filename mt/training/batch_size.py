@@ -23,7 +23,6 @@ from mt.runtime.memory import (
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.tokens.store import Store
     from mt.training.runlog import RunLog
     from mt.training.update import Updater
 
@@ -42,9 +41,11 @@ LARGE_PROBE = 2048
 
 
 def settle_batch_size(
-    config: Config, run_dir: Path, updater: Updater, store: Store, log: RunLog
+    config: Config, run_dir: Path, updater: Updater, longest: int, log: RunLog
 ) -> Config:
     """The config with a number for `batch.tokens_per_batch`, where it is `auto` or null.
+
+    `longest` is the number of tokens of the longest side of a sentence, eos counted.
 
     A run keeps the number from its first checkpoint on, whatever device it resumes on. Of several
     processes all use the smallest number that any of them measures.
@@ -67,7 +68,7 @@ def settle_batch_size(
         tokens = max(TOKENS_ON_CPU, config.data.max_tokens + 1)  # the longest pair is a batch
         origin = "on a CPU"
     elif tokens is None:
-        own = world.all_or_raise(lambda: fitting_batch(config, updater, store))
+        own = world.all_or_raise(lambda: fitting_batch(config, updater, longest))
         tokens = min(world.all_gather(own))
         origin = "here"
     log.say(f"batch.tokens_per_batch: {name} is {tokens:,} {origin}")
@@ -83,8 +84,8 @@ def _from_checkpoint(run_dir: Path) -> int | None:
     return None
 
 
-def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
-    """Measure the largest batch of longest sentences that leaves `MARGIN` of the memory free.
+def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
+    """Measure the largest batch of sentences of `longest` tokens that leaves `MARGIN` free.
 
     Memory grows linearly with the sentences of a batch, so two small batches give an estimate.
     That is tried, and lowered until it fits. Returns padded tokens of the longer side.
@@ -92,9 +93,6 @@ def fitting_batch(config: Config, updater: Updater, store: Store) -> int:
     Raises TooLittleMemoryError if not even one sentence fits.
     """
     device = updater.device.device
-    longest = int(max(store.src_lengths.max(), store.tgt_lengths.max())) + 1
-    if config.tokenizer.sampling_alpha:  # sampled sentences are longer
-        longest = config.data.max_tokens + 1
     # On a CPU the processes of a machine share its memory.
     n_sharing = 1 if updater.device.is_cuda else updater.world.local_size
     room = available_memory_mb(device) / n_sharing * (1 - MARGIN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from mt.data.reading.corpus import training_pairs
 from mt.data.tokens.batches import Plan
 from mt.data.tokens.own_tokenizer import own_tokenizer
-from mt.data.tokens.store import known_facts, open_built, open_or_build
+from mt.data.tokens.store import known_facts, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.runtime.distributed import World
@@ -29,6 +30,19 @@ if TYPE_CHECKING:
 
 # The way in which `Plan` makes updates; it changes when they do.
 PLAN = "equal updates"
+# Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
+# here counts. All of `data` is in the fingerprint of the store, and in the weights of the plan.
+BATCH_KEYS = ("tokens_per_update", "tokens_per_batch")
+PLAN_KEYS = {
+    "run": {"dir", "seed"},
+    "batch": {*BATCH_KEYS},
+    "tokenizer": {
+        "sampling_alpha",
+        # These are in the tokenizer, whose fingerprint is in that of the store.
+        *("vocab_size", "type", "joint", "byte_fallback", "character_coverage"),
+        *("user_defined_symbols", "split_digits", "sample_lines", "model", "tgt_model"),
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -45,11 +59,20 @@ class Prepared:
 
     @property
     def plan_fingerprint(self) -> str:
-        """Changes when the order of the data does."""
+        """Changes when the order of the data does, or the tokens of an epoch.
+
+        Its form is that of all versions since 0.1, whose runs resume within their epoch.
+        """
         config = self.config
-        order = f"{self.plan.weights}/{config.batch!r}/{config.run.seed}/{PLAN}"
-        alpha = config.tokenizer.sampling_alpha
-        return f"{self.store.fingerprint}/{order}" + ("" if alpha is None else f"/{alpha}")
+        batch = ", ".join(f"{key}={getattr(config.batch, key)!r}" for key in BATCH_KEYS)
+        parts: list[object] = [self.store.fingerprint, self.plan.weights, f"BatchConfig({batch})"]
+        parts += [config.run.seed, PLAN]
+        if config.tokenizer.sampling_alpha is not None:
+            parts.append(config.tokenizer.sampling_alpha)
+        for section, known in PLAN_KEYS.items():
+            if others := other_settings(getattr(config, section), known):
+                parts.append(json.dumps({section: others}, sort_keys=True))
+        return "/".join(map(str, parts))
 
 
 def prepare(
@@ -70,8 +93,12 @@ def prepare(
     store = prepare_store(config, run_dir, tokenizer, log, world)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    config = settle_batch_size(config, run_dir, updater, store, log)
-    plan = prepare_plan(config, store, tokenizer)
+    sampling = None
+    if config.tokenizer.sampling_alpha:
+        sampling = SubwordRegularisation(store, tokenizer, config)
+    config = settle_batch_size(config, run_dir, updater, (sampling or store).longest, log)
+    weights = [source.weight for source in config.data.train]
+    plan = Plan(store, weights, config.batch, config.run.seed, sampling)
     validation = prepare_validation(config, run_dir, tokenizer, log, world, device.is_cuda)
     return Prepared(config, tokenizer, store, updater, plan, validation, started)
 
@@ -139,15 +166,6 @@ def prepare_store(
     )
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store
-
-
-def prepare_plan(config: Config, store: Store, tokenizer: Tokenizer) -> Plan:
-    """Which sentences each update trains on."""
-    weights = [source.weight for source in config.data.train]
-    sampling = None
-    if config.tokenizer.sampling_alpha:
-        sampling = SubwordRegularisation(store, tokenizer, config)
-    return Plan(store, weights, config.batch, config.run.seed, sampling)
 
 
 def prepare_validation(

@@ -239,7 +239,7 @@ def automatic_batch(setting: Setting) -> str:
     tokens = 512 if setting.tiny else 2_000_000
     config = setting.config(tokens, compiled=False, batch={"tokens_per_batch": "auto"})
     updater = setting.updater(config)
-    chosen = fitting_batch(config, updater, setting.store)
+    chosen = fitting_batch(config, updater, setting.store.longest)
     assert chosen > 200, f"only {chosen} tokens"
     return f"{chosen:,} tokens of the longer side, padding included"
 

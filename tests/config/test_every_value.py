@@ -118,8 +118,7 @@ def tokens_per_batch(value: Any) -> Any:
     )
     updater: Any = SimpleNamespace(device=CPU, world=world)
     log: Any = SimpleNamespace(say=lambda line: None)
-    store: Any = None
-    settled = batch_size.settle_batch_size(config, Path("/nowhere"), updater, store, log)
+    settled = batch_size.settle_batch_size(config, Path("/nowhere"), updater, 9, log)
     return settled.batch.tokens_per_batch
 
 

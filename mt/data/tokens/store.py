@@ -25,10 +25,21 @@ from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from mt.config.schema import DataConfig, Source
     from mt.data.tokens.tokenizer import Tokenizer
 
 FORMAT = 1
+# Keys that the fingerprint of a store need not take as they stand. A key that is not here counts.
+DATA_KEYS = {
+    *("train", "valid", "test", "max_tokens", "max_length_ratio", "dedupe"),  # in another form
+    *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
+}
+SOURCE_KEYS = {
+    *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
+    "weight",  # `Plan` applies it; what stays of duplicates is in the fingerprint
+}
 # Lines encoded at a time: enough to occupy SentencePiece's threads, few enough for the memory.
 LINES_PER_CHUNK = 20_000
 
@@ -55,6 +66,11 @@ class Store:
     def __len__(self) -> int:
         return len(self.src_lengths)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side of all pairs, eos counted."""
+        return int(max(self.src_lengths.max(), self.tgt_lengths.max())) + 1
+
     def pair(self, index: int) -> tuple[Ids, Ids]:
         """Ids of source and target of one pair, without bos and eos."""
         src_start = self.src_starts[index]
@@ -64,12 +80,22 @@ class Store:
         return src, tgt
 
 
+def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
+    """The values of a config section that are not at their default, without the keys in `known`.
+
+    They are in every fingerprint: a key that is new in the schema changes it, unless the key is
+    left at its default, as in all runs from before.
+    """
+    return section.model_dump(mode="json", exclude=known, exclude_defaults=True)
+
+
 def fingerprint_of(
     sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]
 ) -> str:
-    """SHA-256 of everything that decides the content of the store: texts, tokenizer and limits.
+    """SHA-256 of everything that decides the content of the store: texts, tokenizer, settings.
 
-    The names of the files do not count: a corpus that has moved is still the same.
+    The names of the files do not count: a corpus that has moved is still the same. Stores of all
+    versions have the same form, so that they are not built again.
     """
     root = data_root(data)
 
@@ -78,7 +104,8 @@ def fingerprint_of(
         if columns and (source.delimiter or source.quoting):
             columns += [source.delimiter, source.quoting]
         files = [facts[str(path)]["sha256"] for path in local_files(source, root)]
-        return [columns, files or source.path]
+        others = other_settings(source, SOURCE_KEYS)
+        return [columns, files or source.path, *([others] if others else [])]
 
     content = {
         "format": FORMAT,
@@ -86,6 +113,8 @@ def fingerprint_of(
         "tokenizer": tokenizer.fingerprint,
         "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
     }
+    if others := other_settings(data, DATA_KEYS):
+        content["settings"] = others
     if data.dedupe and _heavier_than_before(sources):
         numbers = range(len(sources))
         content["duplicates stay in"] = sorted(numbers, key=lambda n: -sources[n].weight)

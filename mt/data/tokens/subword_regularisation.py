@@ -55,6 +55,11 @@ class SubwordRegularisation:
         if not (tokenizer.joint and tokenizer.has_own_ids):
             self.tgt = algorithm(tokenizer.tgt_vocabulary(), alpha)
 
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest side that an epoch may have, eos counted."""
+        return self.max_tokens + 1
+
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
         """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set."""
         store = self.store
