@@ -244,14 +244,15 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
 @pytest.fixture
 def scripted_bleu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """`scripted_bleu(5.0, 9.0)`: validations find these BLEU scores, one after the other."""
-    from mt.training.validation import Validation, ValidationResult
+    from mt.training.selection import ValidationResult
+    from mt.training.validation import Validation
 
     def set_up(*scores: float) -> None:
         left = iter(scores)
 
         def evaluate(self: Validation, *_: Any) -> ValidationResult:
-            bleu: Any = SimpleNamespace(value=next(left), signature="scripted")
-            return ValidationResult(1.0, bleu, self.ref)
+            bleu: Any = SimpleNamespace(name="BLEU", value=next(left), signature="scripted")
+            return ValidationResult(1.0, {"bleu": bleu}, self.ref)
 
         monkeypatch.setattr(Validation, "evaluate", evaluate)
 

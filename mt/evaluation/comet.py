@@ -9,19 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-import numpy as np
-
 from mt.errors import ConfigError, first_line
-from mt.evaluation.bootstrap import Resampled, compare, resample
-from mt.evaluation.metrics import Score
-from mt.evaluation.significance import Comparison, Interval
 
-NAME = "comet"
 REQUIREMENT = "unbabel-comet>=2.2.7"
 BATCH_SIZE = 16
 SCALE = 100.0
@@ -46,14 +40,15 @@ def check_comet(folder: str | Path | None, option: str) -> Path:
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise ConfigError(f"{option}: there is no folder {folder}; name that of a COMET model")
-    found = sorted(folder.glob("checkpoints/*.ckpt"))
-    if len(found) != 1 or not (folder / "hparams.yaml").is_file():
+    checkpoints = sorted(folder.glob("checkpoints/*.ckpt"))
+    has_hparams = (folder / "hparams.yaml").is_file()
+    if len(checkpoints) != 1 or not has_hparams:
         raise ConfigError(
             f"{option}: {folder} must hold hparams.yaml and one checkpoint, checkpoints/*.ckpt, as "
-            f"COMET saves them; found {len(found)} checkpoint{'s' * (len(found) != 1)}"
-            + ("" if (folder / "hparams.yaml").is_file() else ", and no hparams.yaml")
+            f"COMET saves them; found {len(checkpoints)} checkpoint{'s' * (len(checkpoints) != 1)}"
+            + ("" if has_hparams else ", and no hparams.yaml")
         )
-    return found[0]
+    return checkpoints[0]
 
 
 class Comet:
@@ -79,10 +74,9 @@ class Comet:
     @property
     def signature(self) -> str:
         """Model and version, in the form of sacreBLEU's signatures."""
-        try:
+        package = "unknown"
+        with contextlib.suppress(PackageNotFoundError):
             package = version("unbabel-comet")
-        except PackageNotFoundError:
-            package = "unknown"
         return f"model:{self.name}|scale:{SCALE:.0f}|version:{package}"
 
     def sentence_scores(
@@ -98,70 +92,6 @@ class Comet:
                 data, batch_size=BATCH_SIZE, gpus=self._gpus, progress_bar=False
             )
         return [SCALE * float(score) for score in prediction.scores]
-
-    def score(self, sentences: Sequence[float], n_refs: int = 1) -> Score:
-        """The score of a text: the mean of its sentences."""
-        value = float(np.mean(sentences))
-        note = f"the first of {n_refs} references was read" if n_refs > 1 else ""
-        return Score("COMET", value, self.signature, "mean of the sentences", note)
-
-    def evaluate(
-        self,
-        src: Sequence[str],
-        outputs: Mapping[str, Sequence[str]],
-        refs: Sequence[Sequence[str]],
-        n_resamples: int | None,
-        n_paired: int | None,
-        seed: int | None,
-    ) -> dict[str, tuple[Score, Interval | None, dict[str, Comparison]]]:
-        """Score systems; by bootstrap over sentence scores also intervals and differences.
-
-        `outputs`: by system, the baseline first. `n_resamples`: of the interval, None for none;
-        `n_paired`: of the comparison with the baseline, None for none.
-        """
-        if seed is None:  # one for all, or the resamples would not be the same ones
-            seed = int(np.random.default_rng().integers(2**32))
-        found: dict[str, tuple[Score, Interval | None, dict[str, Comparison]]] = {}
-        baseline: tuple[str, Resampled] | None = None
-        for system, hyps in outputs.items():
-            sentences = self.sentence_scores(src, hyps, refs[0])
-            score = self.score(sentences, len(refs))
-            interval = None
-            if n_resamples is not None:
-                interval = _interval(_resampled(sentences, n_resamples, seed))
-            comparisons = {}
-            if n_paired is not None:
-                own = _resampled(sentences, n_paired, seed)
-                if baseline is None:
-                    baseline = system, own
-                else:
-                    difference = compare(own, baseline[1])
-                    comparisons["bs"] = Comparison(
-                        system,
-                        baseline[0],
-                        NAME,
-                        score.value,
-                        difference.value,
-                        difference.p_value,
-                        _interval(own),
-                        f"{self.signature}|bs:{n_paired}|seed:{seed}",
-                    )
-            found[system] = score, interval, comparisons
-        return found
-
-
-def _resampled(sentences: Sequence[float], n_resamples: int, seed: int) -> Resampled:
-    """A mean over sentences, and over the sentences of resamples."""
-    statistics = np.stack([np.array(sentences), np.ones(len(sentences))], axis=1)
-    return resample(statistics, lambda sums: sums[:, 0] / sums[:, 1], n_resamples, seed)
-
-
-def _interval(resampled: Resampled) -> Interval:
-    """The 95 % interval as sacreBLEU computes it: half the distance of the outer 2.5 %."""
-    ordered = np.sort(resampled.resamples)
-    cut = len(ordered) // 40
-    half = 0.5 * (ordered[-cut - 1] - ordered[cut])
-    return Interval(float(ordered.mean()), float(half))
 
 
 @contextlib.contextmanager

@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mt.evaluation.metrics import check_lines, sacrebleu_metric
+from mt.evaluation.metrics import Chrf
 from mt.evaluation.words import tokens
 
 Spans = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Difference:
+class DifferingLine:
     """A line that a baseline and another system translate differently."""
 
     line: int  # from 1
@@ -21,40 +21,29 @@ class Difference:
     chrf: tuple[float, float]  # of these lines alone
     spans: tuple[Spans, Spans]  # (start, end) in characters of the words that differ
 
-    @property
-    def gain(self) -> float:
-        """ChrF of the other system minus that of the baseline."""
-        return self.chrf[1] - self.chrf[0]
-
 
 def largest_differences(
     baseline: Sequence[str], system: Sequence[str], refs: Sequence[Sequence[str]], n: int
-) -> list[Difference]:
+) -> list[DifferingLine]:
     """The `n` lines whose chrF differs most between two systems; the system's worst loss first.
 
     Lines that both translate alike are left out. Of equal differences the first lines are taken.
     Sentence chrF ranks them: BLEU of one short line says little.
     """
-    check_lines(baseline, refs)
-    check_lines(system, refs)
-    metric = sacrebleu_metric("chrf")
-    found = []
-    for number, (own, other) in enumerate(zip(baseline, system, strict=True)):
-        if own != other:
-            of_line = [ref[number] for ref in refs]
-            scores = [float(metric.sentence_score(text, of_line).score) for text in (own, other)]
-            found.append((abs(scores[1] - scores[0]), number, (scores[0], scores[1])))
-    found.sort(key=lambda one: (-one[0], one[1]))
-    chosen = [
-        Difference(
-            number + 1,
-            (baseline[number], system[number]),
-            chrf,
-            differing_words(baseline[number], system[number]),
-        )
-        for _, number, chrf in found[:n]
+    texts = list(zip(baseline, system, strict=True))
+    rows = [row for row, (own, other) in enumerate(texts) if own != other]
+    if not rows:
+        return []
+    metric = Chrf([[ref[row] for row in rows] for ref in refs])
+    values = [metric.line_values([texts[row][side] for row in rows]) for side in (0, 1)]
+    ranked = sorted(
+        zip(rows, *values, strict=True), key=lambda one: (-abs(one[2] - one[1]), one[0])
+    )
+    chosen = sorted(ranked[:n], key=lambda one: (one[2] - one[1], one[0]))
+    return [
+        DifferingLine(row + 1, texts[row], (own, other), differing_words(*texts[row]))
+        for row, own, other in chosen
     ]
-    return sorted(chosen, key=lambda one: (one.gain, one.line))
 
 
 def differing_words(first: str, second: str) -> tuple[Spans, Spans]:

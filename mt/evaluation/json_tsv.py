@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mt.evaluation.differences import Difference
+from mt.evaluation.differences import DifferingLine
 from mt.evaluation.significance import TESTS
-from mt.evaluation.systems import Evaluation, EvaluationSet, Judged
+from mt.evaluation.systems import Evaluation, EvaluationSet, SystemScore
 
 # The key beside the systems under which JSON has the differing lines.
 DIFFERENCES = "differences"
 
 _COLUMNS = (
-    "test_set",
-    "system",
-    "metric",
-    "slice_by",
-    "slice",
-    "lines",
-    "value",
-    "mean",
-    "half_width",
-    "difference",
-    *(f"p_{test}" for test in TESTS),
-    "verdict",
-    "signature",
+    *("test_set", "system", "metric", "slice_by", "slice", "lines", "value", "mean", "half_width"),
+    *("difference", *(f"p_{test}" for test in TESTS), "verdict", "signature"),
 )
 
 
@@ -39,13 +28,13 @@ def to_json(evaluations: Sequence[Evaluation]) -> str:
     """
     tree: dict[str, Any] = {}
     for evaluation in evaluations:
-        for system, judged in evaluation.systems.items():
-            tree.setdefault(system, []).extend(_score(evaluation.data, one) for one in judged)
+        for system, scores in evaluation.systems.items():
+            tree.setdefault(system, []).extend(_score(evaluation.data, one) for one in scores)
     differing = [
-        _difference(evaluation.data, (next(iter(evaluation.systems)), system), one)
+        _differing_line(evaluation.data, (next(iter(evaluation.systems)), system), line)
         for evaluation in evaluations
-        for system, found in evaluation.differences.items()
-        for one in found
+        for system, lines in evaluation.differences.items()
+        for line in lines
     ]
     if differing:
         tree[DIFFERENCES] = differing
@@ -56,88 +45,62 @@ def to_tsv(evaluations: Sequence[Evaluation]) -> str:
     """A line of headings, then one for each score: of a test set, and of each of its slices."""
     lines = ["\t".join(_COLUMNS)]
     for evaluation in evaluations:
-        for system, judged in evaluation.systems.items():
-            for one in judged:
+        for system, scores in evaluation.systems.items():
+            for one in scores:
                 for row in _rows(evaluation.data, one):
-                    row |= {"system": system, "metric": one.metric}
+                    row |= {"test_set": evaluation.data.name, "system": system}
                     cells = [str(row.get(column, "")) for column in _COLUMNS]
                     lines.append("\t".join(" ".join(cell.split()) for cell in cells))
     return "\n".join(lines)
 
 
-def _score(data: EvaluationSet, judged: Judged) -> dict[str, Any]:
-    tree = asdict(judged.score)
+def _score(data: EvaluationSet, one: SystemScore) -> dict[str, Any]:
+    tree = asdict(one.score)
     if data.name:
         tree["test_set"] = data.name
-    if judged.interval is not None:
-        tree["confidence"] = {"level": 0.95, **asdict(judged.interval)}
-    for test, comparison in judged.comparisons.items():
-        tree[f"paired_{test}"] = {
-            "baseline": comparison.baseline,
-            "difference": comparison.difference,
-            "p_value": comparison.p_value,
-            "significant": comparison.significant,
-            "better": comparison.better,
-            "signature": comparison.signature,
-        }
-        if comparison.interval is not None:
-            tree[f"paired_{test}"] |= {
-                "mean": comparison.interval.mean,
-                "half_width": comparison.interval.half_width,
-            }
-    if judged.verdict:
-        tree["verdict"] = judged.verdict
-    if judged.slices:
+    if one.interval is not None:
+        tree["confidence"] = {"level": 0.95, **asdict(one.interval)}
+    for test, comparison in one.comparisons.items():
+        keys = ("baseline", "difference", "p_value", "significant", "better", "signature")
+        interval = comparison.interval
+        tree[f"paired_{test}"] = {key: getattr(comparison, key) for key in keys} | (
+            {"mean": interval.mean, "half_width": interval.half_width} if interval else {}
+        )
+    if one.verdict:
+        tree["verdict"] = one.verdict
+    if one.slices:
         tree["slices"] = {
             slicing.by: [
                 {"slice": part.label, "lines": len(part.lines), "value": value}
-                for part, value in zip(slicing.slices, judged.slices[slicing.by], strict=True)
+                for part, value in zip(slicing.slices, one.slices[slicing.by], strict=True)
             ]
             for slicing in data.slicings
         }
     return tree
 
 
-def _difference(
-    data: EvaluationSet, systems: tuple[str, str], difference: Difference
+def _rows(data: EvaluationSet, one: SystemScore) -> Iterator[dict[str, Any]]:
+    """The same values by column, keys of no column among them: the score, then its slices."""
+    tree = _score(data, one)
+    row = tree.get("confidence", {}) | tree | {"metric": one.metric, "lines": len(data.refs[0])}
+    for test, comparison in one.comparisons.items():
+        row |= {"difference": comparison.difference, f"p_{test}": comparison.p_value}
+    yield row
+    for by, parts in tree.get("slices", {}).items():
+        for part in parts:
+            yield part | {"slice_by": by, "metric": one.metric, "signature": one.score.signature}
+
+
+def _differing_line(
+    data: EvaluationSet, systems: tuple[str, str], one: DifferingLine
 ) -> dict[str, Any]:
-    row = difference.line - 1
+    row = one.line - 1
     tree: dict[str, Any] = {"test_set": data.name} if data.name else {}
-    tree |= {"line": difference.line, "references": [ref[row] for ref in data.refs]}
+    tree |= {"line": one.line, "references": [ref[row] for ref in data.refs]}
     if data.sources is not None:
         tree["source"] = data.sources[row]
     tree["systems"] = [
         {"system": system, "text": text, "chrf": chrf, "differs": [list(span) for span in spans]}
-        for system, text, chrf, spans in zip(
-            systems, difference.texts, difference.chrf, difference.spans, strict=True
-        )
+        for system, text, chrf, spans in zip(systems, one.texts, one.chrf, one.spans, strict=True)
     ]
     return tree
-
-
-def _rows(data: EvaluationSet, judged: Judged) -> list[dict[str, Any]]:
-    row: dict[str, Any] = {
-        "test_set": data.name,
-        "lines": len(data.refs[0]),
-        "value": judged.score.value,
-        "verdict": judged.verdict,
-        "signature": judged.score.signature,
-    }
-    if judged.interval is not None:
-        row |= {"mean": judged.interval.mean, "half_width": judged.interval.half_width}
-    for test, comparison in judged.comparisons.items():
-        row |= {"difference": comparison.difference, f"p_{test}": comparison.p_value}
-    rows = [row]
-    for slicing in data.slicings:
-        rows += [
-            {
-                "test_set": data.name,
-                "slice_by": slicing.by,
-                "slice": part.label,
-                "lines": len(part.lines),
-                "value": value,
-                "signature": judged.score.signature,
-            }
-            for part, value in zip(slicing.slices, judged.slices.get(slicing.by, []), strict=False)
-        ]
-    return rows

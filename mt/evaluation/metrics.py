@@ -1,27 +1,35 @@
-"""Corpus scores from sacreBLEU, with the signatures that make them comparable.
+"""The metrics: what each computes, what it needs, and the one registry of them.
 
 Hypotheses are detokenised and references raw. BLEU is cased, and smoothed only if an n-gram order
-has no match (Post, 2018); chrF2 (Popović, 2015); TER (Snover et al., 2006).
+has no match (Post, 2018); chrF2 (Popović, 2015); TER (Snover et al., 2006); COMET, see `comet`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mt.errors import DataError
 from mt.evaluation.bleu_tokenizer import DEFAULT
+
+if TYPE_CHECKING:
+    from mt.evaluation.comet import Comet
 
 # So many hypotheses that end in " ." must be tokenised; sacreBLEU warns at the same count.
 TOKENISED_LINES = 100
 # Characters between spaces, on average, from which on a text must be one that has no spaces.
 UNSPACED = 15
 
+Statistics = NDArray[np.float64]
+
 
 @dataclass(frozen=True)
 class Score:
-    """A metric over a corpus. BLEU and chrF: 0 to 100, higher is better; TER: lower is better."""
+    """The score of a text by a metric, with what makes it comparable."""
 
     name: str
     value: float
@@ -30,32 +38,247 @@ class Score:
     note: str = ""  # why the value may mislead
 
 
+# --- what a metric is -------------------------------------------------------------------------
+
+
+class Metric:
+    """A metric over a text, for one set of references. A subclass has `name`, `title`, `score`."""
+
+    name: ClassVar[str]  # on the command line, in `train.metric` and in `metrics.jsonl`
+    title: ClassVar[str]  # in tables and messages
+    lower_is_better: ClassVar[bool] = False
+    in_training: ClassVar[bool] = False  # whether it can be `train.metric`
+    grades_sentences: ClassVar[bool] = False  # so that small differences mean something
+    needs_sources: ClassVar[bool] = False
+    needs_model: ClassVar[bool] = False  # that of --comet-model
+
+    def __init__(
+        self,
+        refs: Sequence[Sequence[str]],
+        sources: Sequence[str] | None = None,
+        tokenize: str = DEFAULT,
+        comet: Comet | None = None,
+    ) -> None:
+        """`refs`: whole reference translations. `tokenize`: sacreBLEU's tokenizer for BLEU."""
+        self.refs = refs
+        self.sources = sources
+        self.tokenize = tokenize
+        self.comet = comet
+
+    def score(self, hyps: Sequence[str]) -> Score:
+        """The score of translations, one for each line of the references."""
+        raise NotImplementedError
+
+
+class LineMetric(Metric):
+    """A metric computed from sums over lines, which gives intervals, paired tests and slices.
+
+    A subclass has `statistics` and `value` instead of `score`.
+    """
+
+    def statistics(self, hyps: Sequence[str]) -> Statistics:
+        """A row of numbers for each translation: (lines, n)."""
+        raise NotImplementedError
+
+    def value(self, sums: Sequence[float]) -> float:
+        """The value for the sum of some rows, (n,)."""
+        raise NotImplementedError
+
+    def score(self, hyps: Sequence[str]) -> Score:
+        """The score of translations, one for each line of the references."""
+        return self.score_from(self.statistics(hyps), hyps)
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """The score of translations whose statistics are known."""
+        return Score(self.title, self.value(statistics.sum(axis=0).tolist()), self.signature())
+
+    def signature(self) -> str:
+        """What else the value depends on, as `key:value|key:value`."""
+        return f"nrefs:{len(self.refs)}"
+
+    def line_values(self, hyps: Sequence[str]) -> list[float]:
+        """The value of each line by itself."""
+        return [float(self.value(row)) for row in self.statistics(hyps).tolist()] if hyps else []
+
+
+# --- the metrics ------------------------------------------------------------------------------
+
+
+class SacreBleuMetric(LineMetric):
+    """A metric that sacreBLEU computes."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._metric = self.implementation()  # keeps the n-grams of the references
+
+    def implementation(self) -> Any:
+        """The object of sacreBLEU."""
+        raise NotImplementedError
+
+    def statistics(self, hyps: Sequence[str]) -> Statistics:
+        """The counts that sacreBLEU adds up."""
+        counts = self._metric._extract_corpus_statistics(hyps, None)
+        return np.array(counts, dtype=np.float64)
+
+    def value(self, sums: Sequence[float]) -> float:
+        """sacreBLEU's formula."""
+        return self._metric._compute_score_from_stats(sums).score
+
+    def signature(self) -> str:
+        """sacreBLEU's signature."""
+        return str(self._metric.get_signature())
+
+
+class Bleu(SacreBleuMetric):
+    """Geometric mean of the 1- to 4-gram precisions times the brevity penalty."""
+
+    name = "bleu"
+    title = "BLEU"
+    in_training = True
+
+    def implementation(self) -> Any:
+        """`force`: tokenised lines are reported in a note, instead of in sacreBLEU's log."""
+        from sacrebleu.metrics.bleu import BLEU
+
+        return BLEU(tokenize=self.tokenize, smooth_method="exp", force=True, references=self.refs)
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """With precisions and lengths, and a note if the value may mislead."""
+        result = self._metric._compute_score_from_stats(statistics.sum(axis=0).tolist())
+        precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
+        detail = (
+            f"precisions {precisions}, brevity penalty {result.bp:.3f}, "
+            f"length {result.sys_len:,} against {result.ref_len:,}"
+        )
+        value = min(result.score, 100.0)  # rounding may leave 100.00000000000004
+        note = self._note(hyps, has_4_grams=result.totals[3] > 0)
+        return Score(self.title, value, self.signature(), detail, note)
+
+    def _note(self, hyps: Sequence[str], has_4_grams: bool) -> str:
+        """Why the value may mislead; empty if there is no reason."""
+        words = [word for ref in self.refs for line in ref for word in line.split()]
+        splits_at_spaces = self.tokenize in ("13a", "intl", "none")
+        if splits_at_spaces and sum(map(len, words)) > UNSPACED * len(words):
+            return (
+                f"the references have hardly any spaces, and the tokenizer {self.tokenize} splits "
+                "at spaces; choose the language's own, or char"
+            )
+        if not has_4_grams:
+            return "no hypothesis has four words, so BLEU is 0 whatever they are"
+        n_tokenised = sum(line.endswith(" .") for line in hyps)
+        if n_tokenised >= TOKENISED_LINES:
+            return (
+                f'{n_tokenised:,} of {len(hyps):,} hypotheses end in " .": they look tokenised; '
+                "only scores over detokenised text can be compared"
+            )
+        return ""
+
+
+class Chrf(SacreBleuMetric):
+    """F2 over character 1- to 6-grams."""
+
+    name = "chrf"
+    title = "chrF2"
+    in_training = True
+
+    def implementation(self) -> Any:
+        """sacreBLEU's chrF2, which has no words."""
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF(references=self.refs)
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """Not above 100, where rounding may lead."""
+        value = min(self.value(statistics.sum(axis=0).tolist()), 100.0)
+        return Score(self.title, value, self.signature())
+
+
+class Ter(SacreBleuMetric):
+    """Word edits, a shift of a phrase being one, per 100 reference words."""
+
+    name = "ter"
+    title = "TER"
+    lower_is_better = True
+
+    def implementation(self) -> Any:
+        """sacreBLEU's TER."""
+        from sacrebleu.metrics.ter import TER
+
+        return TER(references=self.refs)
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """With edits and reference words."""
+        edits, words = statistics.sum(axis=0).tolist()
+        detail = f"{edits:,.0f} edits, {words:,.1f} reference words"
+        return Score(self.title, self.value([edits, words]), self.signature(), detail)
+
+
+class CometMetric(LineMetric):
+    """COMET: the mean of what a neural model says of each sentence, times 100."""
+
+    name = "comet"
+    title = "COMET"
+    in_training = True
+    grades_sentences = True
+    needs_sources = True
+    needs_model = True
+
+    def statistics(self, hyps: Sequence[str]) -> Statistics:
+        """The score of the sentence, and 1."""
+        if self.comet is None or self.sources is None:
+            raise DataError("metric comet: needs a COMET model and the sources; give both")
+        scores = self.comet.sentence_scores(self.sources, hyps, self.refs[0])
+        return np.stack([np.array(scores), np.ones(len(scores))], axis=1)
+
+    def value(self, sums: Sequence[float]) -> float:
+        """The mean."""
+        return sums[0] / sums[1]
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """With a note if there are references that are not read."""
+        value = self.value(statistics.sum(axis=0).tolist())
+        n_refs = len(self.refs)
+        note = f"the first of {n_refs} references was read" if n_refs > 1 else ""
+        return Score(self.title, value, self.signature(), "mean of the sentences", note)
+
+    def signature(self) -> str:
+        """Model, scale and version."""
+        return self.comet.signature if self.comet else ""
+
+
+# All that `mt evaluate --metrics` knows; `train.metric` knows those with `in_training`.
+METRICS: dict[str, type[Metric]] = {
+    metric.name: metric for metric in (Bleu, Chrf, Ter, CometMetric)
+}
+# Those computed unless others are named.
+DEFAULT_METRICS = ("bleu", "chrf", "ter")
+
+
+# --- scoring ----------------------------------------------------------------------------------
+
+
 def score_corpus(
     hyps: Sequence[str],
     refs: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    metrics: Sequence[str] = DEFAULT_METRICS,
     tokenize: str = DEFAULT,
 ) -> list[Score]:
-    """One score per metric, in their order.
+    """One score per metric, in their order, of plain lists of lines.
 
-    `refs`: one or more whole reference translations, each with one line per hypothesis. `tokenize`:
-    sacreBLEU's tokenizer for BLEU (`bleu_tokenizer.choose_tokenizer`). Raises DataError for an
-    unknown metric, for no lines, and for line counts that differ.
+    `refs`: one or more whole reference translations, each with one line per hypothesis. Raises
+    DataError for an unknown metric, for no lines, and for line counts that differ.
     """
     check_metrics(metrics)
     check_lines(hyps, refs)
-    return [
-        bleu(hyps, refs, tokenize) if name == "bleu" else METRICS[name](hyps, refs)
-        for name in metrics
-    ]
+    return [METRICS[name](refs, tokenize=tokenize).score(hyps) for name in metrics]
 
 
 def check_metrics(metrics: Sequence[str]) -> None:
     """Raise DataError for unknown metrics, naming all of them."""
-    unknown = [name for name in metrics if name not in NAMES]
+    unknown = [name for name in metrics if name not in METRICS]
     if unknown or not metrics:
         raise DataError(
-            f"--metrics: choose among {', '.join(NAMES)}, found {', '.join(unknown) or 'none'}; "
+            f"--metrics: choose among {', '.join(METRICS)}, found {', '.join(unknown) or 'none'}; "
             "correct the list"
         )
 
@@ -85,83 +308,3 @@ def check_counts(texts: Mapping[str, Sequence[str]]) -> None:
                 "belong to line n of the other: check that both belong together and that no line "
                 "was added, dropped or split"
             )
-
-
-def sacrebleu_metric(
-    name: str, tokenize: str = DEFAULT, refs: Sequence[Sequence[str]] | None = None
-) -> Any:
-    """A metric object of sacreBLEU: `name` is bleu, chrf or ter; `tokenize` is for BLEU.
-
-    With `refs` it keeps their n-grams, and scores hypotheses against None.
-    """
-    from sacrebleu.metrics.bleu import BLEU
-    from sacrebleu.metrics.chrf import CHRF
-    from sacrebleu.metrics.ter import TER
-
-    if name == "bleu":
-        # `force`: tokenised lines are reported in a note, instead of in sacreBLEU's log.
-        return BLEU(tokenize=tokenize, smooth_method="exp", force=True, references=refs)
-    return CHRF(references=refs) if name == "chrf" else TER(references=refs)
-
-
-def bleu(hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str = DEFAULT) -> Score:
-    """Geometric mean of the 1- to 4-gram precisions times the brevity penalty."""
-    metric = sacrebleu_metric("bleu", tokenize)
-    result = metric.corpus_score(hyps, refs)
-    precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
-    detail = (
-        f"precisions {precisions}, brevity penalty {result.bp:.3f}, "
-        f"length {result.sys_len:,} against {result.ref_len:,}"
-    )
-    note = _bleu_note(hyps, refs, tokenize, has_4_grams=result.totals[3] > 0)
-    value = min(result.score, 100.0)  # rounding may leave 100.00000000000004
-    return Score(result.name, value, str(metric.get_signature()), detail, note)
-
-
-def _bleu_note(
-    hyps: Sequence[str], refs: Sequence[Sequence[str]], tokenize: str, has_4_grams: bool
-) -> str:
-    """Why a BLEU over these texts may mislead; empty if there is no reason."""
-    words = [word for ref in refs for line in ref for word in line.split()]
-    if tokenize in ("13a", "intl", "none") and sum(map(len, words)) > UNSPACED * len(words):
-        return (
-            f"the references have hardly any spaces, and the tokenizer {tokenize} splits at "
-            "spaces; choose the language's own, or char"
-        )
-    if not has_4_grams:
-        return "no hypothesis has four words, so BLEU is 0 whatever they are"
-    n_tokenised = sum(line.endswith(" .") for line in hyps)
-    if n_tokenised >= TOKENISED_LINES:
-        return (
-            f'{n_tokenised:,} of {len(hyps):,} hypotheses end in " .": they look tokenised; '
-            "only scores over detokenised text can be compared"
-        )
-    return ""
-
-
-def chrf(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
-    """F2 over character 1- to 6-grams."""
-    metric = sacrebleu_metric("chrf")
-    result = metric.corpus_score(hyps, refs)
-    return Score(result.name, min(result.score, 100.0), str(metric.get_signature()))
-
-
-def ter(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> Score:
-    """Word edits, a shift of a phrase being one, per 100 reference words."""
-    metric = sacrebleu_metric("ter")
-    result = metric.corpus_score(hyps, refs)
-    detail = f"{result.num_edits:,} edits, {result.ref_length:,.1f} reference words"
-    return Score(result.name, result.score, str(metric.get_signature()), detail)
-
-
-# Of them, those of sacreBLEU have an object with statistics of each line, see `significance`.
-SACREBLEU = ("bleu", "chrf", "ter")
-
-METRICS: dict[str, Callable[[Sequence[str], Sequence[Sequence[str]]], Score]] = {
-    "bleu": bleu,
-    "chrf": chrf,
-    "ter": ter,
-}
-
-# All that `mt evaluate --metrics` knows; COMET also reads the source, see `comet`.
-NAMES = (*METRICS, "comet")

@@ -1,22 +1,22 @@
-"""Confidence intervals of scores, and paired tests of which differences between systems are real.
+"""Confidence intervals, and paired tests of which differences between systems are real.
 
-All of it is sacreBLEU's own: the bootstrap (Koehn, 2004) and approximate randomisation (Riezler and
-Maxwell, 2005), so with the same seed the figures are those of the `sacrebleu` command. Texts are
-plain lists of lines, and metrics are named as in `metrics.SACREBLEU`.
+The bootstrap (Koehn, 2004) and approximate randomisation (Riezler and Maxwell, 2005) with the draws
+and formulas of sacreBLEU, so that with the same seed the figures are those of the `sacrebleu`
+command. Statistics of lines are summed by matrix products, block by block: memory stays small for
+any number of lines and samples.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from mt.errors import ConfigError, DataError
-from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.metrics import SACREBLEU, check_lines, sacrebleu_metric
+import numpy as np
+from numpy.typing import NDArray
+
+from mt.errors import ConfigError
+from mt.evaluation.metrics import LineMetric, Statistics
 
 # sacreBLEU's defaults.
 SEED = 12345
@@ -28,11 +28,11 @@ LEVEL = 0.05
 # The paired tests by sacreBLEU's names.
 TESTS = {"bs": "paired bootstrap", "ar": "paired approximate randomisation"}
 SAMPLES = {"bs": RESAMPLES, "ar": TRIALS}
-# Lower is better.
-ERROR_RATES = ("ter",)
 
-_SEED_VARIABLE = "SACREBLEU_SEED"
-_environment = threading.Lock()
+# Samples drawn at a time. A multiple of 32, because NumPy draws 32 booleans from one number.
+BLOCK = 96
+
+Values = NDArray[np.floating]
 
 
 @dataclass(frozen=True)
@@ -46,119 +46,97 @@ class Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One system against the baseline, by one metric and one paired test."""
+    """How much one system differs from a baseline, by one metric and one paired test."""
 
-    system: str
-    baseline: str
-    metric: str  # such as bleu
-    value: float
-    difference: float  # value - the baseline's value
+    difference: float  # the value minus the baseline's
     p_value: float  # of a difference at least as large, if the systems were equally good
-    interval: Interval | None  # of the value; the bootstrap gives it for nothing
-    signature: str  # with the test's seed and number of samples
+    better: bool = False  # whether the value is better, significantly or not
+    baseline: str = ""
+    interval: Interval | None = None  # of the value, by the resamples of the test
+    signature: str = ""  # with the test's seed and number of samples
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is unlikely to be chance: p < 0.05, and not zero."""
+        """Whether chance is unlikely. sacreBLEU gives equal systems the smallest p-value."""
         return self.difference != 0 and self.p_value < LEVEL
 
-    @property
-    def better(self) -> bool:
-        """Whether the value is better than the baseline's, significantly or not."""
-        return self.difference < 0 if self.metric in ERROR_RATES else self.difference > 0
 
+def resample(
+    metric: LineMetric, statistics: Statistics, n_resamples: int = RESAMPLES, seed: int = SEED
+) -> Values:
+    """The values of bootstrap resamples, the same ones for every text of as many lines.
 
-def confidence_intervals(
-    hyps: Sequence[str],
-    refs: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu",),
-    tokenize: str = DEFAULT,
-    *,
-    n_resamples: int = RESAMPLES,
-    seed: int | None = SEED,
-) -> dict[str, Interval]:
-    """The 95 % interval of each metric's score, by bootstrap resampling of the lines.
-
-    `refs`: whole reference translations, each with a line for every hypothesis. `tokenize`: for
-    BLEU. `seed`: from 1, or None for another one each time. Equal to `sacrebleu --confidence`.
-    Raises DataError for unequal line counts and metrics that sacreBLEU does not have.
+    `statistics`: (lines, n). The values have sacreBLEU's precision, which is single.
     """
-    _check(metrics, seed, n_resamples)
-    check_lines(hyps, refs)
-    intervals = {}
-    with _seeded(seed):
-        for name in metrics:
-            metric = sacrebleu_metric(name, tokenize)
-            score = metric.corpus_score(hyps, refs, n_bootstrap=n_resamples)
-            signature = str(metric.get_signature())
-            intervals[name] = Interval(float(score._mean), float(score._ci), signature)
-    return intervals
+    n = len(statistics)
+    draw = np.random.default_rng(seed)
+    values: list[float] = []
+    for size in _blocks(n_resamples):
+        indices = draw.choice(n, size=(size, n), replace=True)
+        indices += np.arange(size)[:, None] * n
+        # How often each line is in each resample: (size, lines)
+        counts = np.bincount(indices.ravel(), minlength=size * n).reshape(size, n)
+        sums = (counts.astype(np.float64) @ statistics).astype(np.float32)
+        values += [metric.value(row) for row in sums]
+    return np.array(values)
 
 
-def paired_test(
-    systems: Mapping[str, Sequence[str]],
-    refs: Sequence[Sequence[str]],
-    metrics: Sequence[str] = ("bleu",),
-    tokenize: str = DEFAULT,
-    *,
-    test: str = "bs",
-    n_samples: int | None = None,
-    seed: int | None = SEED,
-) -> dict[str, list[Comparison]]:
-    """Compare every system with the first one, the baseline: metric → a Comparison for each other.
+def interval_of(resamples: Values, signature: str, in_test: bool = False) -> Interval:
+    """The 95 % interval: the mean, and half the distance between the outer 2.5 %.
 
-    `systems`: outputs by name, each with as many lines as every text of `refs`. `test`: "bs"
-    (paired bootstrap) or "ar" (paired approximate randomisation). `n_samples`: resamples or trials;
-    by default 1,000 or 10,000. The p-values are those of `sacrebleu --paired-bs` or `--paired-ar`.
-
-    It all runs in this process: sacreBLEU's `--paired-jobs` would fork, which is unsafe beside
-    PyTorch's threads. A thousand lines take about a second. Raises DataError as
-    `confidence_intervals`.
+    `in_test`: round the mean as the paired test of sacreBLEU does, and not as its --confidence.
     """
-    from sacrebleu.significance import PairedTest
+    ordered = np.sort(resamples)
+    cut = len(ordered) // 40
+    half = 0.5 * (ordered[-cut - 1] - ordered[cut])
+    mean = ordered.mean() if in_test else ordered.mean(dtype=np.float64).astype(ordered.dtype)
+    return Interval(float(mean), float(half), signature)
 
-    n_samples = n_samples or SAMPLES[test]
-    metrics = list(dict.fromkeys(metrics))
-    _check(metrics, seed, n_samples)
-    for hyps in systems.values():
-        check_lines(hyps, refs)
-    baseline, *others = systems
-    if not others:
-        raise DataError(f"{TESTS[test]}: two systems are needed to compare, found one")
-    with _seeded(seed):
-        run = PairedTest(
-            list(systems.items()),
-            {name: sacrebleu_metric(name, tokenize, refs) for name in metrics},
-            references=None,  # the metrics have them
-            test_type=test,
-            n_samples=n_samples,
-            n_jobs=1,
+
+def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> float:
+    """The p-value of a difference of values, by the paired bootstrap."""
+    by_chance = np.abs(system - baseline)
+    return _p_value(by_chance - by_chance.mean(), difference)
+
+
+def randomisation_p_value(
+    metric: LineMetric,
+    difference: float,
+    system: Statistics,
+    baseline: Statistics,
+    n_trials: int = TRIALS,
+    seed: int = SEED,
+) -> float:
+    """The p-value of a difference of values, by trials that swap lines between two systems."""
+    draw = np.random.default_rng(seed)
+    by_chance: list[float] = []
+    for size in _blocks(n_trials):
+        kept = draw.integers(2, size=(size, len(system)), dtype=bool)
+        chosen, others = kept.astype(np.float64), (~kept).astype(np.float64)
+        pairs = zip(
+            (chosen @ baseline + others @ system).tolist(),
+            (others @ baseline + chosen @ system).tolist(),
+            strict=True,
         )
-        signatures, columns = run()
-    found: dict[str, list[Comparison]] = {}
-    # sacreBLEU names the columns after its scores, such as chrF2, in the order of the metrics.
-    for name, column in zip(metrics, signatures, strict=True):
-        results: list[Any] = list(columns[column])
-        found[name] = [
-            Comparison(
-                system,
-                baseline,
-                name,
-                float(result.score),
-                float(result.score - results[0].score),
-                float(result.p_value),
-                _interval(result, str(signatures[column])),
-                str(signatures[column]),
-            )
-            for system, result in zip(others, results[1:], strict=True)
-        ]
-    return found
+        by_chance += [abs(metric.value(one) - metric.value(other)) for one, other in pairs]
+    return _p_value(np.array(by_chance), difference)
 
 
-def _interval(result: Any, signature: str) -> Interval | None:
-    if result.mean is None:
-        return None
-    return Interval(float(result.mean), float(result.ci), signature)
+def _p_value(by_chance: Values, difference: float) -> float:
+    return (int((by_chance > abs(difference)).sum()) + 1) / (len(by_chance) + 1)
+
+
+def _blocks(n_samples: int) -> Iterator[int]:
+    """The sizes of the blocks in which samples are drawn."""
+    for start in range(0, n_samples, BLOCK):
+        yield min(BLOCK, n_samples - start)
+
+
+def sampled_signature(signature: str, test: str, n_samples: int, seed: int | None) -> str:
+    """A metric's signature with a test's samples and seed, where sacreBLEU puts them."""
+    first, _, rest = signature.partition("|")
+    drawn = f"{first}|{test}:{n_samples}|seed:{'none' if seed is None else seed}"
+    return f"{drawn}|{rest}" if rest else drawn
 
 
 def default_seed() -> int | None:
@@ -166,43 +144,12 @@ def default_seed() -> int | None:
 
     None stands for `none`: another seed each time. Raises ConfigError if the variable is neither.
     """
-    text = os.environ.get(_SEED_VARIABLE, str(SEED)).strip()
+    text = os.environ.get("SACREBLEU_SEED", str(SEED)).strip()
     if text.lower() == "none":
         return None
     if not text.isdecimal() or int(text) == 0:
         raise ConfigError(
-            f"{_SEED_VARIABLE}: must be a whole number from 1, or none, found {text!r}; correct "
+            f"SACREBLEU_SEED: must be a whole number from 1, or none, found {text!r}; correct "
             "the environment variable, or give --seed"
         )
     return int(text)
-
-
-def _check(metrics: Sequence[str], seed: int | None, n_samples: int) -> None:
-    """Raise for arguments that sacreBLEU would not refuse, or not with a message."""
-    if unknown := [name for name in metrics if name not in SACREBLEU]:
-        raise DataError(
-            f"significance: sacreBLEU can test {', '.join(SACREBLEU)}, found {', '.join(unknown)}"
-        )
-    if seed is not None and seed < 1:  # PairedTest takes 0 for no seed
-        raise ConfigError(f"--seed: must be 1 or more, found {seed}")
-    if n_samples < 2:
-        raise ConfigError(f"resamples: must be 2 or more, found {n_samples}")
-
-
-@contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
-    """Let sacreBLEU draw from `seed`, which it reads from the environment and nowhere else."""
-    wanted = "none" if seed is None else str(seed)
-    with _environment:
-        before = os.environ.get(_SEED_VARIABLE)
-        if (str(SEED) if before is None else before) == wanted:  # other threads may read it now
-            yield
-            return
-        os.environ[_SEED_VARIABLE] = wanted
-        try:
-            yield
-        finally:
-            if before is None:
-                del os.environ[_SEED_VARIABLE]
-            else:
-                os.environ[_SEED_VARIABLE] = before

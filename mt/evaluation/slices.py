@@ -1,7 +1,7 @@
 """Parts of a test set, each scored by itself: by source length, rare words, unknown pieces, domain.
 
-A slicing is a list of slices that share out the lines of a test set; the functions below make them
-from plain lists of lines, and `score_slices` scores a system on each.
+A slicing assigns each line of a test set to a slice; the functions below make slicings from plain
+lists of lines.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mt.errors import DataError
-from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.metrics import check_lines, sacrebleu_metric
 from mt.evaluation.words import words
 
 if TYPE_CHECKING:
@@ -32,10 +29,6 @@ class Slice:
 
     label: str
     lines: tuple[int, ...]  # from 0, ascending
-
-    def of(self, texts: Sequence[str]) -> list[str]:
-        """Those lines of a text."""
-        return [texts[i] for i in self.lines]
 
 
 @dataclass(frozen=True)
@@ -114,40 +107,10 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
     return counts
 
 
-def score_slices(
-    hyps: Sequence[str],
-    refs: Sequence[Sequence[str]],
-    slicing: Slicing,
-    metrics: Sequence[str] = ("bleu", "chrf"),
-    tokenize: str = DEFAULT,
-) -> dict[str, list[float]]:
-    """Score each slice by itself: metric → a value for each slice, in their order.
-
-    `metrics`: names of `metrics.SACREBLEU`; `tokenize`: for BLEU. Raises DataError for line counts
-    that differ.
-    """
-    check_lines(hyps, refs)
-    n_lines = sum(len(part.lines) for part in slicing.slices)
-    if n_lines != len(hyps):
-        raise DataError(
-            f"slices by {slicing.by} have {n_lines:,} lines, the hypotheses have {len(hyps):,}; "
-            "slice the sources of the same test set"
-        )
-    values = {}
-    for name in metrics:
-        metric = sacrebleu_metric(name, tokenize)
-        values[name] = [
-            float(metric.corpus_score(part.of(hyps), [part.of(ref) for ref in refs]).score)
-            for part in slicing.slices
-        ]
-    return values
-
-
 def _slicing(by: str, title: str, labels: Sequence[str], order: Sequence[str]) -> Slicing:
     """Put each line into the slice of its label; slices in `order`."""
     lines: dict[str, list[int]] = {label: [] for label in order}
     for number, label in enumerate(labels):
         lines[label].append(number)
-    return Slicing(
-        by, title, tuple(Slice(label, tuple(found)) for label, found in lines.items() if found)
-    )
+    slices = (Slice(label, tuple(numbers)) for label, numbers in lines.items() if numbers)
+    return Slicing(by, title, tuple(slices))

@@ -1,4 +1,4 @@
-"""Judge systems on a test set: scores, intervals, paired tests, slices and differing lines."""
+"""Evaluate systems on a test set: scores, intervals, paired tests, slices and differing lines."""
 
 from __future__ import annotations
 
@@ -6,19 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mt.errors import ConfigError
+import numpy as np
+
+from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.differences import Difference, largest_differences
-from mt.evaluation.metrics import SACREBLEU, Score, score_corpus
+from mt.evaluation.differences import DifferingLine, largest_differences
+from mt.evaluation.metrics import (
+    DEFAULT_METRICS,
+    METRICS,
+    LineMetric,
+    Metric,
+    Score,
+    Statistics,
+    check_lines,
+    check_metrics,
+)
 from mt.evaluation.significance import (
     SAMPLES,
     SEED,
     Comparison,
     Interval,
-    confidence_intervals,
-    paired_test,
+    Values,
+    bootstrap_p_value,
+    interval_of,
+    randomisation_p_value,
+    resample,
+    sampled_signature,
 )
-from mt.evaluation.slices import Slicing, score_slices
+from mt.evaluation.slices import Slicing
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
@@ -38,29 +53,24 @@ class EvaluationSet:
 class Settings:
     """What is computed, with which seed and how many samples."""
 
-    metrics: Sequence[str] = SACREBLEU
+    metrics: Sequence[str] = DEFAULT_METRICS
     tokenize: str = DEFAULT  # for BLEU
     n_resamples: int | None = None  # of confidence intervals; None for no intervals
     n_samples: Mapping[str, int] = field(default_factory=lambda: dict(SAMPLES))  # by paired test
-    seed: int | None = SEED
+    seed: int | None = SEED  # None for another one each time
     n_differences: int = 0
-    comet: Comet | None = None  # if it is one of the metrics
-
-    @property
-    def testable(self) -> list[str]:
-        """The metrics with statistics of each line: for intervals, paired tests and slices."""
-        return [name for name in dict.fromkeys(self.metrics) if name in SACREBLEU]
+    comet: Comet | None = None  # for a metric that needs it
 
 
 @dataclass(frozen=True)
-class Judged:
+class SystemScore:
     """One metric of one system on one test set."""
 
     metric: str  # such as bleu
     score: Score
-    interval: Interval | None
-    comparisons: dict[str, Comparison]  # with the baseline, by paired test
-    slices: dict[str, list[float]]  # a value for each slice, by `Slicing.by`
+    interval: Interval | None = None
+    comparisons: dict[str, Comparison] = field(default_factory=dict)  # by paired test
+    slices: dict[str, list[float]] = field(default_factory=dict)  # values, by `Slicing.by`
 
     @property
     def verdict(self) -> str:
@@ -80,106 +90,119 @@ class Evaluation:
     """All systems on one test set; the first one is the baseline."""
 
     data: EvaluationSet
-    systems: dict[str, list[Judged]]
-    differences: dict[str, list[Difference]]  # from the baseline, by system
+    settings: Settings
+    systems: dict[str, list[SystemScore]]
+    differences: dict[str, list[DifferingLine]]  # from the baseline, by system
 
 
 def evaluate_systems(
     data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> Evaluation:
-    """Judge the outputs of systems, by name, on a test set. Paired tests need at least two.
+    """Evaluate the outputs of systems, by name, on a test set. Paired tests need at least two.
 
-    Raises DataError for line counts that differ, ConfigError if memory runs out.
+    A metric without statistics of lines gives scores only. Raises DataError for an unknown metric
+    and for line counts that differ, ConfigError if memory runs out.
     """
-    try:
-        return _evaluate(data, outputs, settings)
-    except MemoryError as error:
-        raise ConfigError(
-            f"resampling {len(data.refs[0]):,} lines does not fit into memory; lower "
-            "--confidence-n, --paired-bs-n or --paired-ar-n, or evaluate fewer lines"
-        ) from error
-
-
-def _evaluate(
-    data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
-) -> Evaluation:
-    names = settings.testable
-    tests = settings.n_samples if len(outputs) > 1 else {}
-    compared = {
-        test: _by_system(
-            paired_test(
-                outputs,
-                data.refs,
-                names,
-                settings.tokenize,
-                test=test,
-                n_samples=n_samples,
-                seed=settings.seed,
-            )
-        )
-        for test, n_samples in tests.items()
-        if names
-    }
-    systems = {}
-    for system, hyps in outputs.items():
-        scores = score_corpus(hyps, data.refs, names, settings.tokenize) if names else []
-        intervals = _intervals(hyps, data, settings)
-        slices = {
-            slicing.by: score_slices(hyps, data.refs, slicing, names, settings.tokenize)
-            for slicing in data.slicings
-        }
-        systems[system] = [
-            Judged(
-                name,
-                score,
-                intervals.get(name),
-                {
-                    test: found[system, name]
-                    for test, found in compared.items()
-                    if (system, name) in found
-                },
-                {by: values[name] for by, values in slices.items()},
-            )
-            for name, score in zip(names, scores, strict=True)
-        ]
-    for system, judged in _by_comet(data, outputs, settings).items():
-        systems[system].append(judged)
+    check_metrics(settings.metrics)
+    for hyps in outputs.values():
+        check_lines(hyps, data.refs)
+    systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
+    for name in dict.fromkeys(settings.metrics):
+        metric = METRICS[name](data.refs, data.sources, settings.tokenize, settings.comet)
+        try:
+            for system, score in _by_system(metric, data, outputs, settings).items():
+                systems[system].append(score)
+        except MemoryError as error:
+            raise ConfigError(
+                f"resampling {len(data.refs[0]):,} lines does not fit into memory; lower "
+                "--confidence-n, --paired-bs-n or --paired-ar-n, or evaluate fewer lines"
+            ) from error
     baseline, *others = outputs
+    n = settings.n_differences
     differences = {
-        system: largest_differences(
-            outputs[baseline], outputs[system], data.refs, settings.n_differences
-        )
+        system: largest_differences(outputs[baseline], outputs[system], data.refs, n)
         for system in others
-        if settings.n_differences
+        if n
     }
-    return Evaluation(data, systems, differences)
+    return Evaluation(data, settings, systems, differences)
 
 
-def _by_comet(
-    data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
-) -> dict[str, Judged]:
-    """What COMET says of each system; nothing if it is not asked."""
-    if settings.comet is None or data.sources is None:
-        return {}
+def _by_system(
+    metric: Metric, data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
+) -> dict[str, SystemScore]:
+    if not isinstance(metric, LineMetric):
+        return {
+            system: SystemScore(metric.name, metric.score(hyps)) for system, hyps in outputs.items()
+        }
+    seed = settings.seed
+    if seed is None:  # one for all systems, so that their resamples are the same
+        seed = int(np.random.default_rng().integers(2**32))
     tests = settings.n_samples if len(outputs) > 1 else {}
-    found = settings.comet.evaluate(
-        data.sources, outputs, data.refs, settings.n_resamples, tests.get("bs"), settings.seed
-    )
-    return {system: Judged("comet", *result, {}) for system, result in found.items()}
+    n_resamples = {n for n in (settings.n_resamples, tests.get("bs")) if n is not None}
+    results: dict[str, SystemScore] = {}
+    baseline: _Sampled | None = None
+    for system, hyps in outputs.items():
+        statistics = metric.statistics(hyps)
+        score = metric.score_from(statistics, hyps)
+        resamples = {n: resample(metric, statistics, n, seed) for n in n_resamples}
+        sampled = _Sampled(system, score, statistics, resamples)
+        interval = None
+        if settings.n_resamples is not None:
+            signature = sampled_signature(
+                score.signature, "bs", settings.n_resamples, settings.seed
+            )
+            interval = interval_of(resamples[settings.n_resamples], signature)
+        comparisons = {}
+        if baseline is not None:
+            for test, n in tests.items():
+                signature = sampled_signature(score.signature, test, n, settings.seed)
+                comparisons[test] = _compare(metric, sampled, baseline, (test, n, seed), signature)
+        slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
+        results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
+        baseline = baseline or sampled
+    return results
 
 
-def _intervals(hyps: Sequence[str], data: EvaluationSet, settings: Settings) -> dict[str, Interval]:
-    if settings.n_resamples is None:
-        return {}
-    return confidence_intervals(
-        hyps,
-        data.refs,
-        settings.testable,
-        settings.tokenize,
-        n_resamples=settings.n_resamples,
-        seed=settings.seed,
-    )
+@dataclass(frozen=True)
+class _Sampled:
+    """A system's score, with what tests of it need."""
+
+    system: str
+    score: Score
+    statistics: Statistics
+    resamples: dict[int, Values]  # by their number
 
 
-def _by_system(found: Mapping[str, Sequence[Comparison]]) -> dict[tuple[str, str], Comparison]:
-    return {(one.system, one.metric): one for column in found.values() for one in column}
+def _compare(
+    metric: LineMetric,
+    system: _Sampled,
+    baseline: _Sampled,
+    drawn: tuple[str, int, int],
+    signature: str,
+) -> Comparison:
+    """Compare two systems; `drawn`: test, number of samples, seed."""
+    test, n, seed = drawn
+    difference = system.score.value - baseline.score.value
+    interval = None
+    if test == "bs":
+        p_value = bootstrap_p_value(difference, system.resamples[n], baseline.resamples[n])
+        interval = interval_of(system.resamples[n], signature, in_test=True)
+    else:
+        statistics = system.statistics, baseline.statistics
+        p_value = randomisation_p_value(metric, difference, *statistics, n, seed)
+    better = difference < 0 if metric.lower_is_better else difference > 0
+    return Comparison(difference, p_value, better, baseline.system, interval, signature)
+
+
+def _slice_values(metric: LineMetric, statistics: Statistics, slicing: Slicing) -> list[float]:
+    """The value of each slice by itself."""
+    n_lines = sum(len(part.lines) for part in slicing.slices)
+    if n_lines != len(statistics):
+        raise DataError(
+            f"slices by {slicing.by} have {n_lines:,} lines, the hypotheses have "
+            f"{len(statistics):,}; slice the sources of the same test set"
+        )
+    return [
+        float(metric.value(statistics[list(part.lines)].sum(axis=0).tolist()))
+        for part in slicing.slices
+    ]

@@ -23,7 +23,7 @@ from mt.data.reading.corpus import data_root, read_pairs
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
-from mt.evaluation.metrics import bleu
+from mt.evaluation.metrics import Bleu
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
@@ -170,9 +170,8 @@ def compare_translations(
     theirs = translate(sources, search)
     same = sum(one == other for one, other in zip(ours, theirs, strict=True))
     tokenize = choose_tokenizer(data.tgt_lang, loaded.config.train.bleu_tokenize)
-    our_bleu, their_bleu = (
-        bleu(texts, [references], tokenize).value for texts in (ours, list(theirs))
-    )
+    bleu = Bleu([references], tokenize=tokenize)
+    our_bleu, their_bleu = (bleu.score(texts).value for texts in (ours, list(theirs)))
     return (
         f"first {len(pairs):,} lines of data.valid: {same:,} translations are the same, BLEU "
         f"{their_bleu:.2f}, of mt {our_bleu:.2f} (difference {their_bleu - our_bleu:+.2f})"

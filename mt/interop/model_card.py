@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mt import __version__
+from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest
 from mt.runs.metrics import metrics_lines
@@ -109,7 +110,7 @@ def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[obje
         if kind not in ("valid", "test") or step != loaded.meta.get("step"):
             continue
         name = "validation" if kind == "valid" else Path(str(values.get("name", ""))).name
-        for metric in ("bleu", "chrf", "ter"):
+        for metric in METRICS:
             if isinstance(value := values.get(metric), float):
                 signature = values.get("signature", "") if metric == "bleu" else ""
                 yield name, f"{step:,}", metric, f"{value:.2f}", f"`{signature}`"

@@ -10,15 +10,9 @@ from dataclasses import dataclass, field
 from mt.data.reading.corpus import data_root, local_files
 from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.metrics import score_corpus
-from mt.evaluation.significance import (
-    RESAMPLES,
-    SEED,
-    Interval,
-    confidence_intervals,
-    paired_test,
-)
-from mt.evaluation.slices import by_length, score_slices
+from mt.evaluation.significance import RESAMPLES, SEED, Interval
+from mt.evaluation.slices import by_length
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.report.facts import Run, TestScore, scored_sources
 from mt.runs.outputs import Sentence
 
@@ -97,24 +91,27 @@ def _score(test: TestScore) -> ScoredSet:
     if not hyps:
         return scored
     tokenize = tokenizer_of(test.signature)
+    is_small = len(hyps) <= MAX_RESAMPLED
+    slicings = []
+    if len(hyps) >= LEAST_SLICED:
+        slicings.append(by_length([sentence.source for sentence in test.sentences]))
+    settings = Settings(METRICS, tokenize, n_resamples=RESAMPLES if is_small else None)
     try:
-        bleu, chrf = score_corpus(hyps, refs, METRICS, tokenize)
-        intervals: dict[str, Interval] = {}
-        if len(hyps) <= MAX_RESAMPLED:
-            intervals = confidence_intervals(hyps, refs, METRICS, tokenize)
-        else:
+        evaluation = evaluate_systems(
+            EvaluationSet("", refs, slicings=slicings), {"": hyps}, settings
+        )
+        bleu, chrf = evaluation.systems[""]
+        if not is_small:
             scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
-        scored.bleu = Value(bleu.value, intervals.get("bleu"), bleu.signature)
-        scored.chrf = Value(chrf.value, intervals.get("chrf"), chrf.signature)
-        if math.isfinite(test.bleu) and abs(test.bleu - bleu.value) > 0.005:
+        scored.bleu = Value(bleu.score.value, bleu.interval, bleu.score.signature)
+        scored.chrf = Value(chrf.score.value, chrf.interval, chrf.score.signature)
+        if math.isfinite(test.bleu) and abs(test.bleu - bleu.score.value) > 0.005:
             scored.note = f"the training recorded BLEU {test.bleu:.2f}"
-        if len(hyps) >= LEAST_SLICED:
-            slicing = by_length([sentence.source for sentence in test.sentences])
-            values = score_slices(hyps, refs, slicing, METRICS, tokenize)
+        for slicing in slicings:
             scored.slices = [
-                LengthSlice(part.label, len(part.lines), *figures)
-                for part, *figures in zip(
-                    slicing.slices, values["bleu"], values["chrf"], strict=True
+                LengthSlice(part.label, len(part.lines), *values)
+                for part, *values in zip(
+                    slicing.slices, *(one.slices["length"] for one in (bleu, chrf)), strict=True
                 )
             ]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
@@ -176,8 +173,9 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
         refs = [[one.reference for one in sentences[first]]]
         try:
             tokenize = tokenizer_of(baseline.bleu.signature)
-            tests = paired_test(systems, refs, ["bleu"], tokenize)["bleu"]
-            results = {int(test.system): test for test in tests}
+            settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
+            evaluated = evaluate_systems(EvaluationSet("", refs), systems, settings).systems
+            results = {index: evaluated[f"{index}"][0].comparisons["bs"] for index in same}
             why = (
                 f"paired bootstrap against {runs[first].label}, {RESAMPLES:,} resamples, "
                 f"seed {SEED}"

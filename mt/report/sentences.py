@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.errors import MtError
-from mt.evaluation.metrics import sacrebleu_metric
+from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
 from mt.report.facts import Run
 from mt.runs.outputs import Sentence
@@ -102,10 +102,9 @@ def choose_sentences(run: Run, count: int) -> Sentences:
         return Sentences()
     test = sets[0]
     sentences = [one for one in test.sentences[:MAX_SCORED] if not is_blank(one.source)]
-    metric = sacrebleu_metric("chrf")
-    scored = [
-        (float(metric.sentence_score(one.output, [one.reference]).score), one) for one in sentences
-    ]
+    metric = Chrf([[one.reference for one in sentences]])
+    values = metric.line_values([one.output for one in sentences])
+    scored = list(zip(values, sentences, strict=True))
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
     long_enough = [pair for pair in ranked if len(pair[1].source.split()) >= LEAST_WORDS] or ranked

@@ -260,10 +260,12 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     model = build_model(config, prepared.tokenizer).to(device.device).eval()
     put_weights(model, load_weights(folder), str(folder))
     scores = score_tests(config, model, prepared.tokenizer, device, world, done, log.run_dir, step)
-    for name, score, outputs in scores:
-        log.record(
-            "test", step, name=name, bleu=score.value, signature=score.signature, outputs=outputs
-        )
-        log.say(f"test | {name} | BLEU {score.value:.2f} | {score.signature}")
-        if score.note:
-            log.say(f"test | {name} | note: {score.note}")
+    for name, by_metric, outputs in scores:
+        values = {metric: score.value for metric, score in by_metric.items()}
+        signature = by_metric["bleu"].signature
+        log.record("test", step, name=name, **values, signature=signature, outputs=outputs)
+        shown = " | ".join(f"{score.name} {score.value:.2f}" for score in by_metric.values())
+        log.say(f"test | {name} | {shown} | {signature}")
+        for score in by_metric.values():
+            if score.note:
+                log.say(f"test | {name} | note: {score.note}")

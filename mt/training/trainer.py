@@ -32,20 +32,18 @@ from mt.training.checkpoints import (
 )
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
-from mt.training.improvement import BestComparison
 from mt.training.meter import Meter
 from mt.training.optim import learning_rate
 from mt.training.runlog import format_duration
+from mt.training.selection import BestComparison, NewBest, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
     from mt.data.tokens.loader import Update
     from mt.model.checkpoint import LoadedModel
-    from mt.training.improvement import NewBest
     from mt.training.prepare import Prepared
     from mt.training.runlog import RunLog
-    from mt.training.selection import Criterion
-    from mt.training.validation import ValidationResult
+    from mt.training.validation import Validation
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
 MAX_SKIPPED_UPDATES = 20
@@ -71,7 +69,7 @@ class Trainer:
         self.updater = prepared.updater
         self.plan = prepared.plan
         self.validation = prepared.validation
-        self.best_comparison = BestComparison(self.validation, run_dir) if self.validation else None
+        self.best_comparison = BestComparison(run_dir)
         self.device = prepared.updater.device
         self.world = prepared.updater.world
         self.run_dir = run_dir
@@ -299,13 +297,13 @@ class Trainer:
 
     def validate(self) -> ValidationResult | None:
         """Evaluate the model on the validation set, if there is one, and record the result."""
-        if self.validation is None or self.best_comparison is None:
+        if self.validation is None:
             return None
         start = time.perf_counter()
         model = self.updater.eval_model
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
-        new_best = self._add_score(result, self.validation.criterion, self.best_comparison)
+        new_best = self._add_score(result, self.validation)
         seconds = time.perf_counter() - start
         self._tick()
         self.log.record(
@@ -313,25 +311,21 @@ class Trainer:
             step,
             nll=result.nll,
             perplexity=result.perplexity,
-            bleu=result.bleu.value,
-            signature=result.bleu.signature,
-            **({} if result.chrf is None else {"chrf": result.chrf.value}),
-            **({} if result.comet is None else {"comet": result.comet.value}),
+            **{name: score.value for name, score in result.scores.items()},
+            signature=result.scores["bleu"].signature,
             seconds=self.state.seconds,
             valid_seconds=seconds,
             **({} if new_best is None else new_best.figures()),
         )
         self.log.say(
             f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
-            f"| BLEU {result.bleu.value:.2f}"
-            + ("" if result.chrf is None else f" | chrF2 {result.chrf.value:.2f}")
-            + ("" if result.comet is None else f" | COMET {result.comet.value:.2f}")
-            + f" | {seconds:.1f} s"
+            + "".join(f"| {score.name} {score.value:.2f} " for score in result.scores.values())
+            + f"| {seconds:.1f} s"
             + ("" if new_best is None else f" | {new_best}")
         )
         figures = {
             "left": format_duration(self._seconds_left()),
-            "BLEU": f"{result.bleu.value:.2f}",
+            "BLEU": f"{result.scores['bleu'].value:.2f}",
         }
         self.log.progress(step, figures)
         if self.world.is_main:
@@ -340,14 +334,13 @@ class Trainer:
                 self.validation.write_outputs(step, result)
         return result
 
-    def _add_score(
-        self, result: ValidationResult, criterion: Criterion, comparison: BestComparison
-    ) -> NewBest | None:
+    def _add_score(self, result: ValidationResult, validation: Validation) -> NewBest | None:
         """Add the score of a validation to the state; returns what is new if it is the best.
 
         Only the main process compares it with the best one before.
         """
         state = self.state
+        criterion = validation.criterion
         before = state.best_step
         before_score = None if state.best_nll is None else state.best_score
         score = criterion.score(result)
@@ -355,9 +348,9 @@ class Trainer:
         if state.best_step != state.step or not self.world.is_main:
             return None
         by_nll = before_score is not None and criterion.is_tie(score, before_score)
-        return comparison.new_best(
-            result.outputs, state.step, before, by_nll and criterion.metric != "nll"
-        )
+        by_nll = by_nll and criterion.metric != "nll"
+        metric = validation.compared_metric
+        return self.best_comparison.new_best(metric, result.outputs, state.step, before, by_nll)
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""

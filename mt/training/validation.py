@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,14 +19,13 @@ from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.comet import Comet, check_comet
-from mt.evaluation.metrics import Score, score_corpus
+from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runtime.memory import peak_memory_mb
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.training.loss import batch_loss
-from mt.training.meter import perplexity
-from mt.training.selection import Criterion
+from mt.training.selection import Criterion, ValidationResult
 from mt.training.signals import StopRequestedError
 from mt.translate.lines import Translation
 from mt.translate.translator import Translator
@@ -45,24 +43,6 @@ T = TypeVar("T")
 
 # Sentences written to `samples/` after each validation.
 SAMPLES = 8
-
-
-@dataclass(frozen=True)
-class ValidationResult:
-    """The scores of a model on the validation set."""
-
-    nll: float  # nats per target token, without smoothing or dropout
-    bleu: Score
-    outputs: list[str]
-    chrf: Score | None = None  # only if it is `train.metric`
-    comet: Score | None = None  # likewise
-    # Of the outputs, with scores, whose last bit depends on the batch.
-    translations: list[Translation] = field(default_factory=list, compare=False)
-
-    @property
-    def perplexity(self) -> float:
-        """exp(nll)."""
-        return perplexity(self.nll)
 
 
 def read_text(config: Config, source: Source, where: str) -> tuple[list[str], list[str]]:
@@ -87,9 +67,27 @@ def translate(
         ) from error
 
 
+def metric_names(config: Config) -> list[str]:
+    """The metrics of validations and tests: BLEU, and `train.metric` if it is another one."""
+    chosen = None if config.data.valid is None else config.train.metric
+    return [name for name in METRICS if name in ("bleu", chosen)]
+
+
+def load_comet(config: Config, on_gpu: bool) -> Comet | None:
+    """The COMET model of `train.comet_model`, loaded once; None if no metric needs it."""
+    if any(METRICS[name].needs_model for name in metric_names(config)):
+        return _load_comet(config.train.comet_model, on_gpu)
+    return None
+
+
+@cache
+def _load_comet(folder: str | None, on_gpu: bool) -> Comet:
+    return Comet(folder, "train.comet_model", on_gpu)
+
+
 def check_metric(config: Config, world: World) -> None:
     """Raise ConfigError if `train.metric` cannot be computed: COMET without package or folder."""
-    if config.train.metric != "comet" or config.data.valid is None:
+    if not any(METRICS[name].needs_model for name in metric_names(config)):
         return
     check_comet(config.train.comet_model, "train.comet_model")
     if world.size > 1:
@@ -121,9 +119,7 @@ class Validation:
         self.bleu_tokenizer = world.on_main(
             lambda: choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize, log.say)
         )
-        self.comet = None
-        if config.train.metric == "comet":
-            self.comet = Comet(config.train.comet_model, "train.comet_model", on_gpu)
+        self.comet = load_comet(config, on_gpu)
         self._notes: set[str] = set()  # on scores, reported once each
         self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
         # Every pair that fits the model counts; the limits for training do not apply.
@@ -161,21 +157,35 @@ class Validation:
         nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
         translations = interleaved([translations for _, translations in shards])
         outputs = [translation.texts[0] for translation in translations]
-        metrics = ["bleu", "chrf"] if self.config.train.metric == "chrf" else ["bleu"]
-        bleu, *others = world.on_main(
-            lambda: score_corpus(outputs, [self.ref], metrics, self.bleu_tokenizer)
+        scores = world.on_main(
+            lambda: {name: metric.score(outputs) for name, metric in self.metrics.items()}
         )
-        self._report_note(bleu)
-        chrf = others[0] if others else None
-        comet = None
-        if self.comet is not None:
-            comet = self.comet.score(self.comet.sentence_scores(self.src, outputs, self.ref))
-        return ValidationResult(nll, bleu, outputs, chrf, comet, translations)
+        self._report_notes(scores.values())
+        return ValidationResult(nll, scores, outputs, translations)
 
-    def _report_note(self, bleu: Score) -> None:
-        if bleu.note and bleu.note not in self._notes:
-            self._notes.add(bleu.note)
-            self.log.say(f"valid | BLEU {bleu.value:.2f}: {bleu.note}")
+    @cached_property
+    def metrics(self) -> dict[str, Metric]:
+        """The metrics by name; only rank 0 needs them."""
+        return {
+            name: METRICS[name]([self.ref], self.src, self.bleu_tokenizer, self.comet)
+            for name in metric_names(self.config)
+        }
+
+    @property
+    def compared_metric(self) -> LineMetric:
+        """The metric of tests of improvement: `train.metric`, or BLEU where it costs too much."""
+        metric = self.metrics.get(self.config.train.metric)
+        if isinstance(metric, LineMetric) and not metric.needs_model:
+            return metric
+        bleu = self.metrics["bleu"]
+        assert isinstance(bleu, LineMetric)
+        return bleu
+
+    def _report_notes(self, scores: Iterable[Score]) -> None:
+        for score in scores:
+            if score.note and score.note not in self._notes:
+                self._notes.add(score.note)
+                self.log.say(f"valid | {score.name} {score.value:.2f}: {score.note}")
 
     @property
     def criterion(self) -> Criterion:
@@ -248,14 +258,22 @@ def score_tests(
     done: set[str],
     run_dir: Path,
     step: int,
-) -> Iterator[tuple[str, Score, str]]:
-    """BLEU on each text of `data.test` whose name is not in `done`, and the file of its outputs.
+) -> Iterator[tuple[str, dict[str, Score], str]]:
+    """Scores on each text of `data.test` whose name is not in `done`, and the file of its outputs.
 
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
     tests = config.data.test
     language = config.data.tgt_lang
     tokenize = world.on_main(lambda: choose_tokenizer(language, config.train.bleu_tokenize))
+    comet = load_comet(config, device.is_cuda)
+
+    def scores_of(outputs: list[str], src: list[str], ref: list[str]) -> dict[str, Score]:
+        return {
+            name: METRICS[name]([ref], src, tokenize, comet).score(outputs)
+            for name in metric_names(config)
+        }
+
     n_done = len(done)
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         if name in done:
@@ -266,10 +284,10 @@ def score_tests(
         shards = world.all_gather(translate(config, model, tokenizer, device, lines))
         translations = interleaved(shards)
         outputs = [translation.texts[0] for translation in translations]
-        (score,) = world.on_main(partial(score_corpus, outputs, [ref], ["bleu"], tokenize))
+        scores = world.on_main(partial(scores_of, outputs, src, ref))
         sentences = as_sentences(src, ref, translations)
         write = partial(write_test_outputs, run_dir, step, n_done, sentences)
-        yield name, score, world.on_main(write)
+        yield name, scores, world.on_main(write)
 
 
 def as_sentences(

@@ -353,7 +353,7 @@ def test_messages(options: str, message: str, mt: Mt, texts: Path) -> None:
 
 
 def test_message_about_memory(mt: Mt, texts: Path) -> None:
-    with mock.patch("mt.evaluation.systems.paired_test", side_effect=MemoryError):
+    with mock.patch("mt.evaluation.systems.resample", side_effect=MemoryError):
         ended = mt("evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref")
     assert refused(ended) == (
         "resampling 120 lines does not fit into memory; lower --confidence-n, --paired-bs-n or "

@@ -36,8 +36,7 @@ from mt.runtime import devices
 from mt.training import batch_size
 from mt.training.finetune import freeze
 from mt.training.optim import build_optimizer, learning_rate
-from mt.training.selection import Criterion
-from mt.training.validation import ValidationResult
+from mt.training.selection import Criterion, ValidationResult
 
 SMALL = {"d_model": 2, "n_heads": 1, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 2}
 CPU = devices.Device(torch.device("cpu"), "fp32")
@@ -84,8 +83,9 @@ def schedule(value: Any) -> float:
 
 
 def metric(value: Any) -> float:
-    nll, bleu, chrf, comet = 1.0, *(Score("", score, "") for score in (2.0, 3.0, 4.0))
-    return Criterion(value, 10).score(ValidationResult(nll, bleu, [], chrf, comet))
+    values = {"bleu": 2.0, "chrf": 3.0, "comet": 4.0}
+    scores = {name: Score("", score, "") for name, score in values.items()}
+    return Criterion(value, 10).score(ValidationResult(1.0, scores, []))
 
 
 def precision(value: Any) -> str:

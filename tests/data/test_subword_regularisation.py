@@ -239,7 +239,7 @@ def test_validation_and_stores_are_not_sampled(
             trainer.updater.model.eval(), device, World(), Signals()
         )
     recorded = metrics_of(undisturbed, "valid")[-1]
-    assert (verdict.nll, verdict.bleu.value) == (recorded["nll"], recorded["bleu"])
+    assert (verdict.nll, verdict.scores["bleu"].value) == (recorded["nll"], recorded["bleu"])
 
 
 def test_sampling_may_start_and_change_in_a_resumed_run(

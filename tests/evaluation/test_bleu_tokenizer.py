@@ -214,16 +214,16 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     text = validation.read_text(config, config.data.valid, "data.valid")
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
-    world = WithAnswers(answers=iter(("ja-mecab", text, [score])))
+    world = WithAnswers(answers=iter(("ja-mecab", text, {"bleu": score})))
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(
             config, config.data.valid, tmp_path, loaded.tokenizer, log, world
         )
         assert valid.bleu_tokenizer == "ja-mecab"
-        assert valid.evaluate(loaded.model, device, world, Signals()).bleu == score
-    world = WithAnswers(answers=iter(("ja-mecab", text, [score], "outputs/a.jsonl")))
+        assert valid.evaluate(loaded.model, device, world, Signals()).scores == {"bleu": score}
+    world = WithAnswers(answers=iter(("ja-mecab", text, {"bleu": score}, "outputs/a.jsonl")))
     scored = validation.score_tests(
         config, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
     )
-    assert list(scored) == [("valid.src", score, "outputs/a.jsonl")]
+    assert list(scored) == [("valid.src", {"bleu": score}, "outputs/a.jsonl")]
     assert not (tmp_path / "outputs").exists()

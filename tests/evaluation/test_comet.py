@@ -15,6 +15,8 @@ from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from mt.errors import ConfigError
 from mt.evaluation import comet as metric
 from mt.evaluation.comet import Comet
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+from mt.evaluation.table import Style, format_evaluation
 from mt.runtime.distributed import World
 from mt.training.launch import train
 from mt.training.validation import check_metric
@@ -108,10 +110,14 @@ def test_significance_is_that_of_a_bootstrap_over_sentences(
     model = Comet(comet_model(), "--comet-model")
     known = {"x": list(sentences["a"]), "y": list(sentences["b"])}
     monkeypatch.setattr(Comet, "sentence_scores", lambda _, src, hyps, ref: known[hyps[0]])
-    found = model.evaluate(["s"] * 200, outputs, [["r"] * 200], 1000, 1000, 1)
-    score, interval, comparisons = found["b"]
-    assert found["a"][2] == {}
-    assert score.value == pytest.approx(sentences["b"].mean())
+    settings = Settings(["comet"], n_resamples=1000, n_samples={"bs": 1000}, seed=1, comet=model)
+    data = EvaluationSet("", [["r"] * 200], ["s"] * 200)
+    evaluation = evaluate_systems(data, outputs, settings)
+    ((first,), (second,)) = evaluation.systems.values()
+    interval, comparisons = second.interval, second.comparisons
+    assert first.comparisons == {}
+    assert second.score.value == pytest.approx(sentences["b"].mean())
+    assert "COMET|model:wmt-da|scale:100" in format_evaluation(evaluation, Style())
     differences = sentences["b"] - sentences["a"]
     resamples = np.random.default_rng(1).choice(200, size=(1000, 200), replace=True)
     by_chance = np.array([abs(differences[rows].mean()) for rows in resamples])

@@ -1,20 +1,21 @@
-"""Intervals and paired tests: differences that were planted, and every message."""
+"""Intervals and paired tests: sacreBLEU's figures, differences that were planted, seeds."""
 
 from __future__ import annotations
 
-import os
 import random
+from collections.abc import Mapping, Sequence
 
 import pytest
 from conftest import ROOT
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import PairedTest
 
-from mt.errors import ConfigError, DataError
-from mt.evaluation.metrics import score_corpus
-from mt.evaluation.significance import (
-    confidence_intervals,
-    default_seed,
-    paired_test,
-)
+from mt.errors import ConfigError
+from mt.evaluation.significance import Comparison, default_seed
+from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 
 REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
 
@@ -38,12 +39,20 @@ ONE_LESS = damaged(BASELINE, ROWS[150:167], 3)
 AS_GOOD = damaged(REF, ROWS[:150], 2)
 
 
-@pytest.mark.parametrize("test", ["bs", "ar"])
-def test_a_planted_difference_is_found_and_none_where_none_is(test: str) -> None:
+def evaluated(
+    systems: Mapping[str, list[str]], refs: list[list[str]], *metrics: str, **settings: object
+) -> list[list[SystemScore]]:
+    """The scores of each system, by each metric."""
+    given = Settings(metrics or ("bleu",), **{"n_samples": {}} | settings)  # type: ignore[arg-type]
+    return list(evaluate_systems(EvaluationSet("", refs), systems, given).systems.values())
+
+
+@pytest.mark.parametrize(("test", "n"), [("bs", 1000), ("ar", 1000)])
+def test_a_planted_difference_is_found_and_none_where_none_is(test: str, n: int) -> None:
     systems = {"base": BASELINE, "less": ONE_LESS, "alike": AS_GOOD, "same": list(BASELINE)}
-    found = paired_test(systems, [REF], test=test, n_samples=1000)
-    less, alike, same = found["bleu"]
-    assert [one.system for one in found["bleu"]] == ["less", "alike", "same"]
+    first, *others = (one for (one,) in evaluated(systems, [REF], n_samples={test: n}))
+    assert (first.comparisons, first.verdict) == ({}, "")
+    less, alike, same = (one.comparisons[test] for one in others)
     assert less.difference == pytest.approx(-1, abs=0.1)
     assert less.p_value < 0.01
     assert less.significant
@@ -52,41 +61,59 @@ def test_a_planted_difference_is_found_and_none_where_none_is(test: str) -> None
     assert alike.p_value > 0.1
     assert not alike.significant
     # sacreBLEU gives two equal files the smallest p-value there is; no difference is not real.
-    assert same.difference == 0
+    assert (same.difference, same.p_value) == (0, 1 / (n + 1))
     assert not same.significant
-    assert f"|{test}:1000|seed:12345|" in less.signature
+    assert f"|{test}:{n}|seed:12345|" in less.signature
+    assert [one.verdict for one in others] == ["worse", "may be chance", "same score"]
+
+
+@pytest.mark.parametrize(("test", "n"), [("bs", 1000), ("ar", 200)])
+def test_the_p_values_are_those_of_sacrebleu(test: str, n: int) -> None:
+    """By every metric; 200 trials and 1,000 resamples are not whole blocks of draws."""
+    named: list[tuple[str, Sequence[str]]] = [("less", ONE_LESS), ("alike", AS_GOOD)]
+    metrics: dict[str, Metric] = {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}
+    _, columns = PairedTest(named, metrics, [REF], test_type=test, n_samples=n)()
+    _, ours = evaluated(dict(named), [REF], *metrics, n_samples={test: n})  # type: ignore[arg-type]
+    for one in ours:
+        theirs = columns[one.score.name][1]
+        assert one.comparisons[test].p_value == theirs.p_value  # type: ignore[union-attr]
+        assert one.score.value == theirs.score  # type: ignore[union-attr]
 
 
 def test_lower_is_better_for_ter() -> None:
-    comparison = paired_test(
-        {"a": ONE_LESS, "b": BASELINE}, [REF], ["ter", "chrf", "bleu"], n_samples=50
-    )
-    assert {name: one.better for name, (one,) in comparison.items()} == dict.fromkeys(
-        ("ter", "chrf", "bleu"), True
-    )
-    assert comparison["ter"][0].difference < 0 < comparison["chrf"][0].difference
+    systems = {"a": ONE_LESS, "b": BASELINE}
+    _, scores = evaluated(systems, [REF], "ter", "chrf", "bleu", n_samples={"bs": 50})
+    comparisons = {one.metric: one.comparisons["bs"] for one in scores}
+    assert all(one.better for one in comparisons.values())
+    assert comparisons["ter"].difference < 0 < comparisons["chrf"].difference
 
 
 def test_intervals_hold_the_score_and_narrow_with_the_square_root_of_the_lines() -> None:
-    (score,) = score_corpus(BASELINE, [REF], ["bleu"])
-    whole = confidence_intervals(BASELINE, [REF])["bleu"]
-    assert abs(whole.mean - score.value) < whole.half_width
-    four = confidence_intervals(BASELINE * 4, [REF * 4])["bleu"]
-    assert four.half_width == pytest.approx(whole.half_width / 2, rel=0.1)
+    ((whole,),) = evaluated({"": BASELINE}, [REF], n_resamples=1000)
+    ((four,),) = evaluated({"": BASELINE * 4}, [REF * 4], n_resamples=1000)
+    assert whole.interval
+    assert four.interval
+    assert abs(whole.interval.mean - whole.score.value) < whole.interval.half_width
+    assert four.interval.half_width == pytest.approx(whole.interval.half_width / 2, rel=0.1)
 
 
-def test_a_seed_gives_the_same_figures_and_leaves_the_environment_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_seed_gives_the_same_figures_and_none_others() -> None:
+    def drawn(seed: int | None) -> SystemScore:
+        ((one,),) = evaluated({"": BASELINE}, [REF], n_resamples=50, seed=seed)
+        return one
+
+    assert drawn(7) == drawn(7) != drawn(8)
+    assert drawn(None) != drawn(None)
+    # One seed for all systems of an evaluation, whatever it is: equal systems never differ.
+    both = evaluated({"a": BASELINE, "b": BASELINE}, [REF], n_resamples=50, seed=None)
+    assert both[0] == both[1]
+
+
+def test_the_default_seed_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
-    seven = confidence_intervals(BASELINE, [REF], n_resamples=50, seed=7)
-    assert "SACREBLEU_SEED" not in os.environ
+    assert default_seed() == 12345
     monkeypatch.setenv("SACREBLEU_SEED", "7")
-    assert confidence_intervals(BASELINE, [REF], n_resamples=50, seed=default_seed()) == seven
-    assert confidence_intervals(BASELINE, [REF], n_resamples=50, seed=12345) != seven
-    assert os.environ["SACREBLEU_SEED"] == "7"
-    drawn = [confidence_intervals(BASELINE, [REF], n_resamples=50, seed=None) for _ in range(2)]
-    assert drawn[0] != drawn[1]
+    assert default_seed() == 7
     monkeypatch.setenv("SACREBLEU_SEED", "none")
     assert default_seed() is None
     for text in ("x", "0", "-1", ""):
@@ -95,14 +122,7 @@ def test_a_seed_gives_the_same_figures_and_leaves_the_environment_alone(
             default_seed()
 
 
-def test_messages() -> None:
-    with pytest.raises(DataError, match="two systems are needed to compare, found one"):
-        paired_test({"a": BASELINE}, [REF])
-    with pytest.raises(DataError, match="reference 1 has 2 lines, the hypotheses have 500"):
-        paired_test({"a": BASELINE, "b": AS_GOOD}, [REF[:2]])
-    with pytest.raises(ConfigError, match="--seed: must be 1 or more, found 0"):
-        confidence_intervals(BASELINE, [REF], seed=0)
-    with pytest.raises(ConfigError, match="resamples: must be 2 or more, found 1"):
-        confidence_intervals(BASELINE, [REF], n_resamples=1)
-    with pytest.raises(DataError, match="sacreBLEU can test bleu, chrf, ter, found comet"):
-        confidence_intervals(BASELINE, [REF], ["comet"])
+def test_a_zero_difference_is_never_significant() -> None:
+    assert Comparison(0.1, 0.04).significant
+    assert not Comparison(0.1, 0.06).significant
+    assert not Comparison(0.0, 0.001).significant

@@ -16,8 +16,8 @@ from mt.evaluation.slices import (
     by_rare_words,
     by_unknown_pieces,
     count_words,
-    score_slices,
 )
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.words import tokens, words
 
 
@@ -41,7 +41,7 @@ def test_words(line: str, found: list[str]) -> None:
     assert "".join(tokens(line)) == line
 
 
-def test_by_length_shares_out_the_lines() -> None:
+def test_by_length_puts_about_as_many_lines_into_each_slice() -> None:
     sources = ["w " * n for n in (3, 1, 2, 9, 4, 5, 3, 8, 7, 6)]
     assert shown(by_length(sources)) == {
         "1–2": [1, 2], "3": [0, 6], "4–5": [4, 5], "6–7": [8, 9], "8–9": [3, 7],
@@ -75,11 +75,12 @@ def test_by_domain_keeps_the_order_of_the_labels() -> None:
 def test_the_score_of_a_slice_is_that_of_its_lines_alone() -> None:
     refs = [["a b c d e", "x y z u v", "k l m n"], ["a b c d", "x y z", "k l m n o"]]
     hyps = ["a b c d f", "x y q u v", "k l m n"]
-    values = score_slices(hyps, refs, by_domain(["p", "q", "p"]), ["bleu", "ter"])
-    for place, lines in enumerate(([0, 2], [1])):
-        alone = score_corpus(
-            [hyps[i] for i in lines], [[ref[i] for i in lines] for ref in refs], ["bleu", "ter"]
-        )
-        assert [values["bleu"][place], values["ter"][place]] == [one.value for one in alone]
+    data = EvaluationSet("", refs, slicings=[by_domain(["p", "q", "p"])])
+    names = ["bleu", "ter"]
+    for one in evaluate_systems(data, {"": hyps}, Settings(names)).systems[""]:
+        for lines, value in zip(([0, 2], [1]), one.slices["domain"], strict=True):
+            own = [[text[i] for i in lines] for text in (hyps, *refs)]
+            assert [value] == [s.value for s in score_corpus(own[0], own[1:], [one.metric])]
+    other = EvaluationSet("", refs, slicings=[by_domain(["p", "q"])])
     with pytest.raises(DataError, match="slices by domain have 2 lines, the hypotheses have 3"):
-        score_slices(hyps, refs, by_domain(["p", "q"]))
+        evaluate_systems(other, {"": hyps}, Settings(names))

@@ -220,8 +220,8 @@ def bleu_of(run: Path, corpus: Path) -> float:
     config = loaded.config.model_copy(update={"data": data})
     device = choose_device("cpu", "fp32")
     results = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set(), run, 0)
-    ((_, score, _),) = results
-    return score.value
+    ((_, scores, _),) = results
+    return scores["bleu"].value
 
 
 # --- the shard of a rank ----------------------------------------------------------------------

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from conftest import log_of, metrics_of
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from mt.evaluation.metrics import METRICS, LineMetric
 from mt.model.checkpoint import load_model
 from mt.runs.outputs import drop_other_outputs, read_valid_outputs
 from mt.runtime.devices import choose_device
-from mt.training.improvement import BestComparison, NewBest
+from mt.training.selection import BestComparison, NewBest
 from mt.training.validation import translate
 
 Outputs = dict[int, list[str]]
@@ -60,10 +59,10 @@ def run_of(tmp_path: Path) -> Callable[[list[str]], Path]:
     return made
 
 
-def comparison_of(run_dir: Path, ref: list[str], metric: str = "bleu") -> BestComparison:
-    config = SimpleNamespace(train=SimpleNamespace(metric=metric))
-    validation: Any = SimpleNamespace(config=config, ref=ref, bleu_tokenizer="13a")
-    return BestComparison(validation, run_dir)
+def line_metric(name: str, ref: list[str]) -> LineMetric:
+    metric = METRICS[name]([ref])
+    assert isinstance(metric, LineMetric)
+    return metric
 
 
 def test_a_new_best_is_compared_with_the_last_best(
@@ -85,19 +84,20 @@ def test_a_new_best_is_compared_with_the_last_best(
     ) in log_of(tiny_run)
 
 
-@pytest.mark.parametrize("metric", ["bleu", "chrf", "nll"])
+@pytest.mark.parametrize(("name", "title"), [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")])
 def test_a_resumed_run_finds_the_same_as_an_uninterrupted_one(
-    references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path], metric: str
-) -> None:
+    references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path],
+    name: str, title: str,
+) -> None:  # fmt: skip
     """After resuming, the outputs of the last best come from a file."""
     run_dir = run_of(outputs[100])
-    uninterrupted = comparison_of(run_dir, references, metric)
-    uninterrupted.new_best(outputs[100], 100, None)
-    found = uninterrupted.new_best(outputs[200], 200, 100)
-    assert found.difference is not None
-    assert found.metric == ("chrF2" if metric == "chrf" else "BLEU")
-    resumed = comparison_of(run_dir, references, metric)
-    assert resumed.new_best(outputs[200], 200, 100) == found
+    metric = line_metric(name, references)
+    uninterrupted = BestComparison(run_dir)
+    uninterrupted.new_best(metric, outputs[100], 100, None)
+    found = uninterrupted.new_best(metric, outputs[200], 200, 100)
+    assert found.comparison is not None
+    assert found.metric == title
+    assert BestComparison(run_dir).new_best(metric, outputs[200], 200, 100) == found
 
 
 def test_where_the_last_best_is_not_known_nothing_is_said(
@@ -105,12 +105,13 @@ def test_where_the_last_best_is_not_known_nothing_is_said(
 ) -> None:
     """In runs of version 0.1; where the file is damaged; where the text is another one."""
     run_dir = run_of(references[:-1])
-    assert comparison_of(run_dir, references).new_best(references, 200, 100) == NewBest()
+    metric = line_metric("bleu", references)
+    assert BestComparison(run_dir).new_best(metric, references, 200, 100) == NewBest()
     path = run_dir / "outputs" / "step-00000100-valid.jsonl"
     path.write_text('{"output": "cut', encoding="utf-8")
-    assert comparison_of(run_dir, references).new_best(references, 200, 100) == NewBest()
+    assert BestComparison(run_dir).new_best(metric, references, 200, 100) == NewBest()
     path.unlink()
-    found = comparison_of(run_dir, references).new_best(references, 200, 100, by_nll=True)
+    found = BestComparison(run_dir).new_best(metric, references, 200, 100, by_nll=True)
     assert str(found) == "new best by nll"
     assert found.figures() == {"new_best": True}
 

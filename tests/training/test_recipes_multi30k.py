@@ -15,7 +15,7 @@ from corpora import MULTI30K, multi30k
 
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import normalize_line
-from mt.evaluation.metrics import chrf
+from mt.evaluation.metrics import score_corpus
 
 # Pairs to train on, and lines of further text, of which only one side is used.
 PAIRS = 2000
@@ -124,7 +124,8 @@ def test_a_student_of_a_teacher(mt: Mt, texts: Path, tmp_path: Path) -> None:
         german = list(read_lines(texts / "more.de"))
         reference = dict(zip(german, read_lines(texts / "more.en"), strict=True))
         rows = [line.split("\t") for line in read_lines(path)]
-        return chrf([tgt for _, tgt in rows], [[reference[src] for src, _ in rows]]).value
+        hyps, refs = [tgt for _, tgt in rows], [[reference[src] for src, _ in rows]]
+        return score_corpus(hyps, refs, ["chrf"])[0].value
 
     assert likeness(corpus) > likeness(tmp_path / "best.tsv") + 1  # the choice by references
     run = tmp_path / "student"
