@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import pytest
 import torch
 from conftest import Mt, refused
 from marian_models import EXPECTED, KINDS, LINES, SAVED, Theirs, write_marian
+from messages import says
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
-from mt.interop.huggingface_folder import read_config
+from mt.interop.huggingface_folder import LISTED, read_config
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_tokenizer import MarianTokenizer, read_tokenizer
 from mt.model.checkpoint import LoadedModel, load_model
@@ -117,26 +119,21 @@ def test_computes_what_transformers_computed(imported: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_every_kind_equals_transformers(kind: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [*KINDS, "published"], ids=str)
+def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Path) -> None:
+    """Token ids, states of random ids, and beam search, also of the folder in MT_OPUS_MODEL.
+
+    To fetch one: hf download Helsinki-NLP/opus-mt-de-en --local-dir FOLDER.
+    """
     pytest.importorskip("transformers")
-    write_marian(tmp_path / "marian", **kind)
     lines = [*LINES, "„Zitat“ … ½ ä", "x" * 50]
-    compare_with_transformers(tmp_path, tmp_path / "marian", lines)
-
-
-@pytest.mark.slow
-def test_a_published_model_equals_transformers(tmp_path: Path) -> None:
-    """The folder that MT_OPUS_MODEL names: hf download Helsinki-NLP/... --local-dir FOLDER."""
-    if "MT_OPUS_MODEL" not in os.environ:
+    folder = tmp_path / "marian"
+    if isinstance(kind, dict):
+        write_marian(folder, **kind)
+    elif "MT_OPUS_MODEL" in os.environ:
+        folder = Path(os.environ["MT_OPUS_MODEL"])
+    else:
         pytest.skip("MT_OPUS_MODEL names no folder of an OPUS-MT model")
-    corpus = Path(__file__).parents[2] / "data" / "demo" / "test.de"
-    lines = corpus.read_text(encoding="utf-8").split("\n")[:20]
-    compare_with_transformers(tmp_path, Path(os.environ["MT_OPUS_MODEL"]), lines)
-
-
-def compare_with_transformers(tmp_path: Path, folder: Path, lines: list[str]) -> None:
-    """Import `folder`, then compare token ids, states of random ids, and beam search."""
     import_model(folder, tmp_path / "model")
     loaded = load_model(tmp_path / "model")
     rows, theirs = marian_rows(folder), Theirs(folder)
@@ -148,17 +145,13 @@ def compare_with_transformers(tmp_path: Path, folder: Path, lines: list[str]) ->
     tgt_in = torch.randint(4, len(rows.target.rows), (3, 7))
     tgt_in[:, 0] = BOS
     mask = torch.arange(9) < torch.tensor([[9], [4], [7]])
-    their_src, their_tgt = (
-        torch.tensor(rows.source.rows)[src],
-        torch.tensor(rows.target.rows)[tgt_in],
-    )
-    expected = list(theirs.states(their_src, mask, their_tgt))
+    their_src, their_tgt = torch.tensor(rows.source.rows)[src], torch.tensor(rows.target.rows)
+    expected = list(theirs.states(their_src, mask, their_tgt[tgt_in]))
     assert_same_states(loaded, rows, [src, mask, tgt_in], expected)
-
     for penalty in (1.0, 0.6):
-        found = our_search(loaded, sources, penalty)
-        their_found = [theirs.search(ids, 3, penalty) for ids in theirs.ids(lines)]
-        assert [[rows.target.rows[i] for i in row] for row in found] == their_found
+        outputs = our_search(loaded, sources, penalty)
+        their_outputs = [theirs.search(ids, 3, penalty) for ids in theirs.ids(lines)]
+        assert [[rows.target.rows[i] for i in row] for row in outputs] == their_outputs
 
 
 # --- what one does with it ----------------------------------------------------------------------
@@ -168,13 +161,12 @@ def test_an_imported_model_translates_and_scores(imported: Path, tmp_path: Path,
     options = ["--model", imported, "--workers", 1, "--precision", "fp32"]
     ended = mt("translate", *options, "--beam-size", 3, "--scores", stdin="\n".join(LINES).encode())
     assert ended.code == 0, ended.err
-    rows = [line.split("\t") for line in ended.lines]
     source, target = tmp_path / "src", tmp_path / "tgt"
     source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
-    target.write_text("".join(f"{text}\n" for _, text in rows), encoding="utf-8")
+    texts = [line.split("\t")[1] for line in ended.lines]
+    target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     scored = mt("score", "--model", imported, "--src", source, "--tgt", target)
-    assert scored.code == 0, scored.err
-    assert len(scored.lines) == len(LINES)
+    assert (scored.code, len(scored.lines)) == (0, len(LINES)), scored.err
 
 
 def test_an_imported_model_is_exported_to_ctranslate2(imported: Path, tmp_path: Path) -> None:
@@ -215,67 +207,68 @@ def test_an_imported_model_is_fine_tuned(
 # --- what cannot be imported ----------------------------------------------------------------------
 
 
-def test_all_reasons_against_an_import_are_told_at_once(
-    marian: Path, tmp_path: Path, mt: Mt
-) -> None:
-    change(
-        marian / "config.json",
-        activation_function="gelu_new", decoder_ffn_dim=99, normalize_before=True,
-    )  # fmt: skip
-    change(marian / "vocab.json", **{"▁neu": 3, "<unk>": 10_000})
-    weights = load_file(marian / "model.safetensors")
-    del weights["model.decoder.layers.0.fc1.weight"]
-    save_file(weights, marian / "model.safetensors")
-    (marian / "target.spm").unlink()
-    message = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
-    for part in (
-        "encoder_ffn_dim and decoder_ffn_dim must be equal, found 24 and 99",
-        "activation_function must be one of relu, gelu, swish, silu, found gelu_new",
-        "normalize_before must be false",
-        "vocab.json: ids must be different whole numbers below 177",
-        "target.spm: No such file or directory",
-        "weight model.decoder.layers.0.fc1.weight must be (24, 16), found None",
-    ):
-        assert f"{marian}: {part}" in message or part in message
-    assert len(message.split("\n")) == 6
-    assert not (tmp_path / "out").exists()
+@pytest.fixture
+def refusal(marian: Path, tmp_path: Path, mt: Mt) -> Callable[..., str]:
+    """`refusal(folder, output)`: the message against an import."""
 
-
-def test_message_about_another_model(marian: Path, tmp_path: Path, mt: Mt) -> None:
-    change(marian / "config.json", model_type="m2m_100")
-    message = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
-    assert "model_type must be marian, found m2m_100; mt imports Marian models" in message
-
-
-def test_messages_about_files(marian: Path, tmp_path: Path, mt: Mt) -> None:
     def message(folder: Path = marian, output: Path = tmp_path / "out") -> str:
         return refused(mt("import", "huggingface", folder, "-o", output))
 
-    assert "hf download" in message(tmp_path / "none")
-    assert f"{marian}: already exists" in message(output=marian)
-    (marian / "model.safetensors").write_bytes(b"damaged")
-    assert "model.safetensors: damaged" in message()
-    (marian / "model.safetensors").unlink()
-    assert "needs weights in model.safetensors or pytorch_model.bin, found neither" in message()
-    torch.save({"code": Path}, marian / "pytorch_model.bin")
-    assert "contains other things than tensors, which could run code" in message()
-    (marian / "config.json").write_text("{", encoding="utf-8")
-    assert "config.json: is not JSON" in message()
-    (marian / "config.json").unlink()
-    assert "config.json: No such file" in message()
-    (marian / "model.npz").touch()
-    assert "transformers.models.marian.convert_marian_to_pytorch" in message()
-    said = refused(mt("import", "marian", marian, "-o", "out"))
-    assert "convert_marian_to_pytorch" in said
-    assert said.endswith("mt import huggingface OUTPUT -o out")
+    return message
 
 
-def test_positions_that_are_not_sinusoids_are_refused(marian: Path, tmp_path: Path, mt: Mt) -> None:
+def test_all_reasons_against_an_import_are_told_at_once(
+    marian: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    settings = {"decoder_ffn_dim": 99, "activation_function": "gelu_new", "d_model": 15}
+    change(marian / "config.json", normalize_before=True, **settings)
+    change(marian / "vocab.json", **{"▁neu": 3, "<unk>": 10_000})
+    (marian / "target.spm").unlink()
+    message = refusal()
+    assert says(message, "encoder_ffn_dim and decoder_ffn_dim", "equal", "24 and 99", "d_model")
+    assert says(message, "d_model", "even", "15", "activation_function", "silu", "gelu_new")
+    assert says(message, "normalize_before", "false", "vocab.json", "below 177", "target.spm")
+    assert says(message, "target.spm: No such file", "weight", "must be (15, 15), found (16, 16)")
+    assert says(message, "more weights do not fit config.json")
+    assert len(message.split("\n")) == 6 + LISTED + 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_weight_and_other_positions_are_named(
+    marian: Path, refusal: Callable[..., str]
+) -> None:
     weights = load_file(marian / "model.safetensors")
-    weights["model.encoder.embed_positions.weight"] = torch.ones(64, 16)
-    save_file(weights, marian / "model.safetensors")
-    message = refused(mt("import", "huggingface", marian, "-o", tmp_path / "out"))
-    assert "embed_positions.weight must be the sinusoids" in message
+    del weights["model.decoder.layers.0.fc1.weight"]
+    positions = weights["model.encoder.embed_positions.weight"] = torch.zeros(64, 16)
+    for wrong in (1.0, torch.nan):
+        positions.fill_(wrong)
+        save_file(weights, marian / "model.safetensors")
+        missing, table = refusal().split("\n")
+        assert says(missing, "model.decoder.layers.0.fc1.weight", "(24, 16)", "found None")
+        assert says(table, "model.encoder.embed_positions.weight", "sinusoids")
+
+
+def test_messages_about_files(
+    marian: Path, tmp_path: Path, refusal: Callable[..., str], mt: Mt
+) -> None:
+    assert says(refusal(tmp_path / "none"), tmp_path / "none", "hf download")
+    assert says(refusal(output=marian), marian, "already exists")
+    (marian / "model.safetensors").write_bytes(b"damaged")
+    assert says(refusal(), "model.safetensors: damaged")
+    (marian / "model.safetensors").unlink()
+    assert says(refusal(), "model.safetensors or pytorch_model.bin, found neither")
+    torch.save({"code": Path}, marian / "pytorch_model.bin")
+    assert says(refusal(), "pytorch_model.bin", "which could run code")
+    change(marian / "config.json", model_type="m2m_100")
+    assert says(refusal(), "model_type must be marian, found m2m_100")
+    (marian / "config.json").write_text("{", encoding="utf-8")
+    assert says(refusal(), "config.json: is not JSON")
+    (marian / "config.json").unlink()
+    assert says(refusal(), "config.json: No such file")
+    (marian / "model.npz").touch()
+    assert says(refusal(), "convert_marian_to_pytorch")
+    message = refused(mt("import", "marian", marian, "-o", "out"))
+    assert says(message, "convert_marian_to_pytorch", "mt import huggingface OUTPUT -o out")
 
 
 def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) -> None:

@@ -1,0 +1,110 @@
+"""Memory: figures of the system, freed memory, and the message where it is too small."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from mt.errors import ConfigError
+from mt.runtime import memory
+from mt.runtime.devices import Device
+from mt.runtime.memory import (
+    available_memory_mb,
+    peak_memory_mb,
+    release_freed_memory,
+    reset_peak_memory,
+    resident_memory_mb,
+)
+
+CPU = torch.device("cpu")
+has_proc = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="the system does not tell"
+)
+
+
+def resident_mb() -> float:
+    resident = resident_memory_mb()
+    assert resident is not None
+    return resident
+
+
+def fresh_pages(size: int) -> mmap.mmap:
+    """Memory outside the heap, which is new to the process; every page is touched."""
+    held = mmap.mmap(-1, size)
+    for start in range(0, size, mmap.PAGESIZE):
+        held[start] = 1
+    return held
+
+
+@has_proc
+@pytest.mark.skipif(not hasattr(memory._c_library(), "malloc_trim"), reason="this C library cannot")
+def test_freed_memory_is_returned_to_the_system() -> None:
+    """Of many small tensors one in a hundred stays in use: the memory between them is returned."""
+    release_freed_memory()
+    before = resident_mb()
+    made = [torch.ones(10_000) for _ in range(2500)]  # 40 kB each, 100 MB
+    used = resident_mb()
+    kept = made[::100]
+    del made
+    release_freed_memory()
+    assert used - before > 80
+    assert resident_mb() - before < 20
+    assert len(kept) == 25
+
+
+@has_proc
+def test_peak_memory_is_the_figure_of_the_system() -> None:
+    held = fresh_pages(30_000_000)
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in status.split("\n") if line.startswith("VmHWM"))
+    megabytes = int(line.split()[1]) * 1024 / 1e6
+    assert len(held) / 1e6 < megabytes
+    # A process that was started by a larger one has inherited its peak.
+    assert 0.95 * megabytes < peak_memory_mb(CPU) < 50 * megabytes
+
+
+@has_proc
+def test_the_peak_of_memory_can_be_reset() -> None:
+    held = fresh_pages(300_000_000)
+    reset_peak_memory(CPU)
+    with_it = peak_memory_mb(CPU)
+    held.close()
+    assert peak_memory_mb(CPU) > with_it - 5  # the system counts in strides
+    reset_peak_memory(CPU)
+    assert with_it - 350 < peak_memory_mb(CPU) < with_it - 250
+
+
+@has_proc
+def test_available_memory_includes_what_the_process_has() -> None:
+    before = resident_mb()
+    held = fresh_pages(200_000_000)
+    now = resident_mb()
+    assert now - before > 150
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e6
+    assert now < available_memory_mb(CPU) < machine + len(held) / 1e6
+
+
+def test_memory_that_tensors_hold_is_available_but_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a training holds is no room for the batches of its validation."""
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (20_000_000, 100_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 70_000_000)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 60_000_000)
+    assert available_memory_mb(gpu) == 90
+    assert memory.unused_memory_mb(gpu) == 30
+
+
+def test_a_cpu_without_enough_memory_is_one_message() -> None:
+    """torch's allocator for CPUs raises a plain RuntimeError."""
+    cpu = Device(CPU, "fp32")
+    with (
+        pytest.raises(ConfigError, match=r"^the memory of CPU in fp32.* is too small: "),
+        memory.explain_out_of_memory(cpu),
+    ):
+        torch.empty(2**60)
+    with pytest.raises(RuntimeError, match="other"), memory.explain_out_of_memory(cpu):
+        raise RuntimeError("other")
