@@ -175,9 +175,10 @@ def test_the_same_weights_work_with_more_positions() -> None:
 # --- dropout ----------------------------------------------------------------------------------
 
 
-def test_places_of_dropout() -> None:
+@NORMS
+def test_places_of_dropout(norm: str) -> None:
     """On embeddings plus positions, on each sub-layer's output, and after the ReLU."""
-    model, batch = build(dropout=0.5).train(), batch_of(([4, 5, 6], [7, 8]), ([9], [4]))
+    model, batch = build(norm=norm, dropout=0.5).train(), batch_of(([4, 5, 6], [7, 8]), ([9], [4]))
     seen: dict[str, tuple[Tensor, Tensor]] = {}  # input and output, by place
 
     def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
@@ -200,10 +201,13 @@ def test_places_of_dropout() -> None:
             close(dropped[dropped != 0], 2 * given[dropped != 0])
     embedded = model.eval().src_embedding(batch.src, torch.float64)
     close(seen["src_embedding.dropout"][0], embedded)
-    for around in (model.encoder[0].around_attention, model.encoder[0].around_feed_forward):
-        around.dropout = nn.Threshold(math.inf, 0.0)  # drops all: only the sum's other side is left
+    layer: Any = model.encoder[0]
     x = torch.randn(1, 3, 16).double()
-    assert torch.equal(model.encoder[0](x, model.encoder[0].attention), x)
+    for around in (layer.around_attention, layer.around_feed_forward):
+        around.dropout = nn.Threshold(math.inf, 0.0)  # drops all: only the sum's other side is left
+    norms = layer.around_attention.norm, layer.around_feed_forward.norm
+    left = x if norm == "pre" else norms[1](norms[0](x))
+    assert torch.equal(layer(x, layer.attention), left)
 
 
 # --- all of it --------------------------------------------------------------------------------

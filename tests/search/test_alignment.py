@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, write_lines
+from messages import says
 from torch import Tensor
 
 from mt.data.tokens.batches import collate
@@ -67,17 +68,14 @@ def test_heads_are_parsed() -> None:
     assert parse_heads("auto", 1, 2) == [(0, 0), (0, 1)]
     assert parse_heads("2", 6, 2) == [(1, 0), (1, 1)]
     assert parse_heads("1:2, 3:1", 6, 2) == [(0, 1), (2, 0)]
-    shape = "--alignment-heads: must be LAYER or LAYER:HEAD, separated by commas, found"
-    for text in ("", "1:", "a", "1:2:3", "-1"):
-        with pytest.raises(ConfigError) as error:
-            parse_heads(text, 6, 2)
-        assert str(error.value) == f"{shape} {text!r}"
-    for text in ("7", "0", "1:3", "1:0"):
-        with pytest.raises(ConfigError) as error:
-            parse_heads(text, 6, 2)
-        assert str(error.value) == (
-            f"--alignment-heads: the decoder has layers 1 to 6 with heads 1 to 2, found {text!r}"
-        )
+    for remedy, wrong in (
+        ("LAYER or LAYER:HEAD", ["", "1:", "a", "1:2:3", "-1"]),
+        ("layers 1 to 6 with heads 1 to 2", ["7", "0", "1:3", "1:0"]),
+    ):
+        for text in wrong:
+            with pytest.raises(ConfigError) as error:
+                parse_heads(text, 6, 2)
+            assert says(str(error.value), "--alignment-heads", remedy, repr(text))
 
 
 # --- from pieces to words -----------------------------------------------------------------------
@@ -119,17 +117,16 @@ def test_a_trained_model_aligns_digit_to_digit(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
     """It translates word for word: where it is right, nearly all links lie on the diagonal."""
-    ended = mt(
-        "translate", "-m", tiny_run, tiny_corpus / "test.src", "--precision", "fp32", "--alignments"
-    )
+    source = tiny_corpus / "test.src"
+    ended = mt("translate", "-m", tiny_run, source, "--precision", "fp32", "--alignments")
     references = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
-    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    sources = source.read_text(encoding="utf-8").splitlines()
     good = total = 0
-    for line, source, reference in zip(ended.lines, sources, references, strict=True):
+    for line, words, reference in zip(ended.lines, sources, references, strict=True):
         text, aligned = line.split("\t")
         found = [tuple(map(int, link.split("-"))) for link in aligned.split()]
         assert [target for _, target in found] == list(range(len(text.split())))
-        assert all(0 <= number < len(source.split()) for number, _ in found)
+        assert all(0 <= number < len(words.split()) for number, _ in found)
         if text == reference:
             total += len(found)
             good += sum(number == target for number, target in found)

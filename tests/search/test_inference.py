@@ -103,11 +103,9 @@ class Uncached:
         return logits.view(*tokens.shape, -1)
 
     def keep(self, rows: Tensor) -> None:
-        self.prefixes, self.src, self.src_mask = (
-            self.prefixes[rows],
-            self.src[rows],
-            self.src_mask[rows],
-        )
+        self.prefixes = self.prefixes[rows]
+        self.src = self.src[rows]
+        self.src_mask = self.src_mask[rows]
         self.kept += 1
 
 
@@ -172,10 +170,8 @@ def check_every_step(shape: dict[str, Any], precision: str, n: int) -> None:
     rows = len(src)
     tokens, parents = torch.full((rows, n), BOS), torch.zeros(rows, n, dtype=torch.int64)
     for step in range(STEPS):
-        assert (
-            difference(fast.step(tokens, parents), slow.step(tokens, parents))
-            < TOLERANCE[precision]
-        ), step
+        error = difference(fast.step(tokens, parents), slow.step(tokens, parents))
+        assert error < TOLERANCE[precision], step
         if step in leaving:
             kept = torch.tensor(leaving[step])
             fast.keep(kept)
@@ -189,9 +185,8 @@ def test_the_steps_before_depend_on_parents_and_sources() -> None:
     """The comparison above would mean little if the logits were the same whatever was decoded."""
     model, (src, src_mask) = build("fp64"), sentences()
     draw = torch.Generator().manual_seed(3)
-    tokens = (
-        torch.rand(2, 5, VOCAB - 4, generator=draw).argsort(-1)[..., :3] + 4
-    )  # three different words
+    # Three different words.
+    tokens = torch.rand(2, 5, VOCAB - 4, generator=draw).argsort(-1)[..., :3] + 4
     results = []
     for parents in ([0, 1, 2], [1, 0, 2], [2, 2, 2]):
         stepper = Inference(model, cpu("fp64")).start(src, src_mask, 3)
@@ -213,13 +208,10 @@ def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypo
 def assert_same(
     found: list[list[Hypothesis]], expected: list[list[Hypothesis]], tolerance: float
 ) -> None:
-    assert [[one.tokens for one in row] for row in found] == [
-        [one.tokens for one in row] for row in expected
-    ]
     for row, other in zip(found, expected, strict=True):
-        assert [one.log_prob for one in row] == pytest.approx(
-            [one.log_prob for one in other], abs=tolerance
-        )
+        assert [one.tokens for one in row] == [one.tokens for one in other]
+        log_probs = pytest.approx([one.log_prob for one in other], abs=tolerance)
+        assert [one.log_prob for one in row] == log_probs
 
 
 @SHAPES
@@ -234,9 +226,8 @@ def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_si
         slow = Uncached(model, src, src_mask, beam_size)
         fast = Inference(model, cpu("fp64")).start(src, src_mask, beam_size)
         expected = searched(slow, limits, beam_size)
-        assert_same(
-            searched(fast, limits, beam_size), expected, 1e-5
-        )  # the search adds up in float32
+        # The search adds up in float32.
+        assert_same(searched(fast, limits, beam_size), expected, 1e-5)
         lengths |= {len(row[0].tokens) for row in expected}
         left += slow.kept
     # Otherwise nothing was tested: sentences of one length, none of which left before the others.
@@ -248,16 +239,13 @@ def test_a_whole_search_finds_the_same_hypotheses(shape: dict[str, Any], beam_si
 def test_on_a_trained_model_too(tiny_run: Path, tiny_corpus: Path, beam_size: int) -> None:
     loaded = load_model(tiny_run)
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:-1]
-    ids = [[*row, EOS] for row in loaded.tokenizer.encode_src(lines)]
-    src = nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in ids], batch_first=True, padding_value=PAD
-    )
+    ids = [torch.tensor([*row, EOS]) for row in loaded.tokenizer.encode_src(lines)]
+    src = nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=PAD)
     limits = torch.tensor([2 * len(row) + 8 for row in ids])
     fast = Inference(loaded.model, cpu()).start(src, src != PAD, beam_size)
+    slow = Uncached(loaded.model, src, src != PAD, beam_size)
     found = searched(fast, limits, beam_size)
-    assert_same(
-        found, searched(Uncached(loaded.model, src, src != PAD, beam_size), limits, beam_size), 1e-4
-    )
+    assert_same(found, searched(slow, limits, beam_size), 1e-4)
     assert len({row[0].tokens for row in found}) > 30
 
 
@@ -268,10 +256,8 @@ def test_what_is_decoded_together_does_not_matter() -> None:
 
     def logits(rows: slice, width: int) -> Tensor:
         stepper = Inference(model, cpu("fp64")).start(src[rows, :width], src_mask[rows, :width], 2)
-        ready = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
-        return torch.stack(
-            [ready, *(stepper.step(word[rows], parents[rows]) for word in words[1:])]
-        )
+        first = stepper.step(words[0, rows], torch.zeros_like(parents[rows]))
+        return torch.stack([first, *(stepper.step(w[rows], parents[rows]) for w in words[1:])])
 
     together = logits(slice(None), src.shape[1])
     for row in range(5):
@@ -299,9 +285,7 @@ def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
     places = {name: parameter.data_ptr() for name, parameter in model.named_parameters()}
     ready = Inference(model, cpu(precision))
     searched(ready.start(src, src_mask, 2), torch.full((5,), 5), 2)
-    assert [module.training for module in model.modules()] == [training] * len(
-        list(model.modules())
-    )
+    assert all(module.training == training for module in model.modules())
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32
         assert parameter.requires_grad
@@ -313,44 +297,20 @@ def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-@pytest.mark.parametrize(
-    ("precision", "compute"),
-    [
-        ("fp32", None),
-        ("fp32", torch.float32),
-        ("fp32", torch.bfloat16),
-        ("bf16", None),
-        ("bf16", torch.float32),
-        ("bf16", torch.bfloat16),
-    ],
-)
-def test_the_compute_dtype_of_the_model_is_unchanged(
+@pytest.mark.parametrize("compute", [None, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_in_training_decodes_in_the_precision_of_the_device(
     precision: str, compute: torch.dtype | None
 ) -> None:
-    model, (src, src_mask) = build(), sentences()
+    """Without its dropout, whatever it computes in itself; bf16 differs by its rounding."""
+    model, (src, src_mask) = build(dropout=0.5).train(), sentences()
     model.compute_dtype = compute
-    stepper = Inference(model, cpu(precision)).start(src, src_mask, 1)
-    logits = stepper.step(torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64))
+    first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
+    logits = Inference(model, cpu(precision)).start(src, src_mask, 1).step(*first)
     assert logits.dtype == devices.DTYPES[precision]
     assert model.compute_dtype == compute
-
-
-def test_dropout_is_off() -> None:
-    model, (src, src_mask) = build(dropout=0.5).train(), sentences()
-    stepper = Inference(model, cpu()).start(src, src_mask, 1)
-    slow = Uncached(build(dropout=0.0).eval(), src, src_mask, 1)
-    first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
-    assert difference(stepper.step(*first), slow.step(*first)) < 1e-5
-
-
-def test_bf16_is_the_same_up_to_its_rounding() -> None:
-    model, (src, src_mask) = build(), sentences()
-    stepper = Inference(model, cpu("bf16")).start(src, src_mask, 1)
-    slow = Uncached(model, src, src_mask, 1)
-    first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
-    logits = stepper.step(*first)
-    assert logits.dtype == torch.bfloat16
-    assert 0 < difference(logits, slow.step(*first)) < 0.1
+    error = difference(logits, Uncached(build(dropout=0.0), src, src_mask, 1).step(*first))
+    assert error < 1e-5 if precision == "fp32" else 0 < error < 0.1
 
 
 def test_bf16_embeds_as_training_does() -> None:

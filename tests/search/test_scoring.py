@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 import torch
 from conftest import Mt, refused, write_lines
+from messages import says
 
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -82,15 +83,12 @@ def test_the_score_of_a_translation_is_that_of_the_search(
     source = tiny_corpus / "test.src"
     for size in (1, 3):
         exact = ["--precision", "fp32", "--length-penalty", "0.7"]
-        found = mt(
-            "translate", "-m", tiny_run, source, "--beam-size", size, "--scores", *exact
-        ).lines
-        scores, texts = zip(*(line.split("\t") for line in found), strict=True)
+        searched = mt("translate", "-m", tiny_run, source, "--beam-size", size, "--scores", *exact)
+        scores, texts = zip(*(line.split("\t") for line in searched.lines), strict=True)
         write_lines(tmp_path / "out", list(texts))
         given = mt("score", "-m", tiny_run, "--src", source, "--tgt", tmp_path / "out", *exact)
-        assert [float(line) for line in given.lines] == pytest.approx(
-            [float(one) for one in scores], abs=2e-4
-        )
+        expected = pytest.approx([float(one) for one in scores], abs=2e-4)
+        assert [float(line) for line in given.lines] == expected
 
 
 def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: LoadedModel) -> None:
@@ -116,24 +114,13 @@ def test_pairs_that_have_no_score_are_counted(mt: Mt, tiny_run: Path, tmp_path: 
     """A blank side has a score: of ending at once, or of these words for no source."""
     write_lines(tmp_path / "src", ["eins", "", "zwei", " "])
     write_lines(tmp_path / "tgt", ["one", "one", "two " * 99, ""])
-    found = mt(
-        "score",
-        "-m",
-        tiny_run,
-        "--src",
-        tmp_path / "src",
-        "--tgt",
-        tmp_path / "tgt",
-        "--alignments",
-    )
+    score = ["score", "-m", tiny_run, "--src", tmp_path / "src", "--tgt", tmp_path / "tgt"]
+    found = mt(*score, "--alignments")
     first, second, third, fourth = (line.split("\t") for line in found.lines)
     assert (first[1], second[1], third, fourth[1]) == ("0-0", "", ["nan", ""], "")
     assert all(float(one[0]) < 0 for one in (first, second, fourth))
-    assert "mt: 4 pairs (1 too long for the model, scored nan: line 3) in " in found.err
-    as_json = mt(
-        "score", "-m", tiny_run, "--src", tmp_path / "src", "--tgt", tmp_path / "tgt", "--json"
-    )
-    assert json.loads(as_json.lines[2])["score"] is None
+    assert says(found.err, "mt: 4 pairs", "1 too long", "nan", "line 3")
+    assert json.loads(mt(*score, "--json").lines[2])["score"] is None
 
 
 def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
@@ -145,23 +132,10 @@ def test_unequal_files_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> No
         ("three", "two", "--tgt", "--src"),
     ):
         said = refused(mt("score", *options, "--src", tmp_path / src, "--tgt", tmp_path / tgt))
-        assert said.startswith(
-            f"{short}: ends before line 3, {long} has more lines; line n of one must belong to "
-        )
+        assert says(said, short, "before line 3", long, "more lines")
         assert not (tmp_path / "out").exists()
-    assert refused(mt("score", *options, "--src", "-", "--tgt", "-")) == (
-        "--src, --tgt: only one of them can be stdin; name a file for the other"
-    )
-    said = refused(
-        mt(
-            "score",
-            *options,
-            "--src",
-            tmp_path / "two",
-            "--tgt",
-            tmp_path / "two",
-            "--alignment-heads",
-            "2",
-        )
-    )
-    assert said == "--alignment-heads: the decoder has layers 1 to 1 with heads 1 to 2, found '2'"
+    said = refused(mt("score", *options, "--src", "-", "--tgt", "-"))
+    assert says(said, "--src, --tgt", "only one", "stdin", "a file")
+    files = ["--src", tmp_path / "two", "--tgt", tmp_path / "two"]
+    said = refused(mt("score", *options, *files, "--alignment-heads", "2"))
+    assert says(said, "--alignment-heads", "1 to 1", "1 to 2", "'2'")

@@ -1,9 +1,11 @@
-"""The search over scripted tables of probabilities: beams worked out by hand, and brute force."""
+"""Searches over scripted tables of probabilities: worked out by hand, brute force, sampling."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from scripted_stepper import (
     Model,
     Prefix,
     Scored,
+    ScriptedStepper,
     assert_found,
     assert_same,
     beams,
@@ -30,7 +33,9 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError, NonFiniteError
 from mt.search import search
 from mt.search.candidates import BLOCK
+from mt.search.constraints import forbid, min_length
 from mt.search.engine_contract import Hypothesis
+from mt.search.search import greedy_search, sampling_search
 
 # ---------------------------------------------------------------------------------- worked by hand
 
@@ -328,8 +333,7 @@ def test_when_to_check_and_which_rows_to_keep() -> None:
 
 
 def test_no_sentences_no_hypotheses() -> None:
-    assert run_greedy([], [])[0] == []
-    assert run_beams([], [], 2, 1.0, 1)[0] == []
+    assert run_greedy([], [])[0] == run_beams([], [], 2, 1.0, 1)[0] == sample([], [], []) == []
 
 
 @pytest.mark.gpu
@@ -353,11 +357,9 @@ def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
 
 
 def test_impossible_requests_are_refused() -> None:
-    message = r"n-best: .* beam size \(3\), found 4; .* decode\.beam_size"
-    with pytest.raises(ConfigError, match=message):
-        beams(GARDEN_PATH, 5, size=3, n_best=4)
-    with pytest.raises(ConfigError, match=r"found 0"):
-        beams(GARDEN_PATH, 5, size=3, n_best=0)
+    for n_best in (4, 0):
+        with pytest.raises(ConfigError, match=rf"n-best.*\(3\), found {n_best}; .*beam_size"):
+            beams(GARDEN_PATH, 5, size=3, n_best=n_best)
     with pytest.raises(ValueError, match=r"room for a token, found \[0\]"):
         greedy(GARDEN_PATH, 0)
 
@@ -369,8 +371,68 @@ def test_non_finite_logits_are_an_error_that_names_the_sentence(
 ) -> None:
     row = {} if bad is None else dict.fromkeys(range(vocab), bad)  # nothing named: -inf
     models, limits = [random_model(1), lambda _: row], [3, 5]
-    message = r"sentence 1 of the batch has no translation.* precision fp32, or use another check"
-    with pytest.raises(NonFiniteError, match=message):
-        run_beams(models, limits, 3, 1.0, 1, vocab=vocab)
-    with pytest.raises(NonFiniteError, match=message):
-        run_greedy(models, limits, vocab=vocab)
+    for run in (
+        lambda: run_beams(models, limits, 3, 1.0, 1, vocab=vocab),
+        lambda: run_greedy(models, limits, vocab=vocab),
+    ):
+        with pytest.raises(NonFiniteError, match=r"sentence 1 of the batch.* precision fp32"):
+            run()
+
+
+# ----------------------------------------------------------------------------------------- sampling
+
+
+def sample(
+    models: list[Model], limits: list[int], seeds: list[int], **options: float
+) -> list[tuple[int, ...]]:
+    stepper = ScriptedStepper(models, 1)
+    return [one.tokens for one in sampling_search(stepper, torch.tensor(limits), seeds, **options)]  # type: ignore[arg-type]
+
+
+def test_samples_come_as_often_as_the_model_says() -> None:
+    """10,000 draws: each count within 5 standard errors. The temperature leaves scores alone."""
+    model = scripted(
+        {A: 0.5, B: 0.3, C: 0.2}, A={A: 0.9, EOS: 0.1}, AA={EOS: 1.0}, B={EOS: 1.0}, C={EOS: 1.0}
+    )
+    n = 10_000
+    counts = Counter(sample([model] * n, [3] * n, list(range(n))))
+    shares = {(A, A): 0.45, (A,): 0.05, (B,): 0.3, (C,): 0.2}
+    assert counts.keys() == shares.keys()
+    for tokens, share in shares.items():
+        assert abs(counts[tokens] / n - share) < 5 * math.sqrt(share * (1 - share) / n)
+    found = sampling_search(
+        ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), temperature=2.0
+    )
+    for one in found:
+        assert one.log_prob == pytest.approx(math.log(shares[one.tokens]), abs=1e-4)
+
+
+def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
+    models = [random_model(f"sampled {i}") for i in range(8)]
+    limits, seeds = [3, 8, 1, 6, 8, 2, 7, 5], [11, 12, 13, 14, 11, 15, 16, 17]
+    together = sample(models, limits, seeds, temperature=1.3)
+    for i in range(8):
+        assert sample([models[i]], [limits[i]], [seeds[i]], temperature=1.3) == [together[i]]
+    order = [5, 2, 7, 0, 1, 6, 4, 3]
+    shuffled: list[Any] = [[values[i] for i in order] for values in (models, limits, seeds)]
+    assert sample(*shuffled, temperature=1.3) == [together[i] for i in order]
+    assert sample(models, limits, [seed + 100 for seed in seeds], temperature=1.3) != together
+
+
+def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
+    model = random_model("obedient")
+    options: dict[str, Any] = {"constraints": [min_length(2), forbid([B])]}
+    for tokens in sample([model] * 200, [4] * 200, list(range(200)), **options):
+        assert 2 <= len(tokens) <= 4
+        assert not {PAD, UNK, BOS, EOS, B} & set(tokens)
+
+
+def test_a_sample_of_the_one_best_token_is_greedy_search() -> None:
+    models: list[Model] = [random_model(f"one {i}") for i in range(5)]
+    limits = torch.tensor([2, 5, 3, 6, 4])
+    best = greedy_search(ScriptedStepper(models, 1), limits, length_penalty=1.0)
+    sampled = sampling_search(
+        ScriptedStepper(models, 1), limits, range(5), top_k=1, length_penalty=1.0
+    )
+    assert [one.tokens for one in sampled] == [one.tokens for one in best]
+    assert [one.score for one in sampled] == pytest.approx([one.score for one in best], abs=1e-5)
