@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,26 +13,15 @@ from mt.cli.console import print_result, say
 from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
 from mt.cli.options import Model, OptionalConfigName, Settings, TokenizerModel, config_names
 
-COST = "FLOPs and memory"
-OptionalModel = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="trained model: run directory, checkpoint or exported model folder",
-        rich_help_panel=INPUT,
-    ),
-]
+_for_input = partial(typer.Option, rich_help_panel=INPUT)
+_for_output = partial(typer.Option, rich_help_panel=OUTPUT)
+_for_cost = partial(typer.Option, rich_help_panel="FLOPs and memory", metavar="N", min=1)
+_SENTENCE = typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT)
+_TRAINED = "trained model: run directory, checkpoint or exported model folder"
+OptionalModel = Annotated[Path | None, _for_input("--model", "-m", metavar="FOLDER", help=_TRAINED)]
 PictureOutput = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="picture to write, .svg or .png",
-        rich_help_panel=OUTPUT,
-    ),
+    _for_output("--output", "-o", metavar="FILE", help="picture to write, .svg or .png"),
 ]
 
 app = typer.Typer(
@@ -48,34 +38,23 @@ def model(
     settings: Settings = None,
     length: Annotated[
         int,
-        typer.Option(
+        _for_cost(
             "--length",
-            min=1,
-            metavar="N",
             help="tokens of a sentence on both sides, eos included, for FLOPs and memory",
-            rich_help_panel=COST,
         ),
     ] = 30,
     batch_tokens: Annotated[
         int | None,
-        typer.Option(
+        _for_cost(
             "--batch-tokens",
-            min=1,
-            metavar="N",
             help="tokens of a batch for the memory; in decoding, source tokens times beam size",
             show_default="batch.tokens_per_batch if a number, else 8192",
-            rich_help_panel=COST,
         ),
     ] = None,
     beam_size: Annotated[
         int | None,
-        typer.Option(
-            "--beam-size",
-            min=1,
-            metavar="N",
-            help="hypotheses kept per sentence",
-            show_default="decode.beam_size",
-            rich_help_panel=COST,
+        _for_cost(
+            "--beam-size", help="hypotheses kept per sentence", show_default="decode.beam_size"
         ),
     ] = None,
     precision: Annotated[
@@ -84,12 +63,10 @@ def model(
             "--precision",
             metavar="NAME",
             help="precision for the memory: fp32, bf16 or fp16",
-            rich_help_panel=COST,
+            rich_help_panel="FLOPs and memory",
         ),
     ] = "fp32",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON, memory in bytes", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, _for_output("--json", help="print JSON, memory in bytes")] = False,
 ) -> None:
     """Print the shape of every parameter, FLOPs and memory.
 
@@ -152,70 +129,51 @@ def model(
 @app.command("attention", cls=PanelCommand)
 def attention(
     model: Model,
-    sentence: Annotated[
-        str,
-        typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT),
-    ],
+    sentence: Annotated[str, _SENTENCE],
     target: Annotated[
         str | None,
-        typer.Option(
-            "--target",
-            metavar="TEXT",
-            help="its translation",
-            show_default="the model's own",
-            rich_help_panel=INPUT,
+        _for_input(
+            "--target", metavar="TEXT", help="its translation", show_default="the model's own"
         ),
     ] = None,
     kind: Annotated[
         str,
-        typer.Option(
-            "--kind",
-            metavar="NAME",
-            help="attention to show: cross, encoder or decoder",
-            rich_help_panel=OUTPUT,
-        ),
+        _for_output("--kind", metavar="NAME", help="attention to show: cross, encoder or decoder"),
     ] = "cross",
     layer: Annotated[
         int | None,
-        typer.Option(
+        _for_output(
             "--layer",
             metavar="L",
             help="layer to show, counted from 1",
             show_default="the last but one",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
     head: Annotated[
         int | None,
-        typer.Option(
+        _for_output(
             "--head",
             metavar="H",
             help="head to show, counted from 1",
             show_default="the mean of all",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
-    pieces: Annotated[
-        bool,
-        typer.Option("--pieces", help="show subword pieces, not words", rich_help_panel=OUTPUT),
-    ] = False,
+    pieces: Annotated[bool, _for_output("--pieces", help="show subword pieces, not words")] = False,
     view: Annotated[
         str,
-        typer.Option(
+        _for_output(
             "--view",
             metavar="NAME",
             help="picture to draw: map, lines, or grid of all layers and heads",
-            rich_help_panel=OUTPUT,
         ),
     ] = "map",
     output: Annotated[
         Path | None,
-        typer.Option(
+        _for_output(
             "--output",
             "-o",
             metavar="FILE",
             help="picture to write: .svg, .png, or .html to explore; text if not given",
-            rich_help_panel=OUTPUT,
         ),
     ] = None,
 ) -> None:
@@ -227,48 +185,30 @@ def attention(
     mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
-    from mt.errors import ConfigError
+    from mt.inspect import attention_map
     from mt.inspect.attention import KINDS, read_attentions
-    from mt.inspect.attention_map import (
-        PAGE_FORMAT,
-        as_text,
-        check_picture,
-        chosen,
-        save_picture,
-    )
-    from mt.inspect.attention_page import save_attention_page
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    is_page = output is not None and output.suffix.lower() == PAGE_FORMAT
-    if output is not None:
-        check_picture(view, output)
-        if view == "grid" and not is_page and not (layer is None and head is None):
-            raise ConfigError(
-                "--layer, --head: not with --view grid, which shows all of them; leave them out"
-            )
-    elif view != "map":
-        raise ConfigError(f"--view {view}: is a picture; name its file with -o")
+    attention_map.check_picture(view, output, layer, head)
+    is_page = attention_map.is_page(output)
+    kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
     device = choose_device("cpu", "fp32")
-    loaded = load_model(model)
-    kinds = dict.fromkeys([kind, *KINDS] if is_page else [kind])
-    maps = read_attentions(loaded, device, sentence, target, kinds, pieces)
-    found = maps[kind]
+    attentions = read_attentions(load_model(model), device, sentence, target, kinds, pieces)
+    shown = attentions[kind]
+    # Also checks that the model has the layer and the head.
+    weights, title = attention_map.chosen(shown.weights, layer, head)
     if output is None:
-        weights, title = chosen(found.weights, layer, head)
-        print_result(as_text(weights, found.rows, found.columns))
+        print_result(attention_map.as_text(weights, shown.rows, shown.columns))
         say(f"{kind} attention, {title}")
-        return
-    if is_page:
-        chosen(found.weights, layer, head)  # raises for what the model does not have
-        shown = {name: (maps[name].weights, maps[name].rows, maps[name].columns) for name in KINDS}
-        save_attention_page(
-            output, shown, kind=kind, layer=layer, head=head, view=view, title=sentence
-        )
+    elif is_page:
+        first = {"kind": kind, "layer": layer, "head": head, "view": view}
+        ordered = {name: attentions[name] for name in KINDS}
+        attention_map.save_page(output, ordered, sentence, first)
         say(f"{output}: written")
-        return
-    note = save_picture(output, view, found.weights, found.rows, found.columns, layer, head)
-    say(f"{output}: {note or 'written'}")
+    else:
+        warning = attention_map.save_picture(output, view, shown, layer, head)
+        say(f"{output}: {warning or 'written'}")
 
 
 @app.command("positions", cls=PanelCommand)
@@ -278,21 +218,12 @@ def positions(
     settings: Settings = None,
     side: Annotated[
         str,
-        typer.Option(
-            "--side",
-            metavar="NAME",
-            help="src or tgt, where the positions are learned",
-            rich_help_panel=INPUT,
-        ),
+        _for_input("--side", metavar="NAME", help="src or tgt, where the positions are learned"),
     ] = "src",
     count: Annotated[
         int,
-        typer.Option(
-            "--positions",
-            min=2,
-            metavar="N",
-            help="how many positions to show, from the first on",
-            rich_help_panel=OUTPUT,
+        _for_output(
+            "--positions", min=2, metavar="N", help="how many positions to show, from the first on"
         ),
     ] = 100,
     output: PictureOutput = None,
@@ -330,42 +261,25 @@ def positions(
         print_result(as_text(table))
         say(title)
         return
-    note = save_picture(output, table, title, is_interleaved=title.startswith("sinusoidal"))
-    say(f"{output}: {note or 'written'}")
+    say(f"{output}: {save_picture(output, table, title) or 'written'}")
 
 
 @app.command("tokens", cls=PanelCommand)
 def tokens(
     model: TokenizerModel,
-    sentence: Annotated[
-        str | None,
-        typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT),
-    ] = None,
+    sentence: Annotated[str | None, _SENTENCE] = None,
     target: Annotated[
-        str | None,
-        typer.Option("--target", metavar="TEXT", help="target sentence", rich_help_panel=INPUT),
+        str | None, _for_input("--target", metavar="TEXT", help="target sentence")
     ] = None,
     src: Annotated[
         str | None,
-        typer.Option(
-            "--src",
-            metavar="FILE",
-            help="source lines, plain or .gz; - is stdin",
-            rich_help_panel=INPUT,
-        ),
+        _for_input("--src", metavar="FILE", help="source lines, plain or .gz; - is stdin"),
     ] = None,
-    tgt: Annotated[
-        str | None,
-        typer.Option("--tgt", metavar="FILE", help="target lines", rich_help_panel=INPUT),
-    ] = None,
+    tgt: Annotated[str | None, _for_input("--tgt", metavar="FILE", help="target lines")] = None,
     lines: Annotated[
         int,
-        typer.Option(
-            "--lines",
-            min=0,
-            metavar="N",
-            help="lines to show token by token; counts are of all",
-            rich_help_panel=OUTPUT,
+        _for_output(
+            "--lines", min=0, metavar="N", help="lines to show token by token; counts are of all"
         ),
     ] = 5,
 ) -> None:

@@ -26,6 +26,8 @@ from mt.search.inference import Inference
 
 KINDS = ("cross", "encoder", "decoder")
 BOS, EOS = "<s>", "</s>"
+# The words of a sentence, and the number of the word that each piece belongs to.
+Side = tuple[tuple[str, ...], list[int]]
 
 
 @dataclass(frozen=True)
@@ -67,32 +69,31 @@ def read_attentions(
     Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
     """
     kinds = list(kinds)
-    for kind in kinds:
-        if kind not in KINDS:
-            raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {kind!r}")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {unknown[0]!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
-    src = _encoded(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
+    src = _checked(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
     if target is None:
-        engine = TorchEngine(inference, loaded.config.decode)
-        tgt = list(engine.search([src], [[]])[0][0].tokens)
+        tgt = list(TorchEngine(inference, loaded.config.decode).search([src], [[]])[0][0].tokens)
     else:
-        tgt = _encoded(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
-    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))])
+        tgt = _checked(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
+    batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
     src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
     tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
+    src_then_eos, tgt_then_eos = _then_eos(src_side), _then_eos(tgt_side)
     sides = {
-        "cross": (_then_eos(tgt_side), _then_eos(src_side)),
-        "encoder": (_then_eos(src_side), _then_eos(src_side)),
-        "decoder": (_then_eos(tgt_side), _after_bos(tgt_side)),
+        "cross": (tgt_then_eos, src_then_eos),
+        "encoder": (src_then_eos, src_then_eos),
+        "decoder": (tgt_then_eos, _after_bos(tgt_side)),
     }
-    found = {}
+    attentions = {}
     for kind in kinds:
-        maps = attention_maps(loaded.model.eval(), batch.to(device.device), kind)
-        rows, columns = sides[kind]
-        weights = merged(maps[0].cpu().numpy(), rows[1], columns[1])
-        found[kind] = AttentionOfSentence(weights, rows[0], columns[0])
-    return found
+        maps = attention_maps(loaded.model.eval(), batch, kind)
+        (rows, row_numbers), (columns, column_numbers) = sides[kind]
+        weights = merged(maps[0].cpu().numpy(), row_numbers, column_numbers)
+        attentions[kind] = AttentionOfSentence(weights, rows, columns)
+    return attentions
 
 
 @torch.inference_mode()
@@ -138,7 +139,7 @@ def merged(
     return (to_row @ weights @ to_column).astype(np.float32)
 
 
-def _encoded(ids: list[int], what: str, max_tokens: int) -> list[int]:
+def _checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
     if not ids:
         raise ConfigError(f"{what}: is blank; give a sentence, in quotes")
     if len(ids) >= max_tokens:
@@ -149,26 +150,24 @@ def _encoded(ids: list[int], what: str, max_tokens: int) -> list[int]:
     return ids
 
 
-def _labels(pieces: list[str], text: str, apart: bool) -> tuple[tuple[str, ...], list[int]]:
-    """Return the words of a sentence, and which of them each piece belongs to."""
+def _labels(pieces: list[str], text: str, apart: bool) -> Side:
+    """Return the words of a sentence, and the number of the word that each piece belongs to."""
     if apart:
         return tuple(pieces), list(range(len(pieces)))
     numbers = word_numbers(pieces)
     words = text.split()
-    if len(words) != (numbers[-1] + 1 if numbers else 0):  # a character that the tokenizer rewrites
-        words = [
-            "".join(piece for piece, word in zip(pieces, numbers, strict=True) if word == number)
-            for number in range(numbers[-1] + 1)
-        ]
-        words = [word.replace("▁", "") for word in words]
+    if len(words) != (numbers[-1] + 1 if numbers else 0):  # the tokenizer rewrites a character
+        words = [""] * (numbers[-1] + 1)
+        for piece, number in zip(pieces, numbers, strict=True):
+            words[number] += piece.replace("▁", "")
     return tuple(words), numbers
 
 
-def _then_eos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+def _then_eos(side: Side) -> Side:
     words, numbers = side
     return (*words, EOS), [*numbers, len(words)]
 
 
-def _after_bos(side: tuple[tuple[str, ...], list[int]]) -> tuple[tuple[str, ...], list[int]]:
+def _after_bos(side: Side) -> Side:
     words, numbers = side
     return (BOS, *words), [0, *(number + 1 for number in numbers)]

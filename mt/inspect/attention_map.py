@@ -1,11 +1,15 @@
-"""Pictures of attention weights: a map, a grid of all layers and heads, or lines between words.
+"""Attention weights as text, as a picture, or as an HTML page to explore.
 
-Shapes: L layers, H heads, T rows (words that look), S columns (words looked at).
+A picture is a map, a grid of all layers and heads, or lines between words. Shapes: L layers, H
+heads, T rows (words that look), S columns (words looked at).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import html
+import json
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +17,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.errors import ConfigError
-from mt.inspect.pictures import FORMATS, check_format, save_figure
+from mt.inspect.pictures import FORMATS, check_format, save_figure, save_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from mt.inspect.attention import AttentionOfSentence
+
     Weights = npt.NDArray[np.floating[Any]]
 
 VIEWS = ("map", "lines", "grid")
 PAGE_FORMAT = ".html"
+# The page, and its parts by their places in it. It loads nothing, and follows the reader's light or
+# dark setting.
+PAGE = Path(__file__).with_name("attention_page.html")
+# The page has weights as whole numbers out of so many.
+SCALE = 1000
 INK = "#1f4e8c"
 INCHES_A_WORD = 0.42
 # Lines thinner than this share of the weight are left out: they hide the others.
@@ -31,11 +42,24 @@ LEAST_LINE = 0.05
 NAMED = 3
 
 
-def check_picture(view: str, output: Path) -> None:
-    """Raise ConfigError for a view or a kind of file that there is not, before any work is done."""
+def check_picture(view: str, output: Path | None, layer: int | None, head: int | None) -> None:
+    """Raise ConfigError for options that do not fit together, before any work is done."""
+    if output is None:
+        if view != "map":
+            raise ConfigError(f"--view {view}: is a picture; name its file with -o")
+        return
     if view not in VIEWS:
         raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
     check_format(output, (*FORMATS, PAGE_FORMAT))
+    if view == "grid" and not is_page(output) and not (layer is None and head is None):
+        raise ConfigError(
+            "--layer, --head: not with --view grid, which shows all of them; leave them out"
+        )
+
+
+def is_page(output: Path | None) -> bool:
+    """Whether a page is asked for, not a picture or text."""
+    return output is not None and output.suffix.lower() == PAGE_FORMAT
 
 
 def chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Weights, str]:
@@ -70,25 +94,57 @@ def as_text(weights: Weights, rows: Sequence[str], columns: Sequence[str]) -> st
 def save_picture(
     output: Path,
     view: str,
-    weights: Weights,
-    rows: Sequence[str],
-    columns: Sequence[str],
+    attention: AttentionOfSentence,
     layer: int | None = None,
     head: int | None = None,
 ) -> str:
-    """Draw weights (L, H, T, S) into an SVG or PNG file; return a warning about the font, or "".
+    """Draw attention into an SVG or PNG file; return a warning about the font, or "".
 
     Raises ConfigError where the layer or head does not exist, or the file cannot be written.
     """
-    check_picture(view, output)
+    rows, columns = attention.rows, attention.columns
 
     def draw() -> Figure:
         if view == "grid":
-            return _grid(weights, rows, columns)
-        one, title = chosen(weights, layer, head)
-        return (_map if view == "map" else _lines)(one, rows, columns, title)
+            return _grid(attention.weights, rows, columns)
+        weights, title = chosen(attention.weights, layer, head)
+        return (_map if view == "map" else _lines)(weights, rows, columns, title)
 
     return save_figure(output, draw)
+
+
+def save_page(
+    output: Path,
+    attentions: Mapping[str, AttentionOfSentence],
+    title: str,
+    first: Mapping[str, str | int | None],
+) -> None:
+    """Write a page on which kind, layer, head and view can be chosen; pointing shows a weight.
+
+    `attentions`: by kind. `first`: the `kind`, `layer`, `head` and `view` that it shows first;
+    `layer` and `head` count from 1, None means the last layer but one and the mean of all heads.
+
+    Raises ConfigError where the file cannot be written.
+    """
+    kinds = {
+        kind: {
+            "rows": one.rows,
+            "columns": one.columns,
+            "weights": np.rint(one.weights * SCALE).astype(int).tolist(),
+        }
+        for kind, one in attentions.items()
+    }
+    data = {"scale": SCALE, "first": dict(first), "kinds": kinds}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    parts = {
+        "{title}": html.escape(title),
+        "{style}": PAGE.with_suffix(".css").read_text(encoding="utf-8"),
+        "{data}": text.replace("<", "\\u003c"),  # inside a script only "<" could end it
+        "{script}": PAGE.with_suffix(".js").read_text(encoding="utf-8"),
+    }
+    # In one pass: a sentence may have "{data}" in it.
+    page = PAGE.read_text(encoding="utf-8")
+    save_file(output, re.sub("|".join(map(re.escape, parts)), lambda part: parts[part[0]], page))
 
 
 def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
     from mt.inspect.summary import Summary
 
-# Bytes of a number by precision; attention on a CPU computes in fp32 whatever the precision is.
+# Bytes of a number by precision. Attention on a CPU computes in fp32 whatever the precision is.
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 FP32 = 4
 BACKWARD = 2  # FLOPs of a backward pass, in forward passes
 PREFIXES = ("", "k", "M", "G", "T", "P")
+# Parts of memory whose names in the table are others than in JSON.
+NAMES = {"optimizer": "optimiser", "ema": "averaged weights", "cache": "keys and values"}
 FIRST_STEPS = 16  # steps that the cache of a new batch has room for; it doubles when they are used
 
 
@@ -41,31 +43,17 @@ class Flops:
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes that training needs on each device for a batch of `batch_tokens` on both sides."""
+class Memory:
+    """Bytes that training or decoding needs on each device, by what they hold."""
 
     precision: str
-    batch_tokens: int
-    weights: int  # fp32, and a copy of the layers' in the precision
-    gradients: int
-    optimizer: int
-    ema: int
-    activations: int  # what the forward pass keeps for the backward pass; GPUs keep less
-    logits: int
-    total: int
+    batch_tokens: int  # in training on both sides; in decoding source tokens times beam size
+    parts: dict[str, int]
 
-
-@dataclass(frozen=True)
-class DecodingMemory:
-    """Bytes that decoding a batch of `batch_tokens` (source tokens times beam size) needs."""
-
-    precision: str
-    batch_tokens: int
-    beam_size: int
-    weights: int
-    cache: int  # keys and values of the source and of all hypotheses
-    logits: int
-    total: int
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -73,15 +61,17 @@ class Cost:
     """What training and decoding with a model cost."""
 
     flops: Flops
-    training_memory: TrainingMemory
-    decoding_memory: DecodingMemory
+    training: Memory
+    decoding: Memory
 
     def as_json(self) -> dict[str, Any]:
         """FLOPs, and memory in bytes."""
-        memory = {
-            "training": asdict(self.training_memory),
-            "decoding": asdict(self.decoding_memory),
-        }
+        memory = {}
+        for name, one in {"training": self.training, "decoding": self.decoding}.items():
+            batch: dict[str, Any] = {"precision": one.precision, "batch_tokens": one.batch_tokens}
+            if name == "decoding":
+                batch["beam_size"] = self.flops.beam_size
+            memory[name] = {**batch, **one.parts, "total": one.total}
         return {"flops": asdict(self.flops), "memory_bytes": memory}
 
 
@@ -201,79 +191,70 @@ def cache_bytes(model: ModelConfig, src: int, tgt: int, rows: int, beam: int, si
 
 def _training_memory(
     summary: Summary, config: Config, length: int, batch_tokens: int, precision: str
-) -> TrainingMemory:
+) -> Memory:
     model = config.model
     size = BYTES[precision]
     layers = sum(block.count for block in summary.blocks if block.name != "embeddings")
     rows = max(1, batch_tokens // length) * (2 if config.optim.rdrop else 1)
-    weights = FP32 * summary.total + (size * layers if size != FP32 else 0)
-    activations = activation_bytes(model, length, length, rows, size)
-    # The loss computes a chunk of logits at a time: scores and probabilities.
-    logits = 2 * FP32 * min(rows * length * summary.tgt_vocab_size, CHUNK_ELEMENTS["cpu"])
-    gradients = FP32 * summary.total
-    optimizer = BYTES_OF_MOMENTS * summary.total
-    ema = FP32 * summary.total if config.train.ema else 0
-    total = weights + gradients + optimizer + ema + activations + logits
-    return TrainingMemory(
-        precision, batch_tokens, weights, gradients, optimizer, ema, activations, logits, total
-    )
+    parts = {
+        # fp32, and a copy of the layers' weights in the precision.
+        "weights": FP32 * summary.total + (size * layers if size != FP32 else 0),
+        "gradients": FP32 * summary.total,
+        "optimizer": BYTES_OF_MOMENTS * summary.total,
+        "ema": FP32 * summary.total if config.train.ema else 0,
+        "activations": activation_bytes(model, length, length, rows, size),
+        # The loss computes a chunk of logits at a time: scores and probabilities.
+        "logits": 2 * FP32 * min(rows * length * summary.tgt_vocab_size, CHUNK_ELEMENTS["cpu"]),
+    }
+    return Memory(precision, batch_tokens, parts)
 
 
 def _decoding_memory(
     summary: Summary, config: Config, length: int, batch_tokens: int, beam: int, precision: str
-) -> DecodingMemory:
+) -> Memory:
     size = BYTES[precision]
     rows = max(1, batch_tokens // (length * beam))
-    weights = size * summary.total
-    cache = cache_bytes(config.model, length, length, rows, beam, max(size, FP32))
-    logits = rows * beam * summary.tgt_vocab_size * FP32
-    return DecodingMemory(
-        precision, batch_tokens, beam, weights, cache, logits, weights + cache + logits
-    )
+    parts = {
+        "weights": size * summary.total,
+        "cache": cache_bytes(config.model, length, length, rows, beam, max(size, FP32)),
+        "logits": rows * beam * summary.tgt_vocab_size * FP32,
+    }
+    return Memory(precision, batch_tokens, parts)
 
 
 def format_cost(cost: Cost) -> str:
     """Print the cost as a table, below that of the parameters."""
-    flops = cost.flops
-    training = cost.training_memory
-    decoding = cost.decoding_memory
-    ema = {"averaged weights": training.ema} if training.ema else {}
-    lines = [f"FLOPs of matrix products, sentences of {flops.length} tokens on both sides"]
-    for what, count in {
-        "forward pass, for each target token": flops.forward_per_target_token,
-        "training, for each target token": flops.training_per_target_token,
-        "training, for each update": flops.training_per_update,
-        f"decoding, for each output token, beam {flops.beam_size}": flops.decoding_per_output_token,
-    }.items():
-        lines.append(f"  {what:<59}{_scaled(count, 'FLOPs')}")
-    tokens = f"batches of {training.batch_tokens:,} tokens, {training.precision}"
-    lines += _memory(
-        f"memory of training, estimated, {tokens}",
-        {
-            "weights": training.weights,
-            "gradients": training.gradients,
-            "optimiser": training.optimizer,
-            **ema,
-            "activations": training.activations,
-            "logits of the loss": training.logits,
-            "sum": training.total,
-        },
+    flops, training, decoding = cost.flops, cost.training, cost.decoding
+    title = "memory of {}, estimated, batches of {:,} tokens, {}"
+    in_training = title.format("training", training.batch_tokens, training.precision)
+    in_decoding = title.format(
+        "decoding", decoding.batch_tokens, f"beam {flops.beam_size}, {decoding.precision}"
     )
-    tokens = f"batches of {decoding.batch_tokens:,} tokens, beam {decoding.beam_size}"
-    lines += _memory(
-        f"memory of decoding, estimated, {tokens}, {decoding.precision}",
-        {
-            "weights": decoding.weights,
-            "keys and values": decoding.cache,
-            "logits": decoding.logits,
-            "sum": decoding.total,
+    tables = {
+        f"FLOPs of matrix products, sentences of {flops.length} tokens on both sides": {
+            "forward pass, for each target token": flops.forward_per_target_token,
+            "training, for each target token": flops.training_per_target_token,
+            "training, for each update": flops.training_per_update,
+            f"decoding, for each output token, beam {flops.beam_size}": (
+                flops.decoding_per_output_token
+            ),
         },
-    )
-    return "\n".join(lines) + "\n"
+        in_training: _named(training, {**NAMES, "logits": "logits of the loss"}),
+        in_decoding: _named(decoding, NAMES),
+    }
+    lines = []
+    for heading, rows in tables.items():
+        unit = "FLOPs" if heading.startswith("FLOPs") else "B"
+        lines += [heading, *(f"  {what:<59}{_scaled(n, unit)}" for what, n in rows.items()), ""]
+    return "\n".join(lines)
 
 
-def _memory(title: str, parts: dict[str, int]) -> list[str]:
-    return ["", title, *(f"  {what:<59}{_scaled(count, 'B')}" for what, count in parts.items())]
+def _named(memory: Memory, names: dict[str, str]) -> dict[str, int]:
+    """The parts of a memory and their sum, by their names in the table."""
+    parts = {names.get(key, key): count for key, count in memory.parts.items()}
+    if not memory.parts.get("ema"):
+        parts.pop(NAMES["ema"], None)
+    return parts | {"sum": memory.total}
 
 
 def _scaled(count: int, unit: str) -> str:

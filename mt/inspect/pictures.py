@@ -1,10 +1,12 @@
-"""Pictures as SVG or PNG files: the same data gives the same bytes, and files appear whole."""
+"""Matplotlib figures as SVG or PNG files, or inside a page; the same data gives the same bytes."""
 
 from __future__ import annotations
 
 import io
+import re
 import warnings
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +20,52 @@ FORMATS = (".svg", ".png")
 DPI = 150
 # Pixels of a side from which on matplotlib refuses to draw.
 MOST_PIXELS = 2**16
+# Text stays text in an SVG, and a $ is no formula.
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mt",
+    "text.parse_math": False,
+    "font.size": 9.0,
+}
+# Inside a page a figure takes the page's colours, so that one picture serves light, dark and paper.
+# It is drawn with these, none of which matplotlib draws with, and they become CSS variables.
+MUTED = "#010101"
+RULE = "#010102"
+N_SERIES = 8
+VARIABLES = {MUTED: "var(--muted)", RULE: "var(--rule)"} | {
+    f"#0102{i:02x}": f"var(--series-{i + 1})" for i in range(N_SERIES)
+}
+# Thin grey axes.
+PAGE_STYLE = STYLE | {
+    "text.color": MUTED,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.major.size": 3.0,
+    "ytick.major.size": 0.0,
+    "lines.linewidth": 1.5,
+    "lines.solid_capstyle": "round",
+    "path.simplify": True,
+}
+
+
+def series_colour(index: int) -> str:
+    """The colour to draw series `index` with inside a page, from 0; after eight they repeat."""
+    return f"#0102{index % N_SERIES:02x}"
 
 
 def check_format(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
-    """Raise ConfigError for a kind of file that there is not, before any work is done."""
+    """Raise ConfigError if the suffix of `output` is no known format, before any work is done."""
     if output.suffix.lower() not in formats:
         *others, last = formats
         raise ConfigError(f"-o {output}: must end in {', '.join(others)} or {last}")
@@ -34,31 +78,63 @@ def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
     """
     import matplotlib as mpl
 
-    # Text stays text in an SVG, and a $ is no formula.
-    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "mt", "text.parse_math": False}
-    with mpl.rc_context(style | {"font.size": 9.0}), warnings.catch_warnings(record=True) as caught:
+    kind = output.suffix.lower().removeprefix(".")
+    with mpl.rc_context(STYLE), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         figure = draw()
-        file = io.BytesIO()
-        kind = output.suffix.lower().removeprefix(".")
-        metadata = {"Date": None} if kind == "svg" else {}
         largest = max(figure.get_size_inches()) * DPI
         if kind == "png" and largest >= MOST_PIXELS:
             raise ConfigError(
                 f"-o {output}: would be {largest:,.0f} pixels wide or high, a .png has fewer than "
                 f"{MOST_PIXELS:,}; choose .svg, fewer layers and heads, or a shorter sentence"
             )
-        figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", metadata=metadata)
-    save_page(output, file.getvalue())
-    missing = any("missing from" in str(warning.message) for warning in caught)
-    if missing and kind == "png":
+        content = _content(figure, kind, dpi=DPI, bbox_inches="tight")
+    save_file(output, content)
+    if kind == "png" and any("missing from" in str(warning.message) for warning in caught):
         return "the font lacks some of the characters; an .svg leaves the font to the viewer"
     return ""
 
 
-def save_page(output: Path, content: bytes | str) -> None:
+def save_file(output: Path, content: bytes | str) -> None:
     """Write a finished file. Raises ConfigError where it cannot be written."""
     try:
         write_whole(output, content)
     except OSError as error:
         raise ConfigError(f"-o {output}: cannot be written: {error.strerror}") from error
+
+
+def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
+    """Return the figure that `draw` makes as an `<svg>` element that scales with its page.
+
+    `name` begins all ids in it: another one for each picture of the page. `description` is what a
+    screen reader says.
+    """
+    import matplotlib as mpl
+
+    with mpl.rc_context(PAGE_STYLE):
+        text = _content(draw(), "svg", transparent=True).decode("utf-8")
+    text = text[text.index("<svg") :]
+    # Its own style sheet would apply to the whole page.
+    text = re.sub(r"<(metadata|style)\b.*?</\1>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<defs>\s*</defs>\s*", "", text)
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', text)
+    text = re.sub(r'(xlink:href="|url\()#', rf"\1#{name}-", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
+    text = re.sub(r" ?font-family: [^;\"]*;?", "", text)
+    for drawn, variable in VARIABLES.items():
+        text = text.replace(drawn, variable)
+    opening = re.match(r'<svg\b[^>]*(viewBox="[^"]*")[^>]*>', text)
+    assert opening is not None
+    return (
+        f'<svg {opening[1]} role="img" aria-label="{escape(description, quote=True)}" '
+        f'xmlns:xlink="http://www.w3.org/1999/xlink">{text[opening.end() :].strip()}'
+    )
+
+
+def _content(figure: Figure, kind: str, **options: Any) -> bytes:
+    """Render a figure as `svg`, without its date, or `png`."""
+    file = io.BytesIO()
+    metadata = {"Date": None} if kind == "svg" else {}
+    figure.savefig(file, format=kind, metadata=metadata, **options)
+    return file.getvalue()

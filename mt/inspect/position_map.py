@@ -16,13 +16,13 @@ from mt.inspect.pictures import save_figure
 from mt.model.transformer import Transformer, sinusoids
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from mt.config.schema import ModelConfig
 
     Table = npt.NDArray[np.floating[Any]]
 
+SINUSOIDAL = "sinusoidal"  # begins the title of a table of sinusoids
 # Distances that the text form lists.
 DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)
 
@@ -44,7 +44,7 @@ def position_table(
         )
     else:
         table = sinusoids(config.max_positions, config.d_model).numpy()
-    kind = f"learned, {side}" if config.learned_positions else config.positions
+    kind = f"learned, {side}" if config.learned_positions else SINUSOIDAL
     return table[:count], f"{kind} positions, d_model {config.d_model}"
 
 
@@ -64,44 +64,35 @@ def as_text(table: Table) -> str:
     lines = ["distance   mean cosine   least   largest"]
     for distance in DISTANCES:
         if distance < len(table):
-            found = np.diagonal(cosines, distance)
-            lines.append(
-                f"{distance:>8}{found.mean():>14.3f}{found.min():>8.3f}{found.max():>10.3f}"
-            )
+            at = np.diagonal(cosines, distance)
+            lines.append(f"{distance:>8}{at.mean():>14.3f}{at.min():>8.3f}{at.max():>10.3f}")
     return "\n".join(lines)
 
 
-def save_picture(output: Path, table: Table, title: str, is_interleaved: bool) -> str:
-    """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does.
-
-    `is_interleaved`: even dimensions are sines and odd ones cosines.
-    """
+def save_picture(output: Path, table: Table, title: str) -> str:
+    """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does."""
+    shown, dimensions = table, "dimension"
+    if title.startswith(SINUSOIDAL):  # sine and cosine in turn would be stripes too narrow to see
+        shown = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+        dimensions = "dimension: even ones (sine), then odd ones (cosine)"
+    panels = (
+        (shown, float(np.abs(table).max()), dimensions, title),
+        (similarity(table), 1.0, "position", "cosine of every two positions"),
+    )
 
     def draw() -> Figure:
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(10, 4.2), layout="constrained")
-        left, right = figure.subplots(1, 2)
-        limit = float(np.abs(table).max())
-        shown, dimensions = table, "dimension"
-        if is_interleaved:  # sine and cosine in turn would be stripes too narrow to see
-            shown = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
-            dimensions = "dimension: even ones (sine), then odd ones (cosine)"
-        _image(left, shown, "RdBu_r", limit, "position", dimensions)
-        left.set_title(title, fontsize=9)
-        _image(right, similarity(table), "RdBu_r", 1.0, "position", "position")
-        right.set_title("cosine of every two positions", fontsize=9)
+        both = zip(figure.subplots(1, 2), panels, strict=True)
+        for axes, (values, limit, columns, above) in both:
+            image = axes.imshow(
+                values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
+            )
+            axes.set_ylabel("position")
+            axes.set_xlabel(columns)
+            figure.colorbar(image, ax=axes, fraction=0.045).outline.set_visible(False)
+            axes.set_title(above, fontsize=9)
         return figure
 
     return save_figure(output, draw)
-
-
-def _image(axes: Axes, values: Table, cmap: str, limit: float, rows: str, columns: str) -> None:
-    image = axes.imshow(
-        values, cmap=cmap, vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
-    )
-    axes.set_ylabel(rows)
-    axes.set_xlabel(columns)
-    figure = axes.figure
-    bar = figure.colorbar(image, ax=axes, fraction=0.045)
-    bar.outline.set_visible(False)

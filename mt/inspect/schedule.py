@@ -43,22 +43,18 @@ def schedule_table(configs: Mapping[str, Config]) -> str:
     lines = ["    update" + "".join(f"{head:>{w}}" for head, w in zip(heads, widths, strict=True))]
     highest = max(rate_of(config, step) for config in configs.values() for step in steps)
     for step in steps:
-        cells = [
-            f"{rate_of(config, step):>{width}.2e}"
-            if step <= config.train.max_steps
-            else " " * width
-            for config, width in zip(configs.values(), widths, strict=True)
-        ]
-        line = f"{step:>10,}{''.join(cells)}"
+        line = f"{step:>10,}"
+        for config, width in zip(configs.values(), widths, strict=True):
+            is_over = step > config.train.max_steps
+            line += " " * width if is_over else f"{rate_of(config, step):>{width}.2e}"
         if len(configs) == 1:
-            (config,) = configs.values()
             line += "  " + "█" * round(BAR * rate_of(config, step) / highest)
         lines.append(line.rstrip())
     return "\n".join(lines)
 
 
 def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
-    """Draw the learning rates over the updates, one curve for each config."""
+    """Draw a curve of each config's rates over the updates; return what `save_figure` does."""
 
     def draw() -> Figure:
         from matplotlib.figure import Figure
@@ -69,8 +65,7 @@ def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
             last = config.train.max_steps
             steps = sorted({*range(1, last + 1, max(1, last // POINTS)), *steps_of(config), last})
             axes.plot(steps, [rate_of(config, step) for step in steps], label=name)
-        axes.set_xlabel("update")
-        axes.set_ylabel("learning rate")
+        axes.set(xlabel="update", ylabel="learning rate")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)
         axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))

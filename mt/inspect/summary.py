@@ -174,31 +174,24 @@ def _closed_form(
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Parameters by block, each with its shapes, and the closed form of their total."""
-    blocks = [
-        {
-            "name": block.name,
-            "parameters": block.count,
-            "matrices": [
-                {
-                    "name": matrix.name,
-                    "shape": list(matrix.shape),
-                    "parameters": matrix.count,
-                    "tied_to": matrix.tied_to,
-                }
-                for matrix in block.matrices
-            ],
-        }
-        for block in summary.blocks
-    ]
+
+    def listed(matrix: Matrix) -> dict[str, Any]:
+        shape = {"name": matrix.name, "shape": list(matrix.shape)}
+        return {**shape, "parameters": matrix.count, "tied_to": matrix.tied_to}
+
+    vocabulary = {"source": summary.src_vocab_size, "target": summary.tgt_vocab_size}
     return {
-        "vocabulary": {
-            "source": summary.src_vocab_size,
-            "target": summary.tgt_vocab_size,
-            "joint": summary.joint,
-        },
+        "vocabulary": {**vocabulary, "joint": summary.joint},
         "parameters": summary.total,
         "matrices_per_head": summary.matrices,
-        "blocks": blocks,
+        "blocks": [
+            {
+                "name": block.name,
+                "parameters": block.count,
+                "matrices": [listed(matrix) for matrix in block.matrices],
+            }
+            for block in summary.blocks
+        ],
         "closed_form": [asdict(term) for term in summary.terms],
     }
 

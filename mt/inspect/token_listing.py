@@ -15,7 +15,7 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 @dataclass
-class Side:
+class TokenCounts:
     """Counts over the lines of one side."""
 
     name: str  # source or target
@@ -55,7 +55,7 @@ def list_tokens(tokenizer: Tokenizer, texts: dict[str, Iterable[str]], shown: in
 
     `texts`: lines by side, `source` and `target`; a line of each in turn.
     """
-    sides = {name: Side(name, tokenizer) for name in texts}
+    sides = {name: TokenCounts(name, tokenizer) for name in texts}
     for number, lines in enumerate(zip_longest(*texts.values()), 1):
         for name, line in zip(texts, lines, strict=True):
             if line is None:
@@ -92,15 +92,15 @@ def _columns(text: str) -> int:
 def _rare(tokens: list[tuple[str, int]]) -> Iterator[str]:
     """Which characters are spelled in bytes, and which texts are unknown."""
     spelled = bytearray()
-    found: list[str] = []
+    in_bytes: list[str] = []
     for piece, _ in [*tokens, ("", 0)]:
         if match := BYTE.fullmatch(piece):
             spelled.append(int(match[1], 16))
         elif spelled:
-            found += spelled.decode("utf-8", "replace")
+            in_bytes += spelled.decode("utf-8", "replace")
             spelled.clear()
-    if found:
-        yield f"  in bytes: {_named(found)}"
+    if in_bytes:
+        yield f"  in bytes: {_named(in_bytes)}"
     if unknown := [piece for piece, number in tokens if number == UNK]:
         yield f"  unknown: {_named(unknown)}"
 
@@ -111,8 +111,8 @@ def _named(texts: list[str]) -> str:
     return ", ".join(f"{text} ({code})" for text, code in codes.items())
 
 
-def _summary(sides: list[Side]) -> Iterator[str]:
-    def share(part: int, side: Side) -> str:
+def _summary(sides: list[TokenCounts]) -> Iterator[str]:
+    def share(part: int, side: TokenCounts) -> str:
         return f"{part:,} ({100 * part / max(1, side.tokens):.2f} %)"
 
     rows = {

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from mt.inspect.pictures import MUTED, inline_svg, series_colour
 from mt.report.facts import Run
-from mt.report.svg import MUTED, inline_svg, page_style, series_colour
 from mt.runs.metrics import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
     Floats = npt.NDArray[np.float64]
     # (updates, seconds, values) of training and of validation.
@@ -99,8 +101,7 @@ def draw_curves(runs: Sequence[Run]) -> Curves:
              if len(part[axis])), default=0.0)
         for axis in (0, 1)
     ]  # fmt: skip
-    with page_style():
-        pictures = [_picture(figure, runs, lines[figure], ends) for figure in figures]
+    pictures = [_picture(figure, runs, lines[figure], ends) for figure in figures]
     return Curves(pictures, thinned)
 
 
@@ -135,8 +136,14 @@ def _picture(
     if not any(np.isfinite(y).any() for both in lines for _, _, y in both):
         return Picture(figure.title, figure.unit, "", "", empty=True)
     size, unit = next((one for one in UNITS if ends[1] >= 2 * one[0]), UNITS[-1])
-    by_updates = _draw(figure, runs, lines, Axis("updates", 0, ends[0], 1.0))
-    by_time = _draw(figure, runs, lines, Axis(unit, 1, ends[1], size))
+    by_updates, by_time = (
+        inline_svg(
+            f"{figure.title.lower().replace(' ', '-')}-{x.unit}",
+            f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}",
+            partial(_draw, figure, runs, lines, x),
+        )
+        for x in (Axis("updates", 0, ends[0], 1.0), Axis(unit, 1, ends[1], size))
+    )
     return Picture(figure.title, figure.unit, by_updates, by_time, empty=False)
 
 
@@ -168,7 +175,7 @@ def _ascending(line: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats, Flo
     return step, np.maximum.accumulate(seconds), np.where(np.isfinite(values), values, math.nan)
 
 
-def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> str:
+def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> Canvas:
     """Draw a figure of all runs over one axis."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -201,8 +208,7 @@ def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) 
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.2g}"))
     else:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
-    what = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
-    return inline_svg(canvas, what)
+    return canvas
 
 
 def _plot(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mt.inspect.pictures import N_SERIES
 from mt.report.corpora import Corpora, read_corpora
 from mt.report.curves import draw_curves
 from mt.report.facts import VALIDATION, Run, labels_of, read_run
@@ -29,7 +30,6 @@ from mt.report.provenance import (
 )
 from mt.report.scores import ScoredSet, compare, score_run
 from mt.report.sentences import Progress, Sentences, add_attention, choose_sentences, progress
-from mt.report.svg import N_SERIES
 from mt.report.translations import translate_again
 
 TEMPLATE = "page.html.jinja"

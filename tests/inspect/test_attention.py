@@ -1,21 +1,32 @@
-"""Attention weights of a sentence, and their pictures."""
+"""Attention weights of a sentence, and their text, pictures and page."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from browser import Browser, find_browser
 from conftest import Mt, refused
+from messages import says
 
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
-from mt.inspect.attention import KINDS, attention_maps, merged, read_attention, read_attentions
-from mt.inspect.attention_map import as_text, chosen, save_picture
+from mt.inspect.attention import (
+    KINDS,
+    AttentionOfSentence,
+    attention_maps,
+    merged,
+    read_attention,
+    read_attentions,
+)
+from mt.inspect.attention_map import as_text, chosen, save_page, save_picture
 from mt.inspect.pictures import save_figure
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import choose_device
@@ -38,26 +49,24 @@ def test_rows_sum_to_one(loaded: LoadedModel, kind: str, pieces: bool) -> None:
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
 
 
-def test_words_are_on_the_axes(loaded: LoadedModel) -> None:
+def test_words_or_pieces_are_on_the_axes(loaded: LoadedModel) -> None:
     device = choose_device("cpu")
-    source = (*SENTENCE.split(), "</s>")
-    cross = read_attention(loaded, device, SENTENCE, "one two three")
-    assert (cross.rows, cross.columns) == (("one", "two", "three", "</s>"), source)
-    encoder = read_attention(loaded, device, SENTENCE, kind="encoder")
-    assert (encoder.rows, encoder.columns) == (source, source)
-    decoder = read_attention(loaded, device, SENTENCE, "one two", kind="decoder")
-    assert (decoder.rows, decoder.columns) == (("one", "two", "</s>"), ("<s>", "one", "two"))
-
-
-def test_pieces_are_on_the_axes_where_asked_for(loaded: LoadedModel) -> None:
-    found = read_attention(loaded, choose_device("cpu"), "eins", "seventeen", pieces=True)
-    assert len(found.rows) > 2
-    assert "".join(found.rows) == "▁seventeen</s>"
+    source, words = (*SENTENCE.split(), "</s>"), ("one", "two", "three", "</s>")
+    for target, kind, rows, columns in (
+        ("one two three", "cross", words, source),
+        (None, "encoder", source, source),
+        ("one two three", "decoder", words, ("<s>", *words[:-1])),
+    ):
+        shown = read_attention(loaded, device, SENTENCE, target, kind)
+        assert (shown.rows, shown.columns) == (rows, columns)
+    apart = read_attention(loaded, device, "eins", "seventeen", pieces=True)
+    assert len(apart.rows) > 2
+    assert "".join(apart.rows) == "▁seventeen</s>"
 
 
 def test_the_decoder_looks_only_at_what_is_written(loaded: LoadedModel) -> None:
-    found = read_attention(loaded, choose_device("cpu"), SENTENCE, kind="decoder", pieces=True)
-    assert np.triu(found.weights, k=1).max() == 0
+    shown = read_attention(loaded, choose_device("cpu"), SENTENCE, kind="decoder", pieces=True)
+    assert np.triu(shown.weights, k=1).max() == 0
 
 
 def test_weights_are_those_of_the_formula(loaded: LoadedModel) -> None:
@@ -96,19 +105,18 @@ def test_weights_are_those_of_the_formula(loaded: LoadedModel) -> None:
                 np.testing.assert_allclose(found[head], expected, atol=1e-5)
 
 
-def test_heads_of_a_trained_model_look_at_different_things(loaded: LoadedModel) -> None:
-    """Mean total variation of two heads: 0 if they are alike, 1 if they share nothing."""
+def test_heads_of_a_trained_model(loaded: LoadedModel) -> None:
+    """They look at different things, and some head of cross-attention at the word it translates.
+
+    Mean total variation of two heads: 0 if they are alike, 1 if they share nothing.
+    """
     for kind in KINDS:
-        found = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind)
-        one, other = found.weights[0]
+        shown = read_attention(loaded, choose_device("cpu"), SENTENCE, "one two three eight", kind)
+        one, other = shown.weights[0]
         assert np.abs(one - other).sum(-1).mean() / 2 > 0.1, kind
-
-
-def test_cross_attention_of_a_trained_model_follows_the_source(loaded: LoadedModel) -> None:
-    """Digits are translated one by one, so that some head looks at the word being translated."""
-    found = read_attention(loaded, choose_device("cpu"), SENTENCE, "one two three eight")
-    aligned = [np.mean(np.argmax(head[:4], 1) == np.arange(4)) for head in found.weights[0]]
-    assert max(aligned) >= 0.75
+        if kind == "cross":  # digits are translated one by one
+            aligned = [np.mean(np.argmax(head[:4], 1) == np.arange(4)) for head in (one, other)]
+            assert max(aligned) >= 0.75
 
 
 def test_words_have_the_mean_of_rows_and_the_sum_of_columns() -> None:
@@ -117,7 +125,26 @@ def test_words_have_the_mean_of_rows_and_the_sum_of_columns() -> None:
     np.testing.assert_allclose(found, [[[[0.25, 0.75], [0.25, 0.75]]]])
 
 
-# --- pictures ---------------------------------------------------------------------------------
+def test_all_kinds_are_of_one_translation(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched = []
+    search = TorchEngine.search
+
+    def counted(self: TorchEngine, *job: Any) -> Any:
+        searched.append(job)
+        return search(self, *job)
+
+    monkeypatch.setattr(TorchEngine, "search", counted)
+    together = read_attentions(loaded, choose_device("cpu"), SENTENCE, None, KINDS)
+    assert len(searched) == 1
+    for kind in KINDS:
+        alone = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind)
+        assert (together[kind].rows, together[kind].columns) == (alone.rows, alone.columns)
+        assert np.array_equal(together[kind].weights, alone.weights)
+
+
+# --- text and pictures ------------------------------------------------------------------------
 
 WEIGHTS = np.array(
     [
@@ -152,93 +179,32 @@ def test_text_names_what_each_word_looks_at_most() -> None:
 
 @pytest.mark.parametrize("view", ["map", "lines", "grid"])
 def test_an_svg_holds_the_words_as_text(tmp_path: Path, view: str) -> None:
-    path = tmp_path / "map.svg"
-    assert save_picture(path, view, WEIGHTS, ["one", "<&$5"], ["eins", "zwei $"]) == ""
+    path, again = tmp_path / "map.svg", tmp_path / "again.svg"
+    attention = AttentionOfSentence(WEIGHTS, ("one", "<&$5"), ("eins", "zwei $"))
+    assert save_picture(path, view, attention) == ""
     svg = path.read_text(encoding="utf-8")
     for word in ("one", "&lt;&amp;$5", "eins", "zwei $"):
         assert f">{word}</text>" in svg
     if view == "grid":
         assert len(re.findall(r">layer \d, head \d</text>", svg)) == 4
-    again = tmp_path / "again.svg"
-    save_picture(again, view, WEIGHTS, ["one", "<&$5"], ["eins", "zwei $"])
+    save_picture(again, view, attention)
     assert again.read_bytes() == path.read_bytes()
 
 
 def test_lines_are_as_thick_as_weights(tmp_path: Path) -> None:
     path = tmp_path / "lines.svg"
-    save_picture(path, "lines", WEIGHTS, ["one", "two"], ["eins", "zwei"], layer=1, head=1)
+    attention = AttentionOfSentence(WEIGHTS, ("one", "two"), ("eins", "zwei"))
+    save_picture(path, "lines", attention, layer=1, head=1)
     widths = sorted(map(float, re.findall(r"stroke-width: ([\d.]+)", path.read_text())))
     np.testing.assert_allclose(np.array(widths) / max(widths), [1 / 9, 2 / 9, 8 / 9, 1], atol=1e-3)
 
 
 def test_a_png_says_where_the_font_lacks_a_character(tmp_path: Path) -> None:
     path = tmp_path / "map.png"
-    assert save_picture(path, "map", WEIGHTS, ["one", "two"], ["eins", "zwei"]) == ""
+    assert save_picture(path, "map", AttentionOfSentence(WEIGHTS, ("a", "b"), ("c", "d"))) == ""
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert "font lacks" in save_picture(path, "map", WEIGHTS, ["one", "two"], ["一", "二"])
-
-
-# --- the command ------------------------------------------------------------------------------
-
-
-def test_the_command_prints_a_line_for_each_word(mt: Mt, tiny_run: Path) -> None:
-    ended = mt(
-        "inspect", "attention", "--model", tiny_run, SENTENCE, "--target", "one two three eight"
-    )
-    assert ended.code == 0, ended.err
-    assert [line.split()[0] for line in ended.lines] == ["one", "two", "three", "eight", "</s>"]
-    assert all(re.search(r"(eins|zwei|drei|acht|</s>) \d+ %", line) for line in ended.lines)
-    assert ended.err == "mt: cross attention, layer 1, mean of 2 heads\n"
-
-
-def test_the_command_draws(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "map.svg"
-    ended = mt(
-        "inspect", "attention", "--model", tiny_run, SENTENCE, "--view", "grid", "-o", output
-    )
-    assert (ended.code, ended.out) == (0, b"")
-    assert ended.err == f"mt: {output}: written\n"
-    assert "acht</text>" in output.read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["  "], "the sentence: is blank; give a sentence, in quotes"),
-        ([SENTENCE, "--target", ""], "--target: is blank; give a sentence, in quotes"),
-        (["eins " * 80], "the sentence: has 240 tokens, the model takes 63; give a shorter one"),
-        ([SENTENCE, "--kind", "a"], "--kind: must be one of cross, encoder, decoder, found 'a'"),
-        ([SENTENCE, "--layer", "2"], "--layer: the model has 1 to 1, found 2"),
-        ([SENTENCE, "--head", "0"], "--head: the model has 1 to 2, found 0"),
-        ([SENTENCE, "--view", "grid"], "--view grid: is a picture; name its file with -o"),
-        (
-            [SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
-            "--layer, --head: not with --view grid, which shows all of them; leave them out",
-        ),
-        (
-            [SENTENCE, "--view", "heat", "-o", "a.svg"],
-            "--view: must be one of map, lines, grid, found 'heat'",
-        ),
-        ([SENTENCE, "-o", "a.jpg"], "-o a.jpg: must end in .svg, .png or .html"),
-        (
-            [SENTENCE, "-o", "nowhere/a.svg"],
-            "-o nowhere/a.svg: cannot be written: No such file or directory",
-        ),
-    ],
-)  # fmt: skip
-def test_bad_input_gets_one_message(
-    mt: Mt,
-    tiny_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    message: str,
-) -> None:
-    shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
-    monkeypatch.chdir(tmp_path)
-    ended = mt("inspect", "attention", "--model", "run", *options)
-    assert refused(ended) == message
-    assert not list(tmp_path.glob("*.*g"))
+    foreign = AttentionOfSentence(WEIGHTS, ("a", "b"), ("一", "二"))
+    assert "font lacks" in save_picture(path, "map", foreign)
 
 
 def test_a_png_that_is_too_large_is_refused(tmp_path: Path) -> None:
@@ -251,20 +217,121 @@ def test_a_png_that_is_too_large_is_refused(tmp_path: Path) -> None:
     assert save_figure(tmp_path / "map.svg", lambda: Figure(figsize=(500, 1))) == ""
 
 
-def test_all_kinds_are_of_one_translation(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+# --- the page ---------------------------------------------------------------------------------
+
+
+class Page(HTMLParser):
+    """Collects what a page loads, and the JSON that it holds."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.json = ""
+        self.inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loaded += [str(value) for name, value in attrs if name in ("src", "href")]
+        self.inside = ("type", "application/json") in attrs
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.json += data
+
+
+def test_a_page_holds_all_weights_and_loads_nothing(tmp_path: Path) -> None:
+    weights = np.array([[[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.1234, 0.8766]]]], np.float32)
+    attention = AttentionOfSentence(weights, ("</script>", "{title}"), ("&", "d"))
+    first = {"kind": "cross", "layer": None, "head": 2, "view": "lines"}
+    path = tmp_path / "map.html"
+    save_page(path, {"cross": attention}, "<b> & {data}", first)
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.loaded == []
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+    assert "<h1>&lt;b&gt; &amp; {data}</h1>" in text
+    data = json.loads(page.json)
+    shown = data["kinds"]["cross"]
+    assert (shown["rows"], data["first"]) == (["</script>", "{title}"], first)
+    np.testing.assert_allclose(np.array(shown["weights"]) / data["scale"], weights, atol=0.0005)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_browser() is None, reason="no Chromium on PATH")
+def test_the_page_works_in_a_browser(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """No error, no request, nothing wider than the window; pointing at a weight shows it."""
+    output = tmp_path / "map.html"
+    sentence = "eins zwei drei vier fünf sechs sieben acht neun " * 2
+    with Browser() as browser:
+        for view in ("map", "lines", "grid"):
+            attention = ("inspect", "attention", "--model", tiny_run, sentence)
+            assert mt(*attention, "--view", view, "-o", output).code == 0
+            for width in (1280, 390):
+                for scheme in ("light", "dark"):
+                    seen = browser.look(output, width, scheme=scheme)
+                    assert (seen.errors, seen.requests, seen.too_wide) == ([], [], [])
+            weight = browser.evaluate("""
+                document.querySelector("[data-weight]").dispatchEvent(
+                    new MouseEvent("mouseover", {bubbles: true}));
+                document.getElementById("weight").textContent""")
+            assert re.fullmatch(r"\S+ looks at \S+: [\d.]+ %", weight)
+        browser.evaluate("document.querySelector('figure:nth-child(2)').click()")
+        assert browser.evaluate("document.getElementById('head').value") == "2"
+        for kind in ("encoder", "decoder", "cross"):
+            browser.evaluate(f"""kind.value = "{kind}"; kind.dispatchEvent(new Event("change"))""")
+            rows = browser.evaluate("document.querySelectorAll('tbody tr').length")
+            assert rows == browser.evaluate(f"data.kinds.{kind}.rows.length") > 3
+
+
+# --- the command ------------------------------------------------------------------------------
+
+
+def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    attention = ("inspect", "attention", "--model", tiny_run, SENTENCE)
+    ended = mt(*attention, "--target", "one two three eight")
+    assert ended.code == 0, ended.err
+    assert [line.split()[0] for line in ended.lines] == ["one", "two", "three", "eight", "</s>"]
+    assert all(re.search(r"(eins|zwei|drei|acht|</s>) \d+ %", line) for line in ended.lines)
+    assert ended.err == "mt: cross attention, layer 1, mean of 2 heads\n"
+    for name in ("map.svg", "map.html"):
+        ended = mt(*attention, "--kind", "decoder", "--view", "grid", "-o", tmp_path / name)
+        assert (ended.code, ended.out) == (0, b"")
+        assert ended.err == f"mt: {tmp_path / name}: written\n"
+    assert "three</text>" in (tmp_path / "map.svg").read_text(encoding="utf-8")
+    data = json.loads(Page((tmp_path / "map.html").read_text(encoding="utf-8")).json)
+    assert list(data["kinds"]) == ["cross", "encoder", "decoder"]
+    assert data["kinds"]["encoder"]["rows"] == [*SENTENCE.split(), "</s>"]
+    assert data["first"]["kind"] == "decoder"
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["  "], ["the sentence", "blank", "give"]),
+        ([SENTENCE, "--target", ""], ["--target", "blank", "give"]),
+        (["eins " * 80], ["the sentence", "240", "63", "shorter"]),
+        ([SENTENCE, "--kind", "a"], ["--kind", "cross, encoder, decoder", "'a'"]),
+        ([SENTENCE, "--layer", "2"], ["--layer", "1 to 1", "2"]),
+        ([SENTENCE, "--head", "0"], ["--head", "1 to 2", "0"]),
+        ([SENTENCE, "--head", "3", "-o", "a.html"], ["--head", "1 to 2", "3"]),
+        ([SENTENCE, "--view", "grid"], ["--view grid", "-o"]),
+        ([SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
+         ["--layer, --head", "--view grid", "leave them out"]),
+        ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines, grid", "'heat'"]),
+        ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg, .png or .html"]),
+        ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "No such file"]),
+    ],
+)  # fmt: skip
+def test_bad_input_gets_one_message(
+    mt: Mt,
+    tiny_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    parts: list[str],
 ) -> None:
-    searched = []
-    search = TorchEngine.search
-
-    def counted(self: TorchEngine, *job: Any) -> Any:
-        searched.append(job)
-        return search(self, *job)
-
-    monkeypatch.setattr(TorchEngine, "search", counted)
-    found = read_attentions(loaded, choose_device("cpu"), SENTENCE, None, KINDS)
-    assert len(searched) == 1
-    for kind in KINDS:
-        alone = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind)
-        assert (found[kind].rows, found[kind].columns) == (alone.rows, alone.columns)
-        assert np.array_equal(found[kind].weights, alone.weights)
+    shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    ended = mt("inspect", "attention", "--model", "run", *options)
+    assert says(refused(ended), *parts)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

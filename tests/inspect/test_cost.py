@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt, refused
+from messages import says
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -148,10 +149,10 @@ def test_the_sum_of_training_by_hand() -> None:
     config = Config.model_validate({"model": config_of().model_dump(), "train": {"ema": 0.99}})
     summary = summarise(config.model, WORDS, WORDS, joint=True)
     cost = cost_of(summary, config, length=10, batch_tokens=95, beam_size=5)
-    memory = cost.training_memory
+    memory = cost.training
     activations = activation_bytes(config.model, 10, 10, 9, size=4)
     assert memory.total == 20 * summary.total + activations + 2 * 4 * 90 * WORDS
-    assert cost.decoding_memory.cache == cache_bytes(config.model, 10, 10, 1, 5, size=4)
+    assert cost.decoding.parts["cache"] == cache_bytes(config.model, 10, 10, 1, 5, size=4)
     per_token = cost.flops.training_per_target_token
     assert per_token == 3 * forward_flops(config.model, WORDS, 10, 10) // 10
     assert cost.flops.training_per_update == per_token * config.batch.tokens_per_update
@@ -182,20 +183,15 @@ def test_the_command_prints_a_table(mt: Mt) -> None:
     assert max(map(len, text.split("\n"))) <= 100
 
 
-def test_a_vocabulary_of_ones_own_has_its_own_size(mt: Mt, tiny_run: Path) -> None:
-    own = f"tokenizer.model={tiny_run / 'tokenizer.model'}"
-    ended = mt("inspect", "model", "--config", "base.yaml", "--set", own, "--json")
+def test_the_command_takes_another_vocabulary_and_refuses_bad_options(
+    mt: Mt, tiny_run: Path
+) -> None:
+    base = ("inspect", "model", "--config", "base.yaml", "--json")
+    ended = mt(*base, "--set", f"tokenizer.model={tiny_run / 'tokenizer.model'}")
     size = Tokenizer.load(tiny_run).src_vocab_size
     assert json.loads(ended.out)["vocabulary"] == {"source": size, "target": size, "joint": True}
-
-
-def test_an_unknown_precision_gets_one_message(mt: Mt) -> None:
-    ended = mt("inspect", "model", "--config", "base.yaml", "--precision", "int8")
-    assert refused(ended) == "--precision: must be one of fp32, bf16, fp16, found 'int8'"
-
-
-def test_a_sentence_longer_than_the_model_reads_gets_one_message(mt: Mt) -> None:
-    longest = ("inspect", "model", "--config", "base.yaml", "--json", "--length")
-    assert mt(*longest, 1024).code == 0
-    message = "--length: at most model.max_positions (1,024), found 1,025; the model reads no "
-    assert refused(mt(*longest, 1025)) == f"{message}longer sentence"
+    precisions = "fp32, bf16, fp16"
+    assert says(refused(mt(*base, "--precision", "int8")), "--precision", precisions, "'int8'")
+    assert mt(*base, "--length", 1024).code == 0
+    message = refused(mt(*base, "--length", 1025))
+    assert says(message, "--length", "model.max_positions", "1,024", "1,025")

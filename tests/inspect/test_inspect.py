@@ -1,24 +1,21 @@
-"""`mt inspect tokens`, `lr` and `positions`, and the page of `mt inspect attention`."""
+"""`mt inspect tokens`, `lr` and `positions`."""
 
 from __future__ import annotations
 
-import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from browser import Browser, find_browser
 from conftest import Mt, refused
+from messages import says
 from subwords import made_lines
 
 from mt.config.load import load_config
 from mt.config.schema import TokenizerConfig
 from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.inspect import position_map
-from mt.inspect.attention_page import save_attention_page
 from mt.inspect.position_map import as_text, similarity
 from mt.inspect.schedule import schedule_table
 from mt.inspect.token_listing import list_tokens
@@ -68,41 +65,35 @@ def test_what_is_unknown_is_named() -> None:
     assert any(re.fullmatch(r"unknown tokens +1 \(\d+\.\d\d %\)", line) for line in shown)
 
 
-def test_long_lines_are_wrapped(mt: Mt, tiny_run: Path) -> None:
+def test_the_command_wraps_long_lines_and_reads_files(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path
+) -> None:
     ended = mt("inspect", "tokens", "--model", tiny_run, "drei " * 900)
     assert ended.code == 0, ended.err
     assert max(len(line) for line in ended.lines[1:]) <= 100
     rows = ended.lines[1 : ended.lines.index("")]
     assert "".join("".join(rows[::2]).split()) == "▁drei" * 900
-
-
-def test_the_command_reads_files_and_sentences(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
-    ended = mt(
-        *("inspect", "tokens", "--model", tiny_run / "tokenizer.model", "--lines", 1),
-        *("--src", tiny_corpus / "test.src", "--target", "one"),
-    )
+    model = ("--model", tiny_run / "tokenizer.model", "--lines", 1)
+    ended = mt("inspect", "tokens", *model, "--src", tiny_corpus / "test.src", "--target", "one")
     assert ended.code == 0, ended.err
     firsts = [line for line in ended.lines if re.match(r"(source|target) \d", line)]
     assert [line.split(":")[0] for line in firsts] == ["source 1", "target 1"]
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        ([], "tokens: no text to split; give a sentence, --target, --src or --tgt"),
-        (["a", "--src", "b"], "tokens: a source sentence and a source file; give one of the two"),
-        (["--src", "/none"], "--src: there is no file /none."),
-        (["a", "--tgt", "/none"], "--tgt: there is no file /none."),
-        (
-            ["--src", "-", "--tgt", "-"],
-            "--src, --tgt: only one can be - (stdin); name a file for the other",
-        ),
+        ([], ["no text", "--target, --src or --tgt"]),
+        (["a", "--src", "b"], ["source sentence", "source file", "one of the two"]),
+        (["--src", "/none"], ["--src", "/none"]),
+        (["a", "--tgt", "/none"], ["--tgt", "/none"]),
+        (["--src", "-", "--tgt", "-"], ["--src, --tgt", "stdin", "file"]),
     ],
 )
 def test_tokens_of_nothing_get_one_message(
-    mt: Mt, tiny_run: Path, options: list[str], message: str
+    mt: Mt, tiny_run: Path, options: list[str], parts: list[str]
 ) -> None:
-    assert refused(mt("inspect", "tokens", "--model", tiny_run, *options)) == message
+    assert says(refused(mt("inspect", "tokens", "--model", tiny_run, *options)), *parts)
 
 
 # --- learning rate ----------------------------------------------------------------------------
@@ -129,7 +120,7 @@ def test_several_configs_are_compared(mt: Mt, tmp_path: Path) -> None:
     svg = (tmp_path / "lr.svg").read_text(encoding="utf-8")
     assert all(f">{word}</text>" in svg for word in ("base.yaml", "tiny.yaml", "learning rate"))
     twice = mt("inspect", "lr", "--config", "tiny.yaml", "--config", "tiny.yaml")
-    assert refused(twice) == "--config: names the same config twice; give each one once"
+    assert says(refused(twice), "--config", "twice", "once")
 
 
 # --- positions --------------------------------------------------------------------------------
@@ -150,7 +141,7 @@ def test_sines_are_drawn_before_cosines(monkeypatch: pytest.MonkeyPatch) -> None
     """At position 0 every sine is 0 and every cosine 1."""
     figures: list[Any] = []
     monkeypatch.setattr(position_map, "save_figure", lambda _, draw: figures.append(draw()))
-    position_map.save_picture(Path("unused"), sinusoids(5, 6).numpy(), "title", True)
+    position_map.save_picture(Path("unused"), sinusoids(5, 6).numpy(), "sinusoidal")
     drawn = figures[0].axes[0].images[0].get_array()
     np.testing.assert_array_equal(drawn[0], [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(drawn[:, 0], np.sin(np.arange(5)))
@@ -164,88 +155,5 @@ def test_positions_are_drawn(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     assert ">sinusoidal positions, d_model 32</text>" in svg
     assert ">cosine of every two positions</text>" in svg
     learned = ("--config", "base.yaml", "--set", "model.positions=learned")
-    assert refused(mt("inspect", "positions", *learned)) == (
-        "model.positions: learned positions are random before training; give --model"
-    )
-
-
-# --- the page of attention weights ------------------------------------------------------------
-
-
-class Page(HTMLParser):
-    """Collects what a page loads, and the JSON that it holds."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loaded: list[str] = []
-        self.json = ""
-        self.open: list[str] = []
-        self.inside = False
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [str(value) for name, value in attrs if name in ("src", "href")]
-        self.inside = ("type", "application/json") in attrs
-
-    def handle_data(self, data: str) -> None:
-        if self.inside:
-            self.json += data
-
-
-def test_a_page_holds_all_weights_and_loads_nothing(tmp_path: Path) -> None:
-    weights = np.array([[[[0.25, 0.75], [1, 0]], [[0.5, 0.5], [0.1234, 0.8766]]]], np.float32)
-    one = (weights, ("</script>", "{title}"), ("&", "d"))
-    path = tmp_path / "map.html"
-    save_attention_page(
-        path, {"cross": one}, kind="cross", layer=None, head=2, view="lines", title="<b> & {data}"
-    )
-    text = path.read_text(encoding="utf-8")
-    page = Page(text)
-    assert page.loaded == []
-    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
-    assert "<h1>&lt;b&gt; &amp; {data}</h1>" in text
-    data = json.loads(page.json)
-    assert data["kinds"]["cross"]["rows"] == ["</script>", "{title}"]
-    np.testing.assert_allclose(
-        np.array(data["kinds"]["cross"]["weights"]) / data["scale"], weights, atol=0.0005
-    )
-    assert data["first"] == {"kind": "cross", "layer": None, "head": 2, "view": "lines"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_browser() is None, reason="no Chromium on PATH")
-def test_the_page_works_in_a_browser(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    """No error, no request, nothing wider than the window; pointing at a weight shows it."""
-    output = tmp_path / "map.html"
-    sentence = "eins zwei drei vier fünf sechs sieben acht neun " * 2
-    with Browser() as browser:
-        for view in ("map", "lines", "grid"):
-            attention = ("inspect", "attention", "--model", tiny_run, sentence)
-            assert mt(*attention, "--view", view, "-o", output).code == 0
-            for width in (1280, 390):
-                for scheme in ("light", "dark"):
-                    seen = browser.look(output, width, scheme=scheme)
-                    assert (seen.errors, seen.requests, seen.too_wide) == ([], [], [])
-            weight = browser.evaluate("""
-                document.querySelector("[data-weight]").dispatchEvent(
-                    new MouseEvent("mouseover", {bubbles: true}));
-                document.getElementById("weight").textContent""")
-            assert re.fullmatch(r"\S+ looks at \S+: [\d.]+ %", weight)
-        browser.evaluate("document.querySelector('figure:nth-child(2)').click()")
-        assert browser.evaluate("document.getElementById('head').value") == "2"
-        for kind in ("encoder", "decoder", "cross"):
-            browser.evaluate(f"""kind.value = "{kind}"; kind.dispatchEvent(new Event("change"))""")
-            rows = browser.evaluate("document.querySelectorAll('tbody tr').length")
-            assert rows == browser.evaluate(f"data.kinds.{kind}.rows.length") > 3
-
-
-def test_the_command_writes_a_page_of_all_kinds(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    output = tmp_path / "map.html"
-    attention = ("inspect", "attention", "--model", tiny_run, "eins zwei", "-o", output)
-    assert refused(mt(*attention, "--head", 3)) == "--head: the model has 1 to 2, found 3"
-    ended = mt(*attention, "--kind", "decoder", "--view", "grid")
-    assert (ended.code, ended.err) == (0, f"mt: {output}: written\n")
-    data = json.loads(Page(output.read_text(encoding="utf-8")).json)
-    assert list(data["kinds"]) == ["cross", "encoder", "decoder"]
-    assert data["kinds"]["encoder"]["rows"] == ["eins", "zwei", "</s>"]
-    assert data["first"]["kind"] == "decoder"
+    message = refused(mt("inspect", "positions", *learned))
+    assert says(message, "model.positions", "random", "--model")
