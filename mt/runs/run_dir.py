@@ -1,19 +1,24 @@
-"""The run directory: claiming it, setting it aside, and the config that it was made with."""
+"""The run directory: claimed, checked, set aside; and its stand-in for a dry run."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from mt.config.load import load_config
 from mt.config.schema import Config
-from mt.errors import CheckpointError, DataError
+from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
 from mt.runs.manifest import MANIFEST
 from mt.runs.model_folder import CHECKPOINTS, checkpoints
+
+if TYPE_CHECKING:
+    from mt.runtime.distributed import World
 
 # Its files and folders that have no module of their own beside this one.
 CONFIG = "config.yaml"
@@ -36,10 +41,14 @@ def claim(run_dir: Path) -> Any:
         probe.unlink()
         return _lock(run_dir)
     except OSError as error:
-        raise DataError(
-            f"run directory {run_dir}: must be a folder that can be written, but {error.strerror} "
-            f"({error.filename}); give another one with --run-dir"
-        ) from error
+        raise _not_writable(run_dir, error) from error
+
+
+def _not_writable(run_dir: Path, error: OSError) -> DataError:
+    return DataError(
+        f"run directory {run_dir}: must be a folder that can be written, but {error.strerror} "
+        f"({error.filename}); give another one with --run-dir"
+    )
 
 
 def _lock(run_dir: Path) -> Any:
@@ -181,3 +190,58 @@ def _adjustable_keys(config: Config) -> set[str]:
 def write_config(run_dir: Path, config: Config) -> None:
     """Write `config.yaml` before anything else, so that it describes all that the folder holds."""
     write_whole(run_dir / CONFIG, config.to_yaml())
+
+
+@contextmanager
+def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
+    """A temporary run directory that starts like `run_dir`, or empty with `fresh`; then removed.
+
+    So a dry run goes the same way as a training and fails where that would fail, and nothing is
+    changed in `run_dir`: small files are copied, large ones are links that nothing writes to.
+
+    The folder is made in the run directory, or in the nearest folder above it that exists, so that
+    all ranks see it. Raises DataError if it cannot be made.
+    """
+    with ExitStack() as until_the_end:
+
+        def make() -> Path:
+            try:
+                parent = next(p for p in (run_dir, *run_dir.absolute().parents) if p.exists())
+                folder = TemporaryDirectory(
+                    prefix=".dry-run-", dir=parent, ignore_cleanup_errors=True
+                )
+                path = Path(until_the_end.enter_context(folder))
+                if not fresh:
+                    _fill(path, run_dir.absolute())
+            except OSError as error:
+                raise _not_writable(run_dir, error) from error
+            return path
+
+        folder = world.on_main(make)
+        try:
+            yield folder
+        except MtError as error:  # the temporary folder's name would be of no use
+            error.args = (str(error).replace(str(folder), str(run_dir)),)
+            raise
+        world.all_gather(None)  # all ranks have read what is removed now
+
+
+def _fill(folder: Path, run_dir: Path) -> None:
+    """Give `folder` what training reads from a run directory before it starts."""
+    # A copied lock is another one, so a training may be in progress.
+    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK)]
+    for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer*.model")]):
+        shutil.copy(path, folder)
+    (folder / CHECKPOINTS).mkdir()
+    for path in checkpoints(run_dir):
+        (folder / CHECKPOINTS / path.name).symlink_to(path)
+    if (run_dir / "store").exists():
+        shutil.copytree(run_dir / "store", folder / "store", copy_function=_copy_or_link)
+
+
+def _copy_or_link(source: str, target: str) -> None:
+    """Copy the JSON files of a token store and link its arrays."""
+    if source.endswith(".json"):
+        shutil.copy(source, target)
+    else:
+        os.symlink(source, target)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.config.load import require_training_data
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_facts, known_facts
 from mt.errors import ConfigError, DataError
@@ -19,6 +18,7 @@ from mt.runs.run_dir import (
     check_is_run,
     check_same_run,
     claim,
+    dry_run_dir,
     explain_write_errors,
     set_aside,
     write_config,
@@ -27,9 +27,8 @@ from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
 from mt.training.checkpoints import tidy
-from mt.training.dry_run import describe_training, dry_run_dir
 from mt.training.finetune import resolve_init_from
-from mt.training.preflight import PreflightResult, estimate_update_seconds, run_preflight
+from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import Prepared, prepare
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
@@ -65,6 +64,7 @@ def train(
         device = error  # raised once the ranks are connected, so that it is reported once
     with process_group(world, isinstance(device, Device) and device.is_cuda) as connected:
         device = agree_on_devices(device, connected)
+        connected.on_main(lambda: check_is_run(run_dir))
         if not dry_run:
             return _train(config, run_dir, device, fresh, False, connected)
         with dry_run_dir(run_dir, fresh, connected) as folder:
@@ -134,7 +134,7 @@ def _train(
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
             log.say(f"preflight passed: {preflight}")
-            _estimate_time(prepared, trainer, preflight)
+            _announce_time(trainer, preflight)
             outcome = trainer.train()
             if outcome.exit_code == 0:
                 _score_tests(prepared, outcome.best, trainer.state.step, log)
@@ -151,14 +151,12 @@ def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
     Returns the lock, and what to log: warnings about the data, and changes of the config since the
     run was started.
     """
-    require_training_data(config)
     data = check_data(config.data, before_training=True)
     if data.faults:
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
-        summary_writer()
+        summary_writer()  # raises if it is not installed
     choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)  # raises if not installed
-    check_is_run(run_dir)
     if fresh and (aside := set_aside(run_dir)):
         print(f"mt: {run_dir} is now {aside}", file=sys.stderr)
     lock = claim(run_dir)
@@ -194,18 +192,16 @@ def _require_same_start(trainer: Trainer) -> None:
     )
 
 
-def _estimate_time(prepared: Prepared, trainer: Trainer, preflight: PreflightResult) -> None:
+def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     """Log how long training will take, with advice if that is days on a CPU."""
     log = trainer.log
-    device = prepared.updater.device
-    size = prepared.updater.world.size
-    seconds = estimate_update_seconds(preflight, prepared.plan, trainer.state.epoch, size)
+    seconds = preflight.seconds_per_update
     trainer.seconds_per_update = seconds
-    left = max(0, prepared.config.train.max_steps - trainer.state.step)
+    left = max(0, trainer.config.train.max_steps - trainer.state.step)
     total = left * seconds
     if left:
         log.say(f"time: about {seconds:.2f} s an update, {duration(total)} for {left:,} updates")
-    if not device.is_cuda and total > LONG_ON_CPU:
+    if not trainer.device.is_cuda and total > LONG_ON_CPU:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
             "--config tiny.yaml or multi30k.yaml with your data, or lower train.max_steps, the "

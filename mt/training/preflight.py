@@ -1,6 +1,6 @@
-"""What fails late in a training is tried first: the largest batches, and a translation.
+"""What is tried before training: the largest batches, a translation, and some typical updates.
 
-Running out of memory then shows at once, not after hours.
+Running out of memory shows at once, not after hours, and the time of the training is known.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from mt.data.tokens.batches import collate
-from mt.data.tokens.loader import Update
 from mt.errors import NonFiniteError
 from mt.runtime.memory import (
     explain_out_of_memory,
@@ -23,42 +23,45 @@ from mt.runtime.memory import (
     release_freed_memory,
     reset_peak_memory,
 )
+from mt.training.runlog import format_duration
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
     from mt.data.tokens.batches import Plan
+    from mt.training.checkpoints import TrainState
     from mt.training.prepare import Prepared
     from mt.training.update import Updater
 
 # Sentences of the validation set that are translated, the longest ones; on a GPU several batches.
 N_TRANSLATED = {"cpu": 16, "cuda": 1024}
-# Updates that `time_updates` measures.
-N_TIMED = 3
+# Updates that are timed, unless their batches would take longer than so many seconds together.
+N_TIMED = 8
+SECONDS_OF_TIMING = 5.0
 
 
 @dataclass(frozen=True)
-class PreflightResult:
-    """The largest batch, and what training with it takes."""
+class Preflight:
+    """What the updates of an epoch take: memory for the largest batch, time for a typical one."""
 
+    plan: Plan  # of the epoch, with its subwords sampled
     rows: int  # sentences in the largest batch
     longest: int  # tokens of its longest sentence, with eos
     memory_mb: float  # most that any rank uses
-    seconds_per_token: float  # of forward and backward, by padded tokens of both sides
+    seconds_per_update: float  # of the slowest rank
 
     def __str__(self) -> str:
         return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
 
 
-def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> PreflightResult:
-    """Run forward and backward on the largest batches of `epoch`, and translate; nothing changes.
+def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> Preflight:
+    """Do all the work of some updates of `epoch` and of a translation; nothing changes.
 
-    `say` gets a message before each step, as one may take a minute. The memory that the optimiser
-    will need is held meanwhile. Raises ConfigError if the device has too little memory, in all
-    ranks alike.
+    `say` gets a message before each step, as one may take a minute. Raises ConfigError if the
+    device has too little memory, in all ranks alike.
     """
     updater = prepared.updater
 
-    def on_this_rank() -> PreflightResult:
+    def on_this_rank() -> Preflight:
         with explain_out_of_memory(updater.device):
             return _run_on_this_rank(prepared, epoch, say)
 
@@ -66,39 +69,33 @@ def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) ->
     return replace(
         own,
         memory_mb=max(updater.world.all_gather(own.memory_mb)),
-        seconds_per_token=max(updater.world.all_gather(own.seconds_per_token)),
+        seconds_per_update=max(updater.world.all_gather(own.seconds_per_update)),
     )
 
 
-def _run_on_this_rank(
-    prepared: Prepared, epoch: int, say: Callable[[str], None]
-) -> PreflightResult:
+def _run_on_this_rank(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> Preflight:
     """The preflight without any communication between ranks."""
-    store = prepared.store
     updater = prepared.updater
     device = updater.device.device
+    plan = prepared.plan.for_epoch(epoch, Event())
     release_freed_memory()
     reset_peak_memory(device)
-    moments = None
-    if not updater.optimizer.state:  # before the first update
-        moments = torch.ones(updater.optimizer_bytes, dtype=torch.uint8, device=device)
-    lengths = np.maximum(store.src_lengths, store.tgt_lengths) + 1
-    batches = [batch for update in prepared.plan.updates(epoch) for batch in update]
-    largest = max(batches, key=lambda batch: int(lengths[batch].max()) * len(batch))
+    updater.skip_step()  # the optimiser allocates its moments
+    lengths = np.maximum(plan.store.src_lengths, plan.store.tgt_lengths) + 1
+    batches = [batch for update in plan.updates(epoch) for batch in update]
     with_longest = max(batches, key=lambda batch: int(lengths[batch].max()))
-    for indices in (largest, with_longest):  # the second is timed, when everything is loaded
+    largest = max(batches, key=lambda batch: int(lengths[batch].max()) * len(batch))
+    seconds = 0.0
+    for indices in (with_longest, largest):  # the first one loads what is loaded once
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
-        batch = collate([store.pair(i) for i in indices])
-        _wait_for_device(updater)
-        start = time.perf_counter()
-        updater.dry_run_step(batch)
-        _wait_for_device(updater)
-        seconds_per_token = (time.perf_counter() - start) / batch.n_padded
+        batch = collate([plan.store.pair(i) for i in indices])
+        seconds = _seconds_of(updater, updater.dry_run_step, batch)
     _translate_longest(prepared, say)
-    del moments
-    longest = int(lengths[largest].max())
-    return PreflightResult(len(largest), longest, peak_memory_mb(device), seconds_per_token)
+    memory_mb = peak_memory_mb(device)
+    say("preflight: timing typical updates")
+    seconds = seconds_of_update(updater, plan, epoch, max(1, int(SECONDS_OF_TIMING / seconds)))
+    return Preflight(plan, len(largest), int(lengths[largest].max()), memory_mb, seconds)
 
 
 def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
@@ -108,13 +105,25 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
     device = prepared.updater.device
     lines = sorted(prepared.validation.src, key=len)[-N_TRANSLATED[device.device.type] :]
     say(f"preflight: translating {len(lines):,} sentences")
-    with suppress(NonFiniteError):  # training has its own way with it
+    with suppress(NonFiniteError):  # training skips such updates, or returns to a checkpoint
         translate(prepared.config, prepared.updater.eval_model, prepared.tokenizer, device, lines)
 
 
-def estimate_update_seconds(preflight: PreflightResult, plan: Plan, epoch: int, size: int) -> float:
-    """Seconds of an average update of `epoch` on `size` ranks, from what the preflight measured."""
+def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:
+    """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
+
+    Time of forward and backward passes is proportional to the padded tokens. It is measured on at
+    most `n_batches` micro-batches of at most `N_TIMED` updates, whose order is random. Their median
+    counts, so that what else the machine does for a moment does not.
+    """
+    world = updater.world
     updates = plan.updates(epoch)
+    per_token: list[float] = []
+    for update in updates[:N_TIMED]:
+        batches, _ = plan.shard(update, world.rank, world.size)
+        for batch in batches[: n_batches - len(per_token)]:
+            seconds = _seconds_of(updater, updater.dry_run_step, batch)
+            per_token.append(seconds / batch.n_padded)
     src = plan.store.src_lengths + 1
     tgt = plan.store.tgt_lengths + 1
     n_padded = sum(
@@ -122,29 +131,49 @@ def estimate_update_seconds(preflight: PreflightResult, plan: Plan, epoch: int, 
         for update in updates
         for batch in update
     )
-    return preflight.seconds_per_token * n_padded / len(updates) / size
+    tokens_per_update = n_padded / len(updates) / world.size
+    step = _seconds_of(updater, updater.skip_step)
+    return float(np.median(per_token)) * tokens_per_update + step
 
 
-def time_updates(updater: Updater, plan: Plan, epoch: int) -> float:
-    """Seconds of an average update of `epoch`: the median of a few, without the optimiser's step.
-
-    Nothing is trained. All ranks must call this.
-    """
-    updates = plan.updates(epoch)
-    world = updater.world
-    seconds = []
-    for number, update in enumerate(updates[:N_TIMED]):
-        batches, n_tgt = plan.shard(update, world.rank, world.size)
-        start = time.perf_counter()
-        updater.accumulate_gradients(Update(epoch, number, len(updates), batches, n_tgt))
-        _wait_for_device(updater)
-        seconds.append((time.perf_counter() - start) / n_tgt)
-        updater.optimizer.zero_grad(set_to_none=True)
-    order = np.concatenate([batch for update in updates for batch in update])
-    n_tgt_mean = float((plan.store.tgt_lengths[order] + 1).sum()) / len(updates)
-    return float(np.median(seconds)) * n_tgt_mean
+def _seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
+    """Seconds that `call` takes on the device."""
+    _wait_for_device(updater)
+    start = time.perf_counter()
+    call(*arguments)
+    _wait_for_device(updater)
+    return time.perf_counter() - start
 
 
 def _wait_for_device(updater: Updater) -> None:
     if updater.device.is_cuda:
         torch.cuda.synchronize()
+
+
+def describe_training(prepared: Prepared, state: TrainState, preflight: Preflight) -> str:
+    """What a training is going to be: data, updates, memory and time, one row for each."""
+    tokenizer = prepared.tokenizer
+    updater = prepared.updater
+    store = preflight.plan.store
+    updates = preflight.plan.updates(state.epoch)
+    order = np.concatenate([batch for update in updates for batch in update])
+    n_src = int((store.src_lengths[order] + 1).sum())
+    n_tgt = int((store.tgt_lengths[order] + 1).sum())
+    vocabulary = f"{tokenizer.src_vocab_size:,}"
+    if not tokenizer.joint:
+        vocabulary += f" and {tokenizer.tgt_vocab_size:,}"
+    left = max(0, prepared.config.train.max_steps - state.step)
+    seconds = preflight.seconds_per_update
+    rows = {
+        "pairs": f"{len(store):,}, {len(order):,} of them drawn for an epoch",
+        "tokens per epoch": f"{n_src:,} source, {n_tgt:,} target",
+        "vocabulary": vocabulary,
+        "parameters": f"{updater.n_parameters:,}",
+        "updates per epoch": f"{len(updates):,}, of {n_tgt / len(updates):,.0f} target tokens each",
+        "updates to do": f"{left:,}, {left / len(updates):,.1f} epochs",
+        "largest batch": f"{preflight}, on {updater.device}",
+        "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, validations not "
+        "counted",
+    }
+    width = max(map(len, rows))
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

@@ -44,7 +44,7 @@ class RunLog:
         self.run_dir = run_dir
         self._total = total
         self._is_main = is_main
-        self._writer_class = summary_writer() if tensorboard and is_main else None
+        self._tensorboard = tensorboard
         self._writer: Any = None
         self._bar: tqdm[Any] | None = None
         self._figures: dict[str, str] = {}
@@ -167,10 +167,10 @@ class RunLog:
             for key, value in figures.items()
         }
         append_metrics(self.run_dir, kind, step, known)
-        if self._writer_class is not None:
+        if self._tensorboard:
             if self._writer is None:
                 # purge_step hides what an earlier start wrote of this step and later ones.
-                self._writer = self._writer_class(str(self.run_dir / TENSORBOARD), purge_step=step)
+                self._writer = summary_writer()(str(self.run_dir / TENSORBOARD), purge_step=step)
             for key, value in known.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._writer.add_scalar(f"{kind}/{key}", value, step)

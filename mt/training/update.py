@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.runtime.devices import Device, can_compile, check_compile, seed_everything
+from mt.runtime.devices import Device, can_compile, seed_everything
 from mt.runtime.distributed import World
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_memory
 from mt.training.compilation import (
@@ -60,7 +60,6 @@ class Updater:
         self.device = device
         self.world = world
         self.say = say
-        check_compile(config.train.compile, device)
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype
@@ -82,7 +81,7 @@ class Updater:
         if `train.compile` is true and the model cannot be compiled.
         """
         wanted = self.config.train.compile
-        if not wanted or not can_compile(self.device):
+        if not wanted or (wanted == "auto" and not can_compile(self.device)):
             return
         self.say("compiling the model (train.compile), which takes a minute or two")
         start = time.perf_counter()
@@ -272,6 +271,18 @@ class Updater:
         self.model.train()
         with self.world.no_sync(self.replica):
             self._backward(batch, 1.0 / max(1, batch.n_tgt))
+        self.optimizer.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def skip_step(self) -> None:
+        """Run the optimiser as after a non-finite gradient: it only allocates its moments."""
+        trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        for parameter in trained:
+            parameter.grad = torch.zeros_like(parameter)
+        nn.utils.clip_grad_norm_(trained, 1.0, foreach=True)
+        self.optimizer.found_inf = torch.ones((), device=self.device.device)  # type: ignore[attr-defined]
+        self.optimizer.step()
+        del self.optimizer.found_inf  # type: ignore[attr-defined]
         self.optimizer.zero_grad(set_to_none=True)
 
     def has_finite_weights(self) -> bool:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +31,6 @@ from mt.runtime.devices import Device
 from mt.training import batch_size, launch, preflight, update
 from mt.training.batch_size import settle_batch_size
 from mt.training.launch import train
-from mt.training.preflight import PreflightResult
 from mt.training.runlog import RunLog
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
@@ -213,7 +213,7 @@ def test_auto_shrinks_below_its_first_probes(
 ) -> None:
     """Of 100 MB and 0.1 MB a token, with about 800 tokens, and 1,800, in what the device has."""
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
-    nothing = PreflightResult(0, 0, 0.0, 0.0)
+    nothing: Any = SimpleNamespace(seconds_per_update=0.0)
     for room in (180.0, 280.0):
         memory["room"] = room
         monkeypatch.setattr(launch, "run_preflight", lambda *_: nothing)

@@ -175,7 +175,6 @@ def test_a_failing_backward_decides_for_the_plain_model(
     """With `true` it is an error; with `auto` the run equals one without compilation."""
     monkeypatch.setattr(compilation, "BACKEND", broken_backward)
     monkeypatch.setattr("mt.training.launch.check_compile", lambda *_: None)
-    monkeypatch.setattr(update, "check_compile", lambda *_: None)
     config = quick_config(BLIND, train={"compile": wanted})
     if wanted is True:
         with pytest.raises(
@@ -207,8 +206,9 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
 
     Its gradients are those of a run that was never compiled.
     """
-    monkeypatch.setattr(update, "check_compile", lambda *_: None)
-    updater = trainer_of(BLIND, train={"compile": wanted}).updater
+    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    settings = updater.config.train.model_copy(update={"compile": wanted})
+    updater.config = updater.config.model_copy(update={"train": settings})
     updater.forward = fails_after(3, updater.replica, in_backward)
     said: list[str] = []
     monkeypatch.setattr(updater, "say", said.append)

@@ -1,26 +1,31 @@
-"""The largest batches and a translation are tried before training starts."""
+"""What is tried and told before training, and `mt train --dry-run`, which ends there."""
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import (
-    BLIND,
-    NO_TEST,
-    log_of,
-)
+from conftest import BLIND, NO_TEST, Mt, log_of, refused
+from messages import says
+from test_batch_size import auto_is
 
 from mt.config.schema import Config
-from mt.data.tokens.batches import Batch, collate
+from mt.data.tokens.batches import Batch
 from mt.errors import ConfigError
 from mt.model import checkpoint
-from mt.training import launch, loss, preflight, update
+from mt.training import launch, loss, update
 from mt.training.launch import train
+from mt.training.preflight import run_preflight
+from mt.training.prepare import Prepared
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
 from mt.translate.translator import Translator
@@ -41,54 +46,64 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch]]:
         seen.append((now[0], batch))
         return real(forward, output, batch, *arguments)
 
-    def run_preflight(self: Updater, batch: Batch) -> None:
+    def in_preflight(self: Updater, batch: Batch) -> None:
         now[0] = "preflight"
         original(self, batch)
         now[0] = "update"
 
     original = Updater.dry_run_step
     monkeypatch.setattr(update, "batch_loss", watched)
-    monkeypatch.setattr(Updater, "dry_run_step", run_preflight)
+    monkeypatch.setattr(Updater, "dry_run_step", in_preflight)
     return seen
 
 
-def test_the_largest_and_the_longest_batch_come_first(
+def test_the_longest_and_the_largest_batch_come_first(
     quick_config: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path
 ) -> None:
-    """And one search, before the first update."""
+    """And one search, and some typical updates, before the first update."""
     config = quick_config(NO_TEST, train={"max_steps": 12, "valid_every": 99})
     assert train(config, tmp_path, "cpu").exit_code == 0
-    (first, largest), (second, longest), *rest = batches
-    assert first == second == "preflight"
-    assert {who for who, _ in rest} == {"update"}
-    assert largest.src.shape[0] * max(largest.src.shape[1], largest.tgt_in.shape[1]) >= max(
-        batch.src.shape[0] * max(batch.src.shape[1], batch.tgt_in.shape[1]) for _, batch in rest
-    )
-    assert max(longest.src.shape[1], longest.tgt_in.shape[1]) >= max(
-        max(batch.src.shape[1], batch.tgt_in.shape[1]) for _, batch in rest
-    )
+
+    def area(batch: Batch) -> int:
+        return batch.src.shape[0] * length(batch)
+
+    def length(batch: Batch) -> int:
+        return max(batch.src.shape[1], batch.tgt_in.shape[1])
+
+    stages = [stage for stage, _ in batches]
+    assert stages == sorted(stages)
+    longest, largest, *rest = [batch for _, batch in batches]
+    assert length(longest) >= max(map(length, rest))
+    assert area(largest) >= max(map(area, rest))
     said = re.search(
-        r"preflight passed: (\d+) sentences of up to (\d+) tokens: [\d,]+ MB\n",
-        (tmp_path / "train.log").read_text(),
+        r"preflight passed: (\d+) sentences of up to (\d+) tokens: [\d,]+ MB\n", log_of(tmp_path)
     )
     assert said
     assert int(said[1]) == largest.src.shape[0]
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_preflight_changes_nothing(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    optimizer: str,
+    quick_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With and without one the weights are the same, bit for bit."""
-    config = quick_config(NO_TEST, train={"max_steps": 4})
-    train(config, tmp_path / "with", "cpu")
-    nothing = preflight.PreflightResult(0, 0, 0.0, 0.0)
-    monkeypatch.setattr(launch, "run_preflight", lambda *_: nothing)
-    train(config, tmp_path / "without", "cpu")
-    one, other = (
-        checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
-        for name in ("with", "without")
-    )
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    """With and without one the weights and moments are the same, bit for bit; after resuming too.
+
+    In place of the second preflight stands one that does nothing.
+    """
+    nothing: Any = SimpleNamespace(seconds_per_update=0.0)
+    for name in ("with", "without"):
+        for steps in (2, 4):
+            settings = {"max_steps": steps, "valid_every": 2}
+            config = quick_config(BLIND, train=settings, optim={"optimizer": optimizer})
+            train(config, tmp_path / name, "cpu")
+        monkeypatch.setattr(launch, "run_preflight", lambda *_: nothing)
+    one, other = (tmp_path / name / "checkpoints" / "last" for name in ("with", "without"))
+    assert checkpoint.load_weights(one).keys() == checkpoint.load_weights(other).keys()
+    for load in (checkpoint.load_weights, lambda path: checkpoint.load_state(path)["optimizer"]):
+        torch.testing.assert_close(load(one), load(other), rtol=0, atol=0)
 
 
 def test_a_search_that_fails_is_found_before_the_first_update(
@@ -98,35 +113,102 @@ def test_a_search_that_fails_is_found_before_the_first_update(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Translator, "translate", full)
-    with pytest.raises(
-        ConfigError,
-        match=r"^decode: translating data.valid or data.test does not fit into the memory of CPU "
-        r"in fp32, 1 thread: [\d,]+ MB were in use. Lower decode.beam_size or "
-        r"decode.max_len_factor, "
-        r"or choose a smaller model$",
-    ):
+    with pytest.raises(ConfigError) as error:
         train(quick_config(NO_TEST), tmp_path, "cpu")
-    assert [who for who, _ in batches] == ["preflight", "preflight"]
+    assert says(str(error.value), "decode: ", "data.valid", "CPU in fp32", "MB", "decode.beam_size")
+    assert [stage for stage, _ in batches] == ["preflight", "preflight"]
 
 
 def test_a_model_that_does_not_fit_is_reported(
     quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Updater, "__init__", full)
-    with pytest.raises(
-        ConfigError, match=r"the memory of CPU in fp32, 1 thread is too small: .* a smaller model$"
-    ):
+    with pytest.raises(ConfigError) as error:
         train(quick_config(NO_TEST), tmp_path, "cpu")
+    assert says(str(error.value), "the memory of CPU in fp32", "too small", "a smaller model")
 
 
-def test_an_update_is_estimated_by_its_padded_tokens(trainer_of: Callable[..., Trainer]) -> None:
-    """At 2 s a padded token on two ranks, against the tokens of the batches themselves."""
-    plan = trainer_of(BLIND).plan
-    measured = preflight.PreflightResult(1, 1, 0.0, seconds_per_token=2.0)
-    updates = plan.updates(0)
-    batches = [collate([plan.store.pair(i) for i in b]) for update in updates for b in update]
-    expected = sum(batch.n_padded for batch in batches) / len(updates)
-    assert preflight.estimate_update_seconds(measured, plan, 0, 2) == pytest.approx(expected)
+# --- time -----------------------------------------------------------------------------------------
+
+
+class StandIn:
+    """In place of an updater: a clock that goes on by what batches take.
+
+    That is 1 ms a padded token, four times as much for batches beyond 1.5 times the mean, as where
+    they no longer fit into a cache, and 30 s more for the very first one, which loads libraries. A
+    step of the optimiser takes 0.4 s, a third of a small update.
+    """
+
+    def __init__(
+        self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, slower: float = 1.0
+    ) -> None:
+        plan = prepared.plan.for_epoch(0, Event())
+        updates = plan.updates(0)
+        sizes = [batch.n_padded for update in updates for batch in plan.shard(update)[0]]
+        self.cached = 1.5 * float(np.mean(sizes))
+        self.per_token = 0.001 * slower
+        self.loading = 30.0
+        self.n_batches = 0
+        self.now = 0.0
+        self.mean = sum(map(self.seconds_of, sizes)) / len(updates) + 0.4
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(Updater, "dry_run_step", lambda _, batch: self.run(batch))
+        monkeypatch.setattr(Updater, "skip_step", lambda _: self.wait(0.4))
+
+    def seconds_of(self, n_padded: int) -> float:
+        return n_padded * self.per_token * (4 if n_padded > self.cached else 1)
+
+    def run(self, batch: Batch) -> None:
+        self.wait(self.loading + self.seconds_of(batch.n_padded))
+        self.loading = 0.0
+        self.n_batches += 1
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def prepared_of(trainer: Trainer) -> Prepared:
+    """What the trainer was made of."""
+    t = trainer
+    return Prepared(t.config, t.tokenizer, t.plan.store, t.updater, t.plan, t.validation, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("per_update", "per_batch", "sampling"),
+    [(500, 8192, None), (200, 200, None), (3000, 300, None), (500, 8192, 0.1)],
+    ids=["small updates", "small batches", "accumulation", "sampling"],
+)
+def test_the_time_told_is_that_of_the_plan(
+    per_update: int,
+    per_batch: int,
+    sampling: float | None,
+    trainer_of: Callable[..., Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the largest batch takes: within 20 % of the sum over all updates of an epoch."""
+    batch = {"tokens_per_update": per_update, "tokens_per_batch": per_batch}
+    trainer = trainer_of(BLIND, batch=batch, tokenizer={"sampling_alpha": sampling})
+    prepared = prepared_of(trainer)
+    said: list[str] = []
+    clock = StandIn(prepared, monkeypatch)
+    told = run_preflight(prepared, 0, said.append)
+    assert told.seconds_per_update == pytest.approx(clock.mean, rel=0.2)
+    assert said[-1] == "preflight: timing typical updates"
+
+
+@pytest.mark.parametrize(("slower", "n_timed"), [(0.1, 8), (1000, 1)])
+def test_slow_batches_are_timed_once(
+    slower: float,
+    n_timed: int,
+    trainer_of: Callable[..., Trainer],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the largest batch takes minutes, one micro-batch of a typical update is enough."""
+    prepared = prepared_of(trainer_of(BLIND, batch={"tokens_per_batch": 8192}))
+    clock = StandIn(prepared, monkeypatch, slower)
+    told = run_preflight(prepared, 0, lambda _: None)
+    assert clock.n_batches == 2 + n_timed
+    assert told.seconds_per_update == pytest.approx(clock.mean, rel=0.3)
 
 
 def test_a_training_of_many_days_on_a_cpu_is_warned_about(
@@ -139,3 +221,115 @@ def test_a_training_of_many_days_on_a_cpu_is_warned_about(
         log = log_of(run_dir)
         assert re.search(rf"time: about \d+\.\d\d s an update, .* for {steps:,} updates\n", log)
         assert bool(re.search(r"warning: [\d,]+ days is long.* on a CPU try", log)) == warned
+
+
+# --- a dry run ------------------------------------------------------------------------------------
+
+
+def train_command(config: Path, run_dir: Path) -> list[object]:
+    """Arguments of `mt` that train on the CPU."""
+    return ["train", "-c", config, "--run-dir", run_dir, "--device", "cpu"]
+
+
+def test_a_dry_run_says_what_a_run_would_be(
+    tiny_config: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
+) -> None:
+    run = tmp_path / "run"
+    command = train_command(tiny_config, run)
+    ended = mt(*command, "--dry-run")
+    assert ended.code == 0
+    report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
+    words = sum(
+        len(line.split())
+        for line in (tiny_corpus / "train.tgt").read_text(encoding="utf-8").splitlines()
+    )
+    assert report["pairs"] == "2,000, 2,000 of them drawn for an epoch"
+    tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", report["tokens per epoch"])
+    assert tokens
+    assert int(tokens[1].replace(",", "")) >= words + 2000  # each line has its eos
+    updates = re.fullmatch(r"(\d+), of ([\d,]+) target tokens each", report["updates per epoch"])
+    assert updates
+    assert int(updates[1]) == round(int(tokens[1].replace(",", "")) / 500)
+    assert report["updates to do"] == f"8, {8 / int(updates[1]):.1f} epochs"
+    assert report["vocabulary"] == "320"
+    assert re.fullmatch(
+        r"\d+ sentences of up to \d+ tokens: [\d,]+ MB, on CPU in fp32, 1 thread",
+        report["largest batch"],
+    )
+    assert re.fullmatch(
+        r"0:00:0\d at \d\.\d\d s an update, validations not counted", report["time"]
+    )
+    assert says(ended.err, "training 320 tokens", "into the token store", "preflight: a batch")
+    assert list(tmp_path.iterdir()) == []
+    assert mt(*command).code == 0
+    assert mt(*command, "--dry-run").lines[5].endswith(" 0, 0.0 epochs")
+
+
+def content(folder: Path) -> dict[Path, bytes | str]:
+    """What every file holds and every link names."""
+    return {
+        path: os.readlink(path) if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    }
+
+
+def test_a_dry_run_leaves_a_run_as_it_is(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
+    run = tmp_path / "run"
+    command = [*train_command(tiny_config, run), "--set", "data.test=null"]
+    assert mt(*command).code == 0
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 9, "nll": 1}\n')  # as a crash leaves it
+    (run / "checkpoints" / ".step-00000009.partial").mkdir()
+    (run / "checkpoints" / ".step-00000009.partial" / "state.pt").write_bytes(b"half")
+    before = content(tmp_path)
+    # Other pairs make another store and another plan; and `auto` is measured.
+    other_data = "data.max_tokens=5 batch.tokens_per_batch=auto optim.peak_lr=0.5"
+    for settings, left in (
+        ("train.max_steps=9", "1, "),
+        (other_data, "0, "),
+        ("tokenizer.vocab_size=300 model.d_ff=32", "8, "),
+    ):
+        options = [option for setting in settings.split() for option in ("--set", setting)]
+        options += ["--fresh"] * ("vocab" in settings)
+        ended = mt(*command, *options, "--dry-run")
+        assert ended.code == 0
+        assert re.search(rf"^updates to do +{left}", ended.out.decode(), re.MULTILINE)
+        assert content(tmp_path) == before
+    assert sorted(path.name for path in run.iterdir()) == [
+        ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
+        "samples", "store", "tokenizer.model", "train.log",
+    ]  # fmt: skip
+
+
+def test_a_dry_run_fails_where_a_start_would(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
+    """In the same words, about the same folder."""
+    run = tmp_path / "run"
+    command = [*train_command(tiny_config, run), "--set", "data.test=null"]
+    assert mt(*command, "--set", "train.max_steps=1", "--set", "data.valid=null").code == 0
+    other = [*command, "--set", "tokenizer.vocab_size=300"]
+    before = content(tmp_path)
+    said = refused(mt(*other, "--dry-run"))
+    assert said.startswith(f"run directory {run}: holds a run with another model or tokenizer")
+    assert said == refused(mt(*other))
+    assert content(tmp_path) == before
+    assert ".dry-run" not in " ".join(os.listdir(run))
+    below = ["--run-dir", run / "config.yaml" / "x"]
+    assert says(refused(mt(*other, *below, "--dry-run")), below[1], "written", "Not a directory")
+
+
+def test_a_dry_run_does_not_affect_a_later_start(
+    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What `auto` is on the machine of a dry run says nothing about that of the run."""
+    numbers = iter([400, 600])
+    monkeypatch.setattr("mt.training.batch_size.fitting_batch", lambda *_: next(numbers))
+    auto = {"tokens_per_update": 1000, "tokens_per_batch": "auto"}
+    config = quick_config(NO_TEST, batch=auto, data={"valid": None}, train={"max_steps": 1})
+    train(config, tmp_path / "run", "cpu", dry_run=True)
+    train(
+        quick_config(NO_TEST, tokenizer={"vocab_size": 300}), tmp_path / "run", "cpu", dry_run=True
+    )
+    assert list(tmp_path.iterdir()) == []
+    train(config, tmp_path / "run", "cpu")
+    assert auto_is(tmp_path / "run") == 600

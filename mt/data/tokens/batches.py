@@ -231,12 +231,16 @@ class Plan:
         self.batch = batch
         self.resample = resample
         self.weights = [weight / min(weights) for weight in weights]
+        self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
 
     def for_epoch(self, epoch: int, stop: threading.Event) -> Plan:
         """The plan over the store of `epoch`: this one, unless subwords are sampled anew."""
         if self.resample is None:
             return self
-        return Plan(self.resample(epoch, stop), self.weights, self.batch, self.seed)
+        if self._sampled is None or self._sampled[0] != epoch:
+            store = self.resample(epoch, stop)
+            self._sampled = epoch, Plan(store, self.weights, self.batch, self.seed)
+        return self._sampled[1]
 
     def updates(self, epoch: int) -> list[list[Indices]]:
         """The updates of `epoch`, each a list of micro-batches of sentence numbers.
