@@ -60,7 +60,9 @@ def test_missing_data_is_found_before_a_run_directory_is_made(
     with pytest.raises(DataError) as error:
         train(gone, tmp_path / "run", "cpu")
     assert [name for name in names if name in str(error.value)] == names
-    said = refused(mt("train", "-c", "base.yaml", "--run-dir", tmp_path / "run"))
+    said = refused(
+        mt("train", "-c", "tiny.yaml", "--set", "data.train=[]", "--run-dir", tmp_path / "run")
+    )
     assert says(said, "data.train", "at least one text", "found none")
     assert not (tmp_path / "run").exists()
 
