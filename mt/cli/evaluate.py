@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.evaluate_checks import (
-    check_inputs,
-    check_outputs,
-    check_seed,
-    check_slices,
-    listed,
-    paired_tests,
-    slice_names,
-)
-from mt.cli.evaluate_comet import check_comet_options, load_comet
-from mt.cli.evaluate_inputs import (
-    read_texts,
-    slicing_tokenizer,
-    systems_of,
-    training_counts,
-    with_slices,
-)
-from mt.cli.evaluate_models import outputs_of, scoring_of
+from mt.cli.evaluate_inputs import SLICES, read_texts, systems_of, with_slices
+from mt.cli.evaluate_models import System, Texts, outputs_of, scoring_of
 from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS
 from mt.cli.options import (
     BatchTokens,
@@ -38,241 +23,168 @@ from mt.cli.options import (
     LengthPenalty,
     Precision,
 )
+from mt.errors import DataError
 
 if TYPE_CHECKING:
+    from mt.evaluation.comet import Comet
     from mt.evaluation.systems import Evaluation
+
+
+def _input(names: str, metavar: str | None, text: str, panel: str = INPUT, **more: Any) -> Any:
+    """An option of this command, by its names, what stands for its value, and its help."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+_output = partial(_input, panel=OUTPUT)
+_tests = partial(_input, panel=TESTS)
+_slicing = partial(_input, panel=SLICING)
 
 
 def evaluate(
     hyp: Annotated[
         list[str] | None,
-        typer.Option(
-            "--hyp",
-            metavar="[NAME=]FILE",
-            help="translation to score; repeatable, each is a system",
-            rich_help_panel=INPUT,
-        ),
+        _input("--hyp", "[NAME=]FILE", "translation to score; repeatable, each is a system"),
     ] = None,
     ref: Annotated[
         list[str] | None,
-        typer.Option(
-            "--ref",
-            metavar="FILE",
-            help="reference, detokenised; repeat for several references per line",
-            rich_help_panel=INPUT,
-        ),
+        _input("--ref", "FILE", "reference, detokenised; repeat for several references per line"),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="[NAME=]FOLDER",
-            help="model that translates --src; repeatable, each is a system",
-            rich_help_panel=INPUT,
+        _input(
+            "--model -m",
+            "[NAME=]FOLDER",
+            "model that translates --src; repeatable, each is a system",
         ),
     ] = None,
     src: Annotated[
-        str | None,
-        typer.Option(
-            "--src",
-            metavar="FILE",
-            help="source text, for --model, --slices and --differences",
-            rich_help_panel=INPUT,
-        ),
+        str | None, _input("--src", "FILE", "source text, for --model, --slices and --differences")
     ] = None,
     test_set: Annotated[
         list[str] | None,
-        typer.Option(
+        _input(
             "--test-set",
-            metavar="NAME=SRC,REF",
-            help="test set, instead of --src and --ref; repeatable. --hyp then names a file for "
+            "NAME=SRC,REF",
+            "test set, instead of --src and --ref; repeatable. --hyp then names a file for "
             "each, separated by commas. More references: SRC,REF,REF",
             show_default="data.test of the first model's config",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     metrics: Annotated[
-        str,
-        typer.Option(
-            "--metrics",
-            metavar="NAMES",
-            help="any of bleu, chrf, ter and comet, separated by commas",
-            rich_help_panel=OUTPUT,
-        ),
+        str, _output("--metrics", "NAMES", "any of bleu, chrf, ter and comet, separated by commas")
     ] = "bleu,chrf,ter",
     comet_model: Annotated[
         Path | None,
-        typer.Option(
-            "--comet-model",
-            metavar="FOLDER",
-            help="COMET model on this machine, for the metric comet",
-            rich_help_panel=OUTPUT,
-        ),
+        _output("--comet-model", "FOLDER", "COMET model on this machine, for the metric comet"),
     ] = None,
     tokenize: Annotated[
         str,
-        typer.Option(
+        _output(
             "--tokenize",
-            metavar="NAME",
-            help="sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; "
+            "NAME",
+            "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; "
             "auto follows the target language",
-            rich_help_panel=OUTPUT,
         ),
     ] = "auto",
     tgt_lang: Annotated[
         str | None,
-        typer.Option(
-            "--tgt-lang",
-            metavar="CODE",
-            help="target language, such as ja; default: the model's",
-            rich_help_panel=OUTPUT,
-        ),
+        _output("--tgt-lang", "CODE", "target language, such as ja; default: the model's"),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="print JSON", rich_help_panel=OUTPUT)
-    ] = False,
-    as_tsv: Annotated[
-        bool, typer.Option("--tsv", help="print tab-separated values", rich_help_panel=OUTPUT)
-    ] = False,
+    as_json: Annotated[bool, _output("--json", None, "print JSON")] = False,
+    as_tsv: Annotated[bool, _output("--tsv", None, "print tab-separated values")] = False,
     width: Annotated[
         int,
-        typer.Option(
-            "--width",
-            "-w",
+        _output(
+            "--width -w",
+            "N",
+            "decimal places, as in sacrebleu; JSON and TSV are not rounded",
             min=0,
             max=14,
-            metavar="N",
-            help="decimal places, as in sacrebleu; JSON and TSV are not rounded",
-            rich_help_panel=OUTPUT,
         ),
     ] = 2,
     differences: Annotated[
         int,
-        typer.Option(
+        _output(
             "--differences",
+            "N",
+            "show the N lines whose chrF differs most from the first system's",
             min=0,
-            metavar="N",
-            help="show the N lines whose chrF differs most from the first system's",
-            rich_help_panel=OUTPUT,
         ),
     ] = 0,
     baseline: Annotated[
         str | None,
-        typer.Option(
+        _tests(
             "--baseline",
-            metavar="NAME",
-            help="the system that others are compared with",
+            "NAME",
+            "the system that others are compared with",
             show_default="the first --hyp, or else --model",
-            rich_help_panel=TESTS,
         ),
     ] = None,
     confidence: Annotated[
-        bool,
-        typer.Option(
-            "--confidence",
-            help="95 % confidence intervals, by bootstrap resampling",
-            rich_help_panel=TESTS,
-        ),
+        bool, _tests("--confidence", None, "95 % confidence intervals, by bootstrap resampling")
     ] = False,
     paired_bs: Annotated[
         bool | None,
-        typer.Option(
+        _tests(
             "--paired-bs/--no-paired-bs",
-            help="test differences between systems by paired bootstrap",
+            None,
+            "test differences between systems by paired bootstrap",
             show_default="with two systems or more, without --paired-ar",
-            rich_help_panel=TESTS,
         ),
     ] = None,
     paired_ar: Annotated[
-        bool,
-        typer.Option(
-            "--paired-ar",
-            help="test them by paired approximate randomisation",
-            rich_help_panel=TESTS,
-        ),
+        bool, _tests("--paired-ar", None, "test them by paired approximate randomisation")
     ] = False,
     confidence_n: Annotated[
         int | None,
-        typer.Option(
-            "--confidence-n",
-            min=2,
-            metavar="N",
-            help="resamples of --confidence",
-            show_default="1000",
-            rich_help_panel=TESTS,
-        ),
+        _tests("--confidence-n", "N", "resamples of --confidence", min=2, show_default="1000"),
     ] = None,
     paired_bs_n: Annotated[
         int | None,
-        typer.Option(
-            "--paired-bs-n",
-            min=2,
-            metavar="N",
-            help="resamples of --paired-bs",
-            show_default="1000",
-            rich_help_panel=TESTS,
-        ),
+        _tests("--paired-bs-n", "N", "resamples of --paired-bs", min=2, show_default="1000"),
     ] = None,
     paired_ar_n: Annotated[
         int | None,
-        typer.Option(
-            "--paired-ar-n",
-            min=2,
-            metavar="N",
-            help="trials of --paired-ar",
-            show_default="10000",
-            rich_help_panel=TESTS,
-        ),
+        _tests("--paired-ar-n", "N", "trials of --paired-ar", min=2, show_default="10000"),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(
+        _tests(
             "--seed",
+            "N",
+            "seed of intervals and tests",
             min=1,
-            metavar="N",
-            help="seed of intervals and tests",
             show_default="SACREBLEU_SEED, or 12345",
-            rich_help_panel=TESTS,
         ),
     ] = None,
     slices: Annotated[
         str,
-        typer.Option(
+        _slicing(
             "--slices",
-            metavar="NAMES",
-            help="scores by source length (length), by how rare its rarest word is in the training "
+            "NAMES",
+            "scores by source length (length), by how rare its rarest word is in the training "
             "data (rare), by unknown pieces (unknown); separated by commas",
-            rich_help_panel=SLICING,
         ),
     ] = "",
     domain: Annotated[
-        str | None,
-        typer.Option(
-            "--domain",
-            metavar="FILE",
-            help="scores by the labels in this file, one per line",
-            rich_help_panel=SLICING,
-        ),
+        str | None, _slicing("--domain", "FILE", "scores by the labels in this file, one per line")
     ] = None,
     train_src: Annotated[
         list[str] | None,
-        typer.Option(
+        _slicing(
             "--train-src",
-            metavar="FILE",
-            help="source text in which rare counts words; repeatable",
+            "FILE",
+            "source text in which rare counts words; repeatable",
             show_default="the first model's training data",
-            rich_help_panel=SLICING,
         ),
     ] = None,
     tokenizer_of: Annotated[
         Path | None,
-        typer.Option(
+        _slicing(
             "--tokenizer-of",
-            metavar="FOLDER",
-            help="run directory whose tokenizer decides what is unknown",
+            "FOLDER",
+            "run directory whose tokenizer decides what is unknown",
             show_default="the first model",
-            rich_help_panel=SLICING,
         ),
     ] = None,
     beam_size: BeamSize = None,
@@ -299,10 +211,11 @@ def evaluate(
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.systems import Settings, evaluate_systems
 
-    names = listed(metrics)
+    names = _listed(metrics)
     check_metrics(names)
-    check_comet_options("comet" in names, comet_model)
-    sliced = slice_names(slices)
+    _check_comet(names, comet_model)
+    sliced = _listed(slices)
+    _check_slices(sliced, train_src, tokenizer_of)
     systems = systems_of(hyp or [], model or [], baseline)
     decoding = {
         "--beam-size": beam_size,
@@ -313,23 +226,16 @@ def evaluate(
         "--device": None if device == "auto" else device,
     }
     only_models = decoding | ({"--device": None} if comet_model else {})  # COMET uses it, too
-    check_inputs(systems, src, ref or [], test_set or [], domain, only_models)
-    check_outputs(systems, differences, as_json, as_tsv)
-    check_slices(sliced, train_src or [], tokenizer_of)
-    texts = read_texts(systems, test_set or [], src, ref or [], domain)
-    tests = paired_tests(
-        len(systems), texts, paired_bs, paired_bs_n, paired_ar or bool(paired_ar_n), paired_ar_n
-    )
+    _check_inputs(systems, (src, ref or [], test_set or []), domain, only_models)
+    _check_outputs(systems, differences, as_json, as_tsv)
+    tests = _paired_tests(len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n)
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
-    check_seed(seed, tests, n_resamples)
+    if seed is not None and not tests and n_resamples is None:
+        raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
+    texts = read_texts(systems, test_set or [], src, ref or [], domain)
     models = [system.model for system in systems if system.model is not None]
-    data = with_slices(
-        texts,
-        sliced,
-        lambda: training_counts(train_src or [], models),
-        lambda: slicing_tokenizer(tokenizer_of, models),
-    )
-    comet = load_comet(comet_model, texts, device) if "comet" in names else None
+    data = with_slices(texts, sliced, train_src or [], tokenizer_of, models)
+    comet = _load_comet(names, comet_model, texts, device)
     language, choice = scoring_of(models, tgt_lang, tokenize)
     settings = Settings(
         names,
@@ -367,3 +273,148 @@ def use_colour() -> bool:
     """Whether stdout is a terminal that shows colours, and NO_COLOR (no-color.org) is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return bool(sys.stdout) and sys.stdout.isatty() and not plain
+
+
+def _listed(text: str) -> list[str]:
+    """Names separated by commas, in lower case, each once."""
+    return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))
+
+
+# --- options that contradict each other, or lack each other -----------------------------------
+
+
+def _refuse(*faults: tuple[object, str]) -> None:
+    """Raise DataError with the message of the first fault that is there."""
+    for is_there, message in faults:
+        if is_there:
+            raise DataError(message)
+
+
+def _check_slices(
+    names: Sequence[str], train_src: Sequence[str] | None, tokenizer_of: Path | None
+) -> None:
+    unknown = [name for name in names if name not in SLICES]
+    _refuse(
+        (
+            unknown,
+            f"--slices: choose among {', '.join(SLICES)}, found {', '.join(unknown)}; correct the "
+            "list (--domain slices by labels in a file)",
+        ),
+        (train_src and "rare" not in names, "--train-src: only with --slices rare"),
+        (tokenizer_of and "unknown" not in names, "--tokenizer-of: only with --slices unknown"),
+    )
+
+
+def _check_inputs(
+    systems: Sequence[System],
+    given: tuple[str | None, Sequence[str], Sequence[str]],
+    domain: str | None,
+    decoding: Mapping[str, Any],
+) -> None:
+    """`given`: source, references and test sets; `decoding`: options that only --model takes."""
+    src, ref, test_sets = given
+    with_models = any(system.model is not None for system in systems)
+    together = "evaluate: --model and --src go together; give"
+    _refuse(
+        (
+            not systems and src is None,
+            "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE",
+        ),
+        (not systems, f"{together} --model FOLDER too"),
+        (
+            test_sets and (src is not None or ref),
+            "evaluate: --test-set takes the place of --src and --ref; give one or the other",
+        ),
+        (not test_sets and with_models and src is None and ref, f"{together} --src FILE too"),
+        (
+            not test_sets and not ref and (src is not None or not with_models),
+            "evaluate: no reference to score against; give --ref FILE, detokenised",
+        ),
+    )
+    hyps = [system.text for system in systems if system.model is None]
+    in_sets = [part.partition("=")[2] for part in test_sets]
+    files = [*",".join([*hyps, *in_sets, domain or ""]).split(","), *ref, src]
+    options = [option for option, value in decoding.items() if value is not None]
+    _refuse(
+        (
+            files.count("-") > 1,
+            "evaluate: only one FILE can be - (stdin); name a file for the others",
+        ),
+        (
+            options and not with_models,
+            f"evaluate: {', '.join(options)} only with --model; --hyp is scored as it is",
+        ),
+    )
+
+
+def _check_outputs(
+    systems: Sequence[System], differences: int, as_json: bool, as_tsv: bool
+) -> None:
+    is_name = any(system.name == "differences" for system in systems)
+    _refuse(
+        (as_json and as_tsv, "evaluate: --json and --tsv are two formats; give one or the other"),
+        (
+            differences and len(systems) == 1,
+            "--differences: compares systems; give another --hyp or --model",
+        ),
+        (differences and as_tsv, "--differences: not in --tsv; give --json, or neither"),
+        (
+            differences and as_json and is_name,
+            "--differences: is the key `differences` in --json, which is also the name of a "
+            "system; rename the system: NAME=differences",
+        ),
+    )
+
+
+def _paired_tests(
+    n_systems: int, bs: bool | None, resamples: int | None, ar: bool, trials: int | None
+) -> dict[str, int]:
+    """Samples by paired test: of those asked for, else of the bootstrap; none for one system."""
+    from mt.evaluation.significance import SAMPLES
+
+    if bs is False and resamples is not None:
+        raise DataError("--paired-bs-n: only with --paired-bs, not with --no-paired-bs")
+    tests = {}
+    if bs or resamples or (bs is None and n_systems > 1 and not (ar or trials)):
+        tests["bs"] = resamples or SAMPLES["bs"]
+    if ar or trials:
+        tests["ar"] = trials or SAMPLES["ar"]
+    if tests and n_systems == 1:
+        raise DataError(
+            f"--paired-{next(iter(tests))}: compares systems; give another --hyp or --model"
+        )
+    return tests
+
+
+# --- COMET ------------------------------------------------------------------------------------
+
+
+def _check_comet(names: Sequence[str], folder: Path | None) -> None:
+    """Refuse a metric without its package or model, and a model without such a metric."""
+    from mt.evaluation.comet import check_comet
+    from mt.evaluation.metrics import METRICS
+
+    if any(METRICS[name].needs_model for name in names):
+        check_comet(folder, "--comet-model")
+    elif folder is not None:
+        raise DataError("--comet-model: only with the metric comet; add it to --metrics")
+
+
+def _load_comet(
+    names: Sequence[str], folder: Path | None, texts: Sequence[Texts], device: str
+) -> Comet | None:
+    """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
+    from mt.evaluation.metrics import METRICS
+
+    has_sources = all(one.data.sources is not None for one in texts)
+    for name in names:
+        if METRICS[name].needs_sources and not has_sources:
+            raise DataError(
+                f"metric {name}: reads the source too; give --src FILE, or --test-set NAME=SRC,REF"
+            )
+    if not any(METRICS[name].needs_model for name in names):
+        return None
+    from mt.evaluation.comet import Comet
+    from mt.runtime.devices import choose_device
+
+    return Comet(folder, "--comet-model", gpu=choose_device(device).is_cuda)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,41 +95,41 @@ def read_texts(
 def with_slices(
     texts: Sequence[Texts],
     names: Sequence[str],
-    counts: Callable[[], Mapping[str, int]],
-    tokenizer: Callable[[], Tokenizer],
+    train_src: Sequence[str],
+    tokenizer_of: Path | None,
+    models: Sequence[Path],
 ) -> list[EvaluationSet]:
-    """The test sets with their slicings; `counts` and `tokenizer` are called only if needed."""
+    """The test sets with their slicings, by `names` of SLICES and by domains."""
     from mt.evaluation.slices import by_domain, by_length, by_rare_words, by_unknown_pieces
 
-    word_counts = counts() if "rare" in names else {}
-    pieces = tokenizer() if "unknown" in names else None
+    if any(text.data.sources is None for text in texts) and names:
+        raise DataError(
+            f"--slices {names[0]}: slices by the source; give --src FILE, or "
+            "--test-set NAME=SRC,REF"
+        )
+    slice_by: dict[str, Callable[[Sequence[str]], Slicing]] = {}
+    for name in names:
+        if name == "length":
+            slice_by[name] = by_length
+        elif name == "rare":
+            slice_by[name] = partial(by_rare_words, counts=_training_counts(train_src, models))
+        else:
+            tokenizer = _slicing_tokenizer(tokenizer_of, models)
+            slice_by[name] = partial(by_unknown_pieces, tokenizer=tokenizer)
     result = []
     for text in texts:
-        slicings: list[Slicing] = []
-        sources = text.data.sources
-        for name in names:
-            if sources is None:
-                raise DataError(
-                    f"--slices {name}: slices by the source; give --src FILE, or "
-                    "--test-set NAME=SRC,REF"
-                )
-            if name == "length":
-                slicings.append(by_length(sources))
-            elif name == "rare":
-                slicings.append(by_rare_words(sources, word_counts))
-            elif pieces is not None:
-                slicings.append(by_unknown_pieces(sources, pieces))
+        slicings = [slice_by[name](text.data.sources or []) for name in names]
         if text.domains is not None:
             slicings.append(by_domain(text.domains))
         result.append(replace(text.data, slicings=slicings))
     return result
 
 
-def training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
+def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
     """Counts of the source words of the files named, else of the first model's training data."""
     from itertools import chain
 
-    from mt.data.reading.corpus import data_root, read_pairs
+    from mt.data.reading.corpus import training_pairs
     from mt.data.reading.text_files import read_lines
     from mt.evaluation.slices import count_words
 
@@ -138,13 +139,8 @@ def training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping
         raise DataError(
             "--slices rare: needs the training data to count words in; give --train-src FILE"
         )
-    data = config_of(models[0]).data
     try:
-        return count_words(
-            source
-            for number, text in enumerate(data.train)
-            for source, _ in read_pairs(text, data_root(data), f"data.train[{number}]")
-        )
+        return count_words(source for source, _ in training_pairs(config_of(models[0]).data))
     except DataError as error:
         raise DataError(
             f"{error} --slices rare counts words in the training data of {models[0]}; or give "
@@ -152,14 +148,13 @@ def training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping
         ) from error
 
 
-def slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
+def _slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
     """The tokenizer of a run directory or other folder, else that of the first model."""
     from mt.data.tokens.tokenizer import Tokenizer
+    from mt.runs.model_folder import find_model, read_folder
 
     if folder is None and not models:
         raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
-    from mt.runs.model_folder import find_model, read_folder
-
     if folder is not None and Tokenizer.exists_in(folder):
         return Tokenizer.load(folder)
     return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer

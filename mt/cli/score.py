@@ -184,10 +184,10 @@ def _score_contrastive(
     """Print the accuracy in all and by phenomenon; write a line per item to a file, if named."""
     from mt.evaluation.contrastive import (
         accuracies,
-        format_judged,
+        format_items,
         format_table,
-        judge,
         notes_on,
+        scored_items,
         table_json,
         translation_pairs,
     )
@@ -197,15 +197,15 @@ def _score_contrastive(
         scorer = load()
         pairs = list(translation_pairs(items))
         scored = scorer.score((src for src, _ in pairs), (tgt for _, tgt in pairs))
-        judged = list(judge(items, (pair.score for pair in scored)))
-        phenomena, overall = accuracies(judged)
+        results = list(scored_items(items, (pair.score for pair in scored)))
+        phenomena, overall = accuracies(results)
         if file is not None:
-            write_lines(file, format_judged(judged, as_json))
+            write_lines(file, format_items(results, as_json))
     print_result((table_json if as_json else format_table)(phenomena, overall))
     # No perplexity: that of correct and wrong translations together says nothing.
     tally = scorer.tally
     say(f"{len(items):,} items: {tally.pairs:,} translations scored in {tally.seconds:.1f} s")
-    for note in notes_on(judged):
+    for note in notes_on(results):
         say(f"note: {note}")
 
 

@@ -45,7 +45,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredItem:
     """The scores of an item's translations; nan where the model cannot read one, being too long."""
 
     item: Item
@@ -169,43 +169,43 @@ def translation_pairs(items: Iterable[Item]) -> Iterator[tuple[str, str]]:
             yield item.source, translation
 
 
-def judge(items: Iterable[Item], scores: Iterable[float]) -> Iterator[Judged]:
+def scored_items(items: Iterable[Item], scores: Iterable[float]) -> Iterator[ScoredItem]:
     """Put items and the scores of their `translation_pairs` together."""
     left = iter(scores)
     for item in items:
-        yield Judged(item, tuple(next(left) for _ in (item.correct, *item.contrastive)))
+        yield ScoredItem(item, tuple(next(left) for _ in (item.correct, *item.contrastive)))
 
 
-def accuracies(judged: Sequence[Judged]) -> tuple[dict[str, Accuracy], Accuracy]:
+def accuracies(items: Sequence[ScoredItem]) -> tuple[dict[str, Accuracy], Accuracy]:
     """Accuracy by phenomenon, sorted by name, and of all items that have scores.
 
     The first is empty if no item has a label.
 
     Raises DataError if none has.
     """
-    scored = [one for one in judged if one.is_scored]
+    scored = [one for one in items if one.is_scored]
     if not scored:
         raise DataError(
-            f"contrastive: all {len(judged):,} items are too long for the model; split them, or "
+            f"contrastive: all {len(items):,} items are too long for the model; split them, or "
             "take a model with a larger model.max_positions"
         )
-    groups: dict[str, list[Judged]] = {}
+    groups: dict[str, list[ScoredItem]] = {}
     if any(one.item.phenomenon for one in scored):
         for one in scored:
             groups.setdefault(one.item.phenomenon or NO_LABEL, []).append(one)
     return {label: _accuracy(groups[label]) for label in sorted(groups)}, _accuracy(scored)
 
 
-def _accuracy(judged: Sequence[Judged]) -> Accuracy:
-    return Accuracy(len(judged), sum(one.is_correct for one in judged))
+def _accuracy(items: Sequence[ScoredItem]) -> Accuracy:
+    return Accuracy(len(items), sum(one.is_correct for one in items))
 
 
-def notes_on(judged: Sequence[Judged]) -> list[str]:
+def notes_on(items: Sequence[ScoredItem]) -> list[str]:
     """What may mislead in the accuracies: ties, and items without a score."""
     notes = []
-    if n_ties := sum(one.is_tie for one in judged):
+    if n_ties := sum(one.is_tie for one in items):
         notes.append(f"{n_ties:,} with equal scores count as wrong")
-    if n_left_out := sum(not one.is_scored for one in judged):
+    if n_left_out := sum(not one.is_scored for one in items):
         notes.append(f"{n_left_out:,} too long for the model are left out")
     return notes
 
@@ -213,9 +213,9 @@ def notes_on(judged: Sequence[Judged]) -> list[str]:
 # --- output -----------------------------------------------------------------------------------
 
 
-def format_judged(judged: Iterable[Judged], as_json: bool) -> Iterator[str]:
+def format_items(scored: Iterable[ScoredItem], as_json: bool) -> Iterator[str]:
     """A line per item: 1 if the correct translation is preferred, else 0, and all scores."""
-    for one in judged:
+    for one in scored:
         if as_json:
             scores = [None if math.isnan(score) else round(score, 6) for score in one.scores]
             values = {

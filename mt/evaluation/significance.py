@@ -29,8 +29,8 @@ LEVEL = 0.05
 TESTS = {"bs": "paired bootstrap", "ar": "paired approximate randomisation"}
 SAMPLES = {"bs": RESAMPLES, "ar": TRIALS}
 
-# Samples drawn at a time. A multiple of 32, because NumPy draws 32 booleans from one number.
-BLOCK = 96
+# Samples drawn at a time: so many booleans NumPy draws from one number.
+BLOCK = 32
 
 Values = NDArray[np.floating]
 

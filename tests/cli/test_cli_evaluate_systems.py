@@ -361,17 +361,6 @@ def test_message_about_memory(mt: Mt, texts: Path) -> None:
     )
 
 
-def test_large_texts_are_not_tested_unasked(
-    mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mt.cli.evaluate_checks.MOST_LINES", 119)
-    options = ["evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref", "--metrics", "chrf"]
-    ended = mt(*options)
-    assert ended.err.startswith("mt: no significance test: with 120 lines it takes gigabytes")
-    assert b"verdict" not in ended.out
-    assert b"verdict" in mt(*options, "--paired-bs").out
-
-
 def test_message_about_the_seed(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "dice")
     plain = ["evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "chrf"]

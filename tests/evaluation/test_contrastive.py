@@ -12,13 +12,13 @@ from conftest import Mt, refused, write_lines
 from mt.evaluation.contrastive import (
     Accuracy,
     Item,
-    Judged,
+    ScoredItem,
     accuracies,
-    format_judged,
+    format_items,
     format_table,
-    judge,
     notes_on,
     read_items,
+    scored_items,
     table_json,
     translation_pairs,
 )
@@ -105,12 +105,12 @@ def test_accuracy_and_its_interval_by_hand() -> None:
     assert list(translation_pairs(items)) == [
         ("a", "b"), ("a", "c"), ("a", "d"), ("e", "f"), ("e", "g"),
     ]  # fmt: skip
-    first, second = judge(items, [-1.0, -2.0, -0.5, -1.0, math.nan])
-    assert first == Judged(items[0], (-1.0, -2.0, -0.5))
+    first, second = scored_items(items, [-1.0, -2.0, -0.5, -1.0, math.nan])
+    assert first == ScoredItem(items[0], (-1.0, -2.0, -0.5))
     assert not first.is_correct
     assert accuracies([first, second]) == ({"x": Accuracy(1, 0)}, Accuracy(1, 0))
     assert notes_on([first, second]) == ["1 too long for the model are left out"]
-    assert [json.loads(line) for line in format_judged([first, second], as_json=True)] == [
+    assert [json.loads(line) for line in format_items([first, second], as_json=True)] == [
         {"preferred": False, "scores": [-1.0, -2.0, -0.5], "phenomenon": "x"},
         {"preferred": None, "scores": [-1.0, None], "phenomenon": None},
     ]
@@ -118,7 +118,7 @@ def test_accuracy_and_its_interval_by_hand() -> None:
 
 def test_a_phenomenon_may_have_the_name_of_the_last_row() -> None:
     items = [Item("a", "b", ("c",), "all items"), Item("d", "e", ("f",), "x")]
-    found = accuracies(list(judge(items, [-1.0, -2.0, -2.0, -1.0])))
+    found = accuracies(list(scored_items(items, [-1.0, -2.0, -2.0, -1.0])))
     assert found == ({"all items": Accuracy(1, 1), "x": Accuracy(1, 0)}, Accuracy(2, 1))
     counts = [line.split()[-6:-4] for line in format_table(*found).splitlines()[1:]]
     assert counts == [["1", "1"], ["1", "0"], ["2", "1"]]
