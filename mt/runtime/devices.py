@@ -100,14 +100,11 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         visible = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
-        fewer = (
-            "start one process for each GPU (torchrun --nproc-per-node=gpu), or "
-            if local_rank and count
-            else ""
-        )
+        remedy = "use cpu"
+        if local_rank and count:
+            remedy = f"start one process for each GPU (torchrun --nproc-per-node=gpu), or {remedy}"
         raise ConfigError(
-            f"--device: {name} does not exist: torch {torch.__version__} sees {visible}; "
-            f"{fewer}use cpu"
+            f"--device: {name} does not exist: torch {torch.__version__} sees {visible}; {remedy}"
         )
     # `torch.cuda.set_device` refuses a device without an index.
     return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
@@ -123,35 +120,33 @@ def _find_precision(name: str, device: torch.device) -> str:
         raise ConfigError(f"precision: must be auto, {', '.join(DTYPES)}, found {name!r}")
     if device.type == "cuda":
         bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        if name == "auto":
-            return "bf16" if bf16 else "fp16"
         if name == "int8":
             raise ConfigError(
                 "precision: int8 is for decoding on a CPU; a GPU takes bf16, fp16 or fp32"
             )
         if name == "bf16" and not bf16:
             raise ConfigError("precision: this GPU has no bf16 arithmetic; use fp16 or fp32")
-        return name
-    if name == "fp16":
-        raise ConfigError(
-            "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
-        )
-    if name == "auto":
-        fast = any(
-            getattr(torch.cpu, f"_is_{unit}_supported", bool)()
-            for unit in ("avx512_bf16", "amx_tile")
-        )
-        return "bf16" if fast else "fp32"
-    if name == "int8" and not has_int8():
-        return "fp32"
-    return name
+        fastest = "bf16" if bf16 else "fp16"
+    else:
+        if name == "fp16":
+            raise ConfigError(
+                "precision: fp16 needs a GPU, a CPU is slow at it and overflows; use bf16 or fp32"
+            )
+        if name == "int8" and not has_int8():
+            return "fp32"
+        fastest = "bf16" if cpu_has("avx512_bf16") or cpu_has("amx_tile") else "fp32"
+    return fastest if name == "auto" else name
+
+
+def cpu_has(unit: str) -> bool:
+    """Whether torch knows that this CPU has an instruction set, such as avx2, vnni or amx_tile."""
+    return bool(getattr(torch.cpu, f"_is_{unit}_supported", bool)())
 
 
 def has_int8() -> bool:
     """Whether torch and this CPU have fast int8 products with exact int32 sums (VNNI, AMX)."""
-    vnni = any(getattr(torch.cpu, f"_is_{unit}_supported", bool)() for unit in ("vnni", "amx_tile"))
     return (
-        vnni
+        (cpu_has("vnni") or cpu_has("amx_tile"))
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.onednn, "qlinear_pointwise")
     )

@@ -122,17 +122,17 @@ class World:
         `values`: what each rank has read from `run_dir`, by name. Other ranks raise
         OtherRankFailedError.
         """
-        expected, *others = self.all_gather(
-            {name.replace("_", " "): repr(value) for name, value in values.items()}
-        )
-        for rank, found in enumerate(others, start=1):
-            if differing := [name for name in expected if found[name] != expected[name]]:
-                if not self.is_main:
-                    raise OtherRankFailedError(DataError.exit_code)
+        own = {name.replace("_", " "): repr(value) for name, value in values.items()}
+        expected = self.all_gather(own)[0]
+
+        def compare() -> None:
+            if differing := [name for name in own if own[name] != expected[name]]:
                 raise DataError(
-                    f"rank {rank}: run directory {run_dir}: holds another "
-                    f"{' and another '.join(differing)} than rank 0 sees. {NOT_SHARED}"
+                    f"run directory {run_dir}: holds another {' and another '.join(differing)} "
+                    f"than rank 0 sees. {NOT_SHARED}"
                 )
+
+        self.all_or_raise(compare)
 
     def all_gather(self, value: T) -> list[T]:
         """The values of all ranks, in rank order; any picklable object."""
@@ -199,10 +199,10 @@ def world_from_environment() -> World:
 
 
 def _env_int(name: str, default: int) -> int:
-    found = os.environ.get(name, str(default))
-    if not found.isascii() or not found.isdigit():
-        raise ConfigError(f"{name}: must be a whole number, found {found!r}; torchrun sets it")
-    return int(found)
+    text = os.environ.get(name, str(default))
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{name}: must be a whole number, found {text!r}; torchrun sets it")
+    return int(text)
 
 
 @contextmanager

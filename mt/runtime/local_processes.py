@@ -24,14 +24,14 @@ SHUTDOWN_SECONDS = 60.0
 def run_processes(arguments: Sequence[str], count: int) -> int:
     """Run `mt` with these arguments in `count` processes that train together; return an exit code.
 
-    That is 0 if all ended so, else the code of the process that failed first. They share the cores:
-    without OMP_NUM_THREADS, each has cores / `count` threads. Raises ConfigError if other processes
-    were started around this one already.
+    The code is 0 if all processes end with 0, else that of the first one to fail. Without
+    OMP_NUM_THREADS, each gets cores / `count` threads. Raises ConfigError if this process is one of
+    several already.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if (started := os.environ.get("WORLD_SIZE", "1")) != "1":
         raise ConfigError(
-            f"--processes: torchrun or the batch system has started {os.environ['WORLD_SIZE']} "
-            "processes already; leave it out"
+            f"--processes: torchrun or the batch system has started {started} processes already; "
+            "leave it out"
         )
     environment = {
         "OMP_NUM_THREADS": str(max(1, usable_cores() // count)),
@@ -56,22 +56,22 @@ def run_processes(arguments: Sequence[str], count: int) -> int:
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]]) -> int:
     """Wait until all have ended; kill those that do not, some time after another has failed."""
-    failed: int | None = None
+    failed = 0
     deadline = float("inf")
     while running := [process for process in processes if process.poll() is None]:
-        if failed is None:
-            codes = [process.returncode for process in processes if process.returncode]
-            if codes:
-                failed = codes[0]
-                deadline = time.monotonic() + SHUTDOWN_SECONDS
+        if not failed and (failed := _first_failure(processes)):
+            deadline = time.monotonic() + SHUTDOWN_SECONDS
         if time.monotonic() > deadline:
             for process in running:
                 process.kill()
         with suppress(subprocess.TimeoutExpired):
             running[0].wait(0.1)
-    if failed is None:
-        failed = next((process.returncode for process in processes if process.returncode), 0)
+    failed = failed or _first_failure(processes)
     return 128 - failed if failed < 0 else failed  # -9 becomes 137, as in a shell
+
+
+def _first_failure(processes: Sequence[subprocess.Popen[bytes]]) -> int:
+    return next((process.returncode for process in processes if process.returncode), 0)
 
 
 @contextmanager
@@ -92,6 +92,6 @@ def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 def free_port() -> int:
     """Return a port of this machine that nothing listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

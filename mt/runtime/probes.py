@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils import benchmark
 
-from mt.runtime.devices import can_compile, choose_device, has_int8
+from mt.runtime.devices import can_compile, choose_device, cpu_has, has_int8
 from mt.runtime.memory import available_memory_mb
 
 INSTRUCTION_SETS = ("avx2", "avx512", "vnni", "avx512_bf16", "amx_tile")
@@ -36,9 +36,7 @@ def probe_torch() -> dict[str, Any]:
     return {
         "version": torch.__version__,
         "cuda": torch.version.cuda,
-        "instructions": [
-            name for name in INSTRUCTION_SETS if getattr(torch.cpu, f"_is_{name}_supported", bool)()
-        ],
+        "instructions": [name for name in INSTRUCTION_SETS if cpu_has(name)],
         "threads": torch.get_num_threads(),
         "memory_mb": available_memory_mb(torch.device("cpu")),
         "gpus": [_describe_gpu(index) for index in range(torch.cuda.device_count())],
