@@ -297,7 +297,7 @@ class Transformer(nn.Module):
                 continue
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
-            elif "embedding" in name or (name == "output.weight" and self.config.tie_embeddings):
+            elif "embedding" in name:  # a tied output matrix has this name
                 nn.init.normal_(parameter, std=self.config.d_model**-0.5)
             else:
                 nn.init.xavier_uniform_(parameter)

@@ -7,21 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 from conftest import Ended, Mt, mt_command
+from messages import says
 
 from mt.cli.main import main
 from mt.errors import MtError
-
-
-def wait_for(path: Path, pattern: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a file of this name pattern exists."""
-    while not list(path.glob(pattern)):
-        assert process.poll() is None, "ended too early"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +34,9 @@ def test_interrupted_or_terminated(
     with subprocess.Popen(
         command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
     ) as process:
-        wait_for(tmp_path, "out.partial", process)
+        while not (tmp_path / "out.partial").exists():
+            assert process.poll() is None, "ended too early"
+            time.sleep(0.02)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (code, b"", message)
@@ -84,44 +83,31 @@ def test_a_closed_pipe_ends_translate_quietly(tiny_run: Path, tmp_path: Path) ->
     assert (process.returncode, err) == (0, b"")
 
 
-def config_check(tiny_config: Path, stdout: int) -> subprocess.CompletedProcess[bytes]:
-    """`mt config check`, whose one line stays in Python's buffer until it is flushed."""
-    command, environment = mt_command("config", "check", "-c", tiny_config)
-    environment.pop("PYTHONUNBUFFERED", None)
-    return subprocess.run(
-        command, env=environment, stdout=stdout, stderr=subprocess.PIPE, check=False
-    )
-
-
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_a_result_on_a_full_disk(tiny_config: Path) -> None:
+def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
+    run_mt: Callable[..., subprocess.CompletedProcess[str]], tiny_config: Path
+) -> None:
+    """Of `mt config check`, whose one line stays in Python's buffer until it is flushed."""
+    options: dict[str, Any] = {"capture_output": False, "stderr": subprocess.PIPE}
+    check = partial(run_mt, "config", "check", "-c", tiny_config, **options)
     with open("/dev/full", "wb") as file:
-        ended = config_check(tiny_config, file.fileno())
+        ended = check(stdout=file.fileno())
     assert ended.returncode == 2
-    assert ended.stderr.decode() == (
-        "mt: stdout: cannot be written: No space left on device; redirect it to a disk with "
-        "free space\n"
-    )
-
-
-def test_a_result_into_a_closed_pipe(tiny_config: Path) -> None:
+    assert says(ended.stderr, "mt: stdout", "No space left on device", "free space")
     reader, writer = os.pipe()
     os.close(reader)
-    ended = config_check(tiny_config, writer)
+    ended = check(stdout=writer)
     os.close(writer)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_defect_keeps_its_traceback() -> None:
-    """Nobody could report it otherwise."""
+def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> None:
+    """Nobody could report the defect otherwise."""
     with (
         mock.patch("mt.config.schema.json_schema", side_effect=ZeroDivisionError("ours")),
         mock.patch.object(sys, "argv", ["mt", "config", "schema"]),
         pytest.raises(ZeroDivisionError),
     ):
         main()
-
-
-def test_keyboard_interrupt_anywhere_is_one_line(mt: Mt) -> None:
     with mock.patch("mt.config.schema.json_schema", side_effect=KeyboardInterrupt):
         assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")

@@ -161,6 +161,14 @@ def test_order_counts_only_by_positions() -> None:
     assert not torch.allclose(model.encode(src[:, order], src != PAD), memory[:, order], atol=1e-3)
 
 
+def test_word_and_position_are_added_before_they_are_rounded() -> None:
+    embedding = build().float().src_embedding
+    words, positions = 4 * embedding.tokens.weight[4:], embedding.positions[:8]
+    found = embedding(torch.arange(4, 12)[None], torch.bfloat16)[0]
+    assert torch.equal(found, (words + positions).bfloat16())
+    assert not torch.equal(found, words.bfloat16() + positions.bfloat16())
+
+
 def test_the_same_weights_work_with_more_positions() -> None:
     """Sinusoids are not saved."""
     model, longer = build(max_positions=6), build(max_positions=500)
