@@ -9,9 +9,10 @@ and translates them with beam search; the model adds the end of the sentence its
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,6 @@ SUFFIX = ".argosmodel"
 # The version of Argos Translate whose rules the package follows.
 ARGOS_VERSION = "1.9"
 SENTENCEPIECE = "sentencepiece.model"
-# Files of CTranslate2; those of mt's tokenizer are not needed beside them.
-MODEL_FILES = ("config.json", "model.bin", "*vocabulary*")
 # Argos Translate searches so.
 SEARCH = {"beam_size": 4, "length_penalty": 0.2}
 NAMES = {
@@ -82,7 +81,7 @@ def export_package(
     with all reasons why the model cannot become a package, CheckpointError if it cannot be written.
     """
     metadata = names.metadata(loaded.config.data)
-    if faults := _faults(loaded, output, names, metadata):
+    if faults := list(_faults(loaded, output, names, metadata)):
         raise ConfigError("\n".join(faults))
     check_quantization(quantization)
     version = names.version.replace(".", "_")
@@ -92,6 +91,8 @@ def export_package(
             package = Path(place) / folder
             package.mkdir()
             parity = export(loaded, package / "model", quantization)
+            for path in (package / "model").glob("tokenizer.*"):
+                path.unlink()
             (sentencepiece,) = loaded.tokenizer.models
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)
@@ -110,32 +111,31 @@ def export_package(
     say(f"{output}: {compared}")
 
 
-def _faults(loaded: LoadedModel, output: Path, names: Names, metadata: dict[str, str]) -> list[str]:
-    """Return all reasons why there can be no package."""
-    faults = []
+def _faults(
+    loaded: LoadedModel, output: Path, names: Names, metadata: dict[str, str]
+) -> Iterator[str]:
+    """All reasons why there can be no package."""
     if output.suffix != SUFFIX:
-        faults.append(f"--output {output}: must be a file whose name ends in {SUFFIX}")
+        yield f"--output {output}: must be a file whose name ends in {SUFFIX}"
     if output.exists():
-        faults.append(f"--output {output}: already exists; give another path, or remove it")
-    if not (names.version and all(part.isdecimal() for part in names.version.split("."))):
-        faults.append(
-            f"--package-version: must be numbers with dots, such as 1.0, found {names.version!r}"
-        )
-    tokenizer = loaded.tokenizer
-    if len(tokenizer.models) > 1 or not tokenizer.has_own_ids:
-        faults.append(
+        yield f"--output {output}: already exists; give another path, or remove it"
+    if not re.fullmatch(r"\d+(\.\d+)*", names.version):
+        yield f"--package-version: must be numbers with dots, such as 1.0, found {names.version!r}"
+    if len(loaded.tokenizer.models) > 1 or not loaded.tokenizer.has_own_ids:
+        yield (
             "export argos: Argos Translate splits both languages with one SentencePiece model, "
             "this model has two; train with tokenizer.joint: true"
         )
-    for option, key in (("--from-code", "src_lang"), ("--to-code", "tgt_lang")):
-        code = metadata[f"{option.split('-')[2]}_code"]
-        is_code = code.isascii() and code.isalpha() and 2 <= len(code) <= 3
-        if not is_code or code in UNKNOWN:
-            faults.append(
+    for option, name, key in (
+        ("--from-code", "from_code", "src_lang"),
+        ("--to-code", "to_code", "tgt_lang"),
+    ):
+        code = metadata[name]
+        if not re.fullmatch("[A-Za-z]{2,3}", code) or code in UNKNOWN:
+            yield (
                 f"{option}: must be a language code of two or three letters, such as de, found "
                 f"{code!r} (data.{key} of the model's config)"
             )
-    return faults
 
 
 def as_argos(package: Path) -> Translate:
@@ -170,10 +170,8 @@ def _usage(metadata: dict[str, str], name: str) -> str:
 
 def _zip(package: Path, output: Path) -> None:
     """Write the folder to a zip file, which appears whole or not at all."""
-    model = package / "model"
-    kept = {path for pattern in MODEL_FILES for path in model.glob(pattern)}
     output.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
         for path in sorted(package.rglob("*")):
-            if path.is_file() and (path.parent != model or path in kept):
+            if path.is_file():
                 zipped.write(path, path.relative_to(package.parent))

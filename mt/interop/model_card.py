@@ -90,13 +90,13 @@ def _shape(loaded: LoadedModel) -> str:
 
 
 def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
+    """Each data file by its name alone: the folders of the training machine stay private."""
     files = manifest.get("data")
-    for name, facts in files.items() if isinstance(files, dict) else ():
-        if isinstance(facts, dict):
-            lines = facts.get("lines")
+    for path, file in files.items() if isinstance(files, dict) else ():
+        if isinstance(file, dict):
+            lines = file.get("lines")
             count = f"{lines:,}" if isinstance(lines, int) else ""
-            # Only the name: folders of the machine it was trained on are nobody's business.
-            yield Path(name).name, count, f"`{facts.get('sha256', '')}`"
+            yield Path(path).name, count, f"`{file.get('sha256', '')}`"
 
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:

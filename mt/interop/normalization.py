@@ -71,23 +71,23 @@ def normalization_rules() -> dict[str, str]:
 
 
 def _two_marks(spelled: Iterable[str], rules: Mapping[str, str]) -> dict[str, str]:
-    """A letter and two marks, of those in `spelled`, for which `rules` do not suffice."""
+    """Rules for a letter and two marks of `spelled` that `rules` would compose wrongly."""
     letters: dict[int, set[str]] = {}  # by block of 256 characters of their marks
     marks: dict[int, set[str]] = {}
     for whole in spelled:
         for mark in filter(unicodedata.combining, whole[1:]):
             letters.setdefault(ord(mark) >> 8, set()).add(whole[0])
             marks.setdefault(ord(mark) >> 8, set()).add(mark)
-    found: dict[str, str] = {}
-    for script, each in letters.items():
-        for letter, first, second in itertools.product(each, marks[script], marks[script]):
+    missing: dict[str, str] = {}
+    for script, own in letters.items():
+        for letter, first, second in itertools.product(own, marks[script], marks[script]):
             composed = unicodedata.normalize("NFC", letter + first)
             normal = unicodedata.normalize("NFC", composed + second)
             pair = rules.get(first + second, first + second)
             by_rules = letter + pair if composed == letter + first else composed + second
             if normal != by_rules:
-                found |= {start + second: normal for start in (letter + first, composed)}
-    return found
+                missing |= {start + second: normal for start in (letter + first, composed)}
+    return missing
 
 
 @cache

@@ -24,7 +24,7 @@ FILE = "vmap.txt"
 CANDIDATES = 30  # of each source piece
 ALWAYS = 150  # most frequent target pieces, candidates of every source
 ITERATIONS = 5
-# Links of a source position and a target position that are in memory, about 30 bytes each.
+# Links between a source and a target position that are kept in memory, about 30 bytes each.
 MOST_LINKS = 20_000_000
 
 Floats = npt.NDArray[np.float64]
@@ -62,8 +62,8 @@ def shortlist(store: Store, tokenizer: Tokenizer) -> Iterator[str]:
     starts = np.searchsorted(source, np.arange(len(src_texts) + 1))
     known = set(tgt_texts)
     for piece in range(EOS + 1, len(src_texts)):
-        found = target[starts[piece] : starts[piece + 1]][:CANDIDATES].tolist()
-        texts = [tgt_texts[i] for i in found]
+        likely = target[starts[piece] : starts[piece + 1]][:CANDIDATES].tolist()
+        texts = [tgt_texts[i] for i in likely]
         if src_texts[piece] in known and src_texts[piece] not in texts:
             texts.append(src_texts[piece])  # names and numbers are copied
         if texts:

@@ -72,13 +72,13 @@ def choose_device(
         torch.cuda.set_device(device)
         # cuDNN's attention plans again for each shape, about a second each, and batches have many.
         torch.backends.cuda.enable_cudnn_sdp(False)
-    found = _find_precision(precision, device)
-    if precision == "int8" != found:
+    chosen = _find_precision(precision, device)
+    if precision == "int8" != chosen:
         say(
             f"this CPU and torch {torch.__version__} have no fast int8 products (VNNI): "
-            f"computing in {found} instead"
+            f"computing in {chosen} instead"
         )
-    return Device(device, found)
+    return Device(device, chosen)
 
 
 def _find_device(name: str, local_rank: int | None) -> torch.device:

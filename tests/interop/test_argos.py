@@ -49,6 +49,9 @@ def test_a_package_has_what_the_loader_reads(package: Path, tmp_path: Path) -> N
         "package_version": "2.1", "argos_version": "1.9",
         "from_code": "de", "from_name": "German", "to_code": "en", "to_name": "English",
     }  # fmt: skip
+    names = {"README.md", "metadata.json", "sentencepiece.model", "model"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert not list((folder / "model").glob("*.model"))
     assert "German to English" in (folder / "README.md").read_text(encoding="utf-8")
     # No eos is added to the source and no prefix is given, so the model must do without.
     assert json.loads((folder / "model" / "config.json").read_text())["add_source_eos"] is True
