@@ -29,12 +29,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from mt.cli.convert import convert_model
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.evaluation.metrics import score_corpus
 from mt.runs.model_folder import read_folder
-from mt.translate.choose_engine import available_cores
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate.load_ctranslate2 import available_cores, convert
 
 # Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
 BATCH_SIZES = (16, 32, 64, 128)
@@ -131,16 +131,17 @@ def mt_engine(
     args: argparse.Namespace, engine: str, precision: str, beam: int, shortlist: Path | None = None
 ) -> Any:
     """Translate as `mt translate` does."""
-    options = {
-        "engine": engine,
-        "precision": precision,
-        "device": args.device,
-        "workers": args.workers or available_cores(),
-        "batch_tokens": args.batch_tokens,
-        "shortlist": shortlist,
-        "with_scores": False,
-    }
-    return in_process(serve_mt, args.model, beam, options)
+    search = SearchOptions(beam_size=beam, with_scores=False)
+    options = EngineOptions(
+        models=[args.model],
+        engine=engine,
+        precision=precision,
+        device=args.device,
+        workers=args.workers or available_cores(),
+        batch_tokens=args.batch_tokens,
+        shortlist=shortlist,
+    )
+    return in_process(serve_mt, search, options)
 
 
 def received(connection: Connection) -> Iterator[list[str]]:
@@ -152,13 +153,11 @@ def received(connection: Connection) -> Iterator[list[str]]:
             return
 
 
-def serve_mt(connection: Connection, model: Path, beam: int, options: dict[str, Any]) -> None:
+def serve_mt(connection: Connection, search: SearchOptions, options: EngineOptions) -> None:
     """Receive lines and send their translations."""
-    from mt.translate.translator import load_translator
+    from mt.translate.load import load_translator
 
-    with load_translator(
-        [model], {"beam_size": beam}, convert=convert_model, **options
-    ) as translator:
+    with load_translator(search, options) as translator:
         for lines in received(connection):
             connection.send([one.texts[0] for one in translator.translate(lines)])
 
@@ -202,7 +201,8 @@ def serve_ctranslate2(
 def export_model(model: Path, stack: ExitStack) -> Path:
     """Export the model to a temporary CTranslate2 folder."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
-    convert_model(model, folder)
+    folder.mkdir()
+    convert(model, folder)
     return folder
 
 

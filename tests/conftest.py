@@ -145,11 +145,10 @@ def tiny_run(
     run = tmp_path_factory.mktemp("tiny") / "run"
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
     if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
-        from mt.cli.convert import convert_model
         from mt.runs.model_folder import read_folder
-        from mt.translate.converted import converted_model
+        from mt.translate.load_ctranslate2 import converted_model
 
-        converted_model(read_folder(run), convert_model, lambda _: None)
+        converted_model(read_folder(run), lambda _: None)
     return run
 
 

@@ -9,6 +9,7 @@ import typer
 from mt.cli.console import print_result, say
 from mt.cli.help import INPUT, OUTPUT
 from mt.cli.options import (
+    NO_SAMPLING,
     BatchTokens,
     BeamSize,
     Corpus,
@@ -19,15 +20,13 @@ from mt.cli.options import (
     Models,
     Precision,
     Resume,
-    Sample,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
+    SamplingGroup,
     Workers,
+    with_groups,
 )
 
 
+@with_groups
 def backtranslate(
     model: Models,
     source: Annotated[
@@ -52,11 +51,7 @@ def backtranslate(
     resume: Resume = False,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    sample: Sample = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
+    sampling: SamplingGroup = NO_SAMPLING,
     engine: EngineName = "auto",
     workers: Workers = None,
     batch_tokens: BatchTokens = None,
@@ -73,30 +68,25 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en -o news.tsv
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
-    from mt.cli.convert import convert_model
+    from mt.search.options import EngineOptions, SearchOptions
     from mt.translate import backtranslate
-    from mt.translate.translate_file import TranslateOptions
+    from mt.translate.translate_file import TextFiles
 
-    options = TranslateOptions(
-        models=model,
-        source=source,
-        output=output,
+    files = TextFiles(source=source, output=output, errors=errors, resume=resume)
+    search = SearchOptions(
         beam_size=beam_size,
         length_penalty=length_penalty,
-        errors=errors,
-        resume=resume,
-        sample=sample,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
+        with_scores=False,
+        sample=sampling.value(),
+    )
+    options = EngineOptions(
+        models=model,
         engine=engine,
-        convert=convert_model,
-        workers=workers,
-        batch_tokens=batch_tokens,
         precision=precision,
         device=device,
+        workers=workers,
+        batch_tokens=batch_tokens,
     )
-    entry = backtranslate.backtranslate(options, tag, say)
+    entry = backtranslate.backtranslate(files, tag, search, options, say)
     say("add to data.train, beside the parallel text:")
     print_result(entry)

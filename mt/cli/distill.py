@@ -93,23 +93,22 @@ def distill(
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     """
-    from mt.cli.convert import convert_model
+    from mt.search.options import EngineOptions, SearchOptions
     from mt.translate import distill
-    from mt.translate.translate_file import TranslateOptions
+    from mt.translate.translate_file import TextFiles
 
-    options = TranslateOptions(
+    files = TextFiles(output=output, resume=resume)
+    text = distill.DistillText(src, ref, metric)
+    search = SearchOptions(
+        beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, with_scores=False
+    )
+    options = EngineOptions(
         models=model,
-        output=output,
-        beam_size=beam_size,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        resume=resume,
         engine=engine,
-        convert=convert_model,
-        workers=workers,
-        batch_tokens=batch_tokens,
         precision=precision,
         device=device,
+        workers=workers,
+        batch_tokens=batch_tokens,
     )
-    config = distill.distill(options, student, src, ref, metric, say)
+    config = distill.distill(files, text, student, search, options, say)
     say(f"student's config: {config}; run: mt train --config {config}")

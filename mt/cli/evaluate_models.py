@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,27 +85,28 @@ def _translate(
     model: Path, data: Sequence[EvaluationSet], decoding: Mapping[str, Any], name: str
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
-    from mt.cli.convert import convert_model
-    from mt.translate.progress import Progress
-    from mt.translate.tally import Tally
-    from mt.translate.translator import load_translator
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.load import load_translator
+    from mt.translate.progress import Progress, Tally, can_show_bar
 
-    outputs = []
-    with load_translator(
-        [model],
-        {"beam_size": decoding["--beam-size"], "length_penalty": decoding["--length-penalty"]},
-        batch_tokens=decoding["--batch-tokens"],
-        engine=decoding["--engine"] or "auto",
-        convert=convert_model,
+    search = SearchOptions(
+        beam_size=decoding["--beam-size"],
+        length_penalty=decoding["--length-penalty"],
         with_scores=False,
+    )
+    options = EngineOptions(
+        models=[model],
+        engine=decoding["--engine"] or "auto",
         precision=decoding["--precision"] or "auto",
         device=decoding["--device"] or "auto",
-        say=say,
-    ) as translator:
+        batch_tokens=decoding["--batch-tokens"],
+    )
+    outputs = []
+    with load_translator(search, options, say) as translator:
         for one in data:
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []
-            with Progress(len(sources), 0, say, bool(sys.stderr) and sys.stderr.isatty()) as bar:
+            with Progress(len(sources), 0, say, can_show_bar()) as bar:
                 translator.on_progress = bar.update
                 outputs.append([found.texts[0] for found in translator.translate(sources)])
             which = ", ".join(filter(None, [name, one.name]))

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH
+
+if TYPE_CHECKING:
+    from mt.search.options import Sampling
 
 
 def config_names() -> list[str]:
@@ -193,50 +200,6 @@ Resume = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
-Sample = Annotated[
-    bool,
-    typer.Option(
-        "--sample",
-        help="draw outputs at random instead of searching for the best",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Temperature = Annotated[
-    float | None,
-    typer.Option(
-        "--temperature",
-        metavar="T",
-        help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopK = Annotated[
-    int | None,
-    typer.Option(
-        "--top-k",
-        metavar="K",
-        help="draw from the K most probable tokens; 0 is off",
-        rich_help_panel=SAMPLING,
-    ),
-]
-TopP = Annotated[
-    float | None,
-    typer.Option(
-        "--top-p",
-        metavar="P",
-        help="draw from the most probable tokens that together reach P; 1 is off",
-        rich_help_panel=SAMPLING,
-    ),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        "--seed",
-        metavar="N",
-        help="seed of the random draws; 1 if not given",
-        rich_help_panel=SAMPLING,
-    ),
-]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -248,3 +211,99 @@ Workers = Annotated[
         rich_help_panel=EXECUTION,
     ),
 ]
+
+
+@dataclass(frozen=True)
+class SamplingGroup:
+    """The options of sampling as given; None: not given."""
+
+    sample: Annotated[
+        bool,
+        typer.Option(
+            "--sample",
+            help="draw outputs at random instead of searching for the best",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = False
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            metavar="T",
+            help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            "--top-k",
+            metavar="K",
+            help="draw from the K most probable tokens; 0 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            "--top-p",
+            metavar="P",
+            help="draw from the most probable tokens that together reach P; 1 is off",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            help="seed of the random draws; 1 if not given",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None
+
+    def value(self) -> Sampling | None:
+        """Return the sampling asked for. Raises ConfigError for options without --sample."""
+        from mt.errors import ConfigError
+        from mt.search.options import Sampling
+
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if given.pop("sample"):
+            return Sampling(**given)
+        if given:
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ConfigError(
+                f"{named}: only with --sample, which draws outputs instead of searching for the "
+                "best; add --sample"
+            )
+        return None
+
+
+NO_SAMPLING = SamplingGroup()
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Show Typer the fields of a parameter that is a dataclass as parameters of the command."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if is_dataclass(parameter.annotation)
+    }
+    expanded: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        group = groups.get(name)
+        options = [parameter]
+        if group is not None:
+            options = list(inspect.signature(group, eval_str=True).parameters.values())
+        expanded += options
+
+    @wraps(command)
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    called.__signature__ = signature.replace(parameters=expanded)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in expanded}
+    return called

@@ -10,6 +10,7 @@ import typer
 from mt.cli.console import say
 from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SEARCH
 from mt.cli.options import (
+    NO_SAMPLING,
     AlignmentHeads,
     Alignments,
     BatchTokens,
@@ -22,15 +23,13 @@ from mt.cli.options import (
     Output,
     Precision,
     Resume,
-    Sample,
-    Seed,
-    Temperature,
-    TopK,
-    TopP,
+    SamplingGroup,
     Workers,
+    with_groups,
 )
 
 
+@with_groups
 def translate(
     model: Models,
     source: Annotated[
@@ -165,11 +164,7 @@ def translate(
             rich_help_panel=CONSTRAINTS,
         ),
     ] = None,
-    sample: Sample = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
+    sampling: SamplingGroup = NO_SAMPLING,
     workers: Workers = None,
     max_wait: Annotated[
         float | None,
@@ -205,44 +200,42 @@ def translate(
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
-    from mt.cli.convert import convert_model
-    from mt.translate.translate_file import TranslateOptions, translate_file
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.formats import LineFormat
+    from mt.translate.translate_file import TextFiles, translate_file
 
-    options = TranslateOptions(
-        models=model,
+    files = TextFiles(
         source=source,
         output=output,
+        errors=errors,
+        prefixes=prefix,
+        resume=resume,
+        max_wait=max_wait,
+    )
+    search = SearchOptions(
         beam_size=beam_size,
         length_penalty=length_penalty,
         n_best=n_best,
-        scores=scores,
-        line_format=form,
-        column=column,
-        field=field,
-        errors=errors,
-        resume=resume,
-        max_wait=max_wait,
-        alignments=alignments,
-        alignment_heads=alignment_heads,
-        prefix=prefix,
+        with_scores=scores,
+        exact=exact,
+        mbr=mbr,
+        prefixes=prefix is not None,
         min_length=min_length,
         no_repeat_ngram=no_repeat_ngram,
         repetition_penalty=repetition_penalty,
-        forbid=forbid or (),
-        exact=exact,
-        sample=sample,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        mbr=mbr,
+        forbid=tuple(forbid or ()),
+        sample=sampling.value(),
+        alignments=alignment_heads or ("auto" if alignments else None),
+    )
+    options = EngineOptions(
+        models=model,
         ensemble=ensemble,
-        workers=workers,
-        batch_tokens=batch_tokens,
         engine=engine,
-        shortlist=shortlist,
-        convert=convert_model,
         precision=precision,
         device=device,
+        workers=workers,
+        batch_tokens=batch_tokens,
+        shortlist=shortlist,
     )
-    translate_file(options, say)
+    line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores)
+    translate_file(files, line_format, search, options, say)

@@ -13,38 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mt.config.schema import Config, DecodeConfig
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.exporter import (
-    TOLERANCE,
-    LogProbs,
-    Parity,
     Translate,
     compare_translations,
     new_folder,
-    prove,
 )
 from mt.interop.model_card import model_card
 from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
-from mt.model.transformer import (
-    DecoderLayer,
-    EncoderLayer,
-    LayerNorm,
-    MultiHeadAttention,
-    Residual,
-    Transformer,
-)
-from mt.search.scoring import Pair
+from mt.model.transformer import Transformer
+from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
+from mt.search.parity import TOLERANCE, Parity, prove
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
-# CTranslate2's name of each precision that weights can be stored in.
-QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 # How to translate with the folder, for its model card.
 USAGE = """The tokens are those of the SentencePiece models in the folder; the end-of-sentence token
 of the source is added by the model's `config.json`.
@@ -59,7 +47,6 @@ print(translator.translate_batch([pieces])[0].hypotheses[0])
 ```
 
 Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it splits them."""
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
 def export(
@@ -143,7 +130,7 @@ def translate_with(
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
         precision = "int8" if quantization == "int8" else "fp32"
         positions = config.model.max_positions
-        engine = CTranslate2Engine(engine_model, tokenizer, search, positions, precision, threads=1)
+        engine = CTranslate2Engine(engine_model, tokenizer, search, positions, precision)
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
         return [translation.texts[0] for translation in translator.translate(lines)]
 
@@ -189,102 +176,3 @@ def import_library() -> Any:
             f"({error}); run: pip install ctranslate2"
         ) from error
     return ctranslate2
-
-
-def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
-    """Translate the model into CTranslate2's specification, ready to be saved."""
-    from ctranslate2.specs import common_spec, transformer_spec
-
-    config = model.config
-    spec = transformer_spec.TransformerSpec.from_config(
-        (config.n_encoder_layers, config.n_decoder_layers),
-        config.n_heads,
-        pre_norm=config.pre_norm,
-        activation=getattr(common_spec.Activation, ACTIVATIONS[config.activation]),
-    )
-    for side, ours in ((spec.encoder, model.src_embedding), (spec.decoder, model.tgt_embedding)):
-        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
-        embeddings.weight = _array(ours.tokens.weight)  # (V, D)
-        side.scale_embeddings = True
-        side.position_encodings.encodings = _array(ours.positions)  # (positions, D)
-    for theirs, encoder_layer in zip(spec.encoder.layer, model.encoder_layers, strict=True):
-        _copy_encoder_layer(theirs, encoder_layer)
-    for theirs, decoder_layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
-        _copy_decoder_layer(theirs, decoder_layer)
-    if config.pre_norm:
-        _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
-        _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
-    _copy_linear(spec.decoder.projection, model.output)
-    spec.register_source_vocabulary(tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size))))
-    spec.register_target_vocabulary(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
-    spec.config.add_source_eos = True  # src = tokens + eos
-    spec.config.layer_norm_epsilon = model.encoder_layers[0].around_attention.norm.eps
-    spec.validate()
-    spec.optimize(quantization=QUANTIZATIONS[quantization])
-    return spec
-
-
-def _array(tensor: Tensor) -> Any:
-    """A copy in float32: CTranslate2 scales arrays in place when it makes them int8."""
-    return tensor.detach().float().cpu().numpy().copy()
-
-
-def _copy_matrix(theirs: Any, weight: Tensor, bias: Tensor | None) -> None:
-    theirs.weight = _array(weight)
-    if bias is not None:
-        theirs.bias = _array(bias)
-
-
-def _copy_linear(theirs: Any, ours: nn.Linear) -> None:
-    _copy_matrix(theirs, ours.weight, ours.bias)
-
-
-def _copy_norm(theirs: Any, ours: nn.Module) -> None:
-    assert isinstance(ours, LayerNorm)
-    theirs.gamma = _array(ours.weight)
-    theirs.beta = _array(ours.bias)
-
-
-def _copy_encoder_layer(theirs: Any, ours: EncoderLayer) -> None:
-    _copy_self_attention(theirs.self_attention, ours.attention, ours.around_attention)
-    _copy_feed_forward(theirs.ffn, ours)
-
-
-def _copy_decoder_layer(theirs: Any, ours: DecoderLayer) -> None:
-    _copy_self_attention(theirs.self_attention, ours.self_attention, ours.around_self_attention)
-    _copy_cross_attention(theirs.attention, ours.cross_attention, ours.around_cross_attention)
-    _copy_feed_forward(theirs.ffn, ours)
-
-
-def _copy_self_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
-    _copy_norm(theirs.layer_norm, around.norm)
-    merged, output = theirs.linear
-    _copy_linear(merged, ours.query_key_value)  # (3 D, D)
-    _copy_linear(output, ours.output)
-
-
-def _copy_cross_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
-    _copy_norm(theirs.layer_norm, around.norm)
-    query, key_value, output = theirs.linear
-    weight, bias = ours.query_key_value.weight, ours.query_key_value.bias
-    width = ours.query_key_value.in_features
-    _copy_matrix(query, weight[:width], None if bias is None else bias[:width])  # (D, D)
-    _copy_matrix(key_value, weight[width:], None if bias is None else bias[width:])  # (2 D, D)
-    _copy_linear(output, ours.output)
-
-
-def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
-    _copy_norm(theirs.layer_norm, ours.around_feed_forward.norm)
-    _copy_linear(theirs.linear_0, ours.feed_forward.inner)
-    _copy_linear(theirs.linear_1, ours.feed_forward.outer)
-
-
-def scorer(tokenizer: Tokenizer, translator: Any) -> LogProbs:
-    """Return what scores pairs of token ids with CTranslate2."""
-
-    def log_probs(pairs: Sequence[Pair]) -> list[Sequence[float]]:
-        sources = [tokenizer.src_pieces_of(list(src)) for src, _ in pairs]
-        targets = [tokenizer.tgt_pieces_of(list(tgt)) for _, tgt in pairs]
-        return [score.log_probs for score in translator.score_batch(sources, targets)]
-
-    return log_probs

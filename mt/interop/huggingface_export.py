@@ -20,12 +20,13 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import Parity, compare_translations, new_folder, prove
+from mt.interop.exporter import compare_translations, new_folder
 from mt.interop.huggingface_layout import CONFIG_KEYS, correspondences, to_halves
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
+from mt.search.parity import Parity, prove
 from mt.search.scoring import Pair
 
 # Added to the logit of a row that fills the smaller of two vocabularies: its probability is 0.

@@ -42,9 +42,11 @@ def translate_again(run: Run, say: Callable[[str], None]) -> None:
 def _translate(
     run: Run, pairs: Sequence[tuple[str, str]], say: Callable[[str], None]
 ) -> list[Sentence]:
-    from mt.translate.translator import load_translator
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.load import load_translator
 
-    with load_translator([run.folder], {}, say=say) as translator:
+    engine = EngineOptions(models=[run.folder], engine="torch")
+    with load_translator(SearchOptions(), engine, say) as translator:
         translations = translator.translate([src for src, _ in pairs])
         return [
             Sentence(src, ref, one.texts[0], sum(one.scores[:1]), one.flags)

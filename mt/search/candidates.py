@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import first_line
 from mt.runtime.memory import is_out_of_memory
+from mt.search.options import Sampling
 
 # Width of the blocks of the vocabulary in the two-stage choice of `best_candidates`.
 BLOCK = 64
@@ -211,25 +212,24 @@ def compile_for(
 # --- random draws -------------------------------------------------------------------------------
 
 
-def draw_tokens(
-    logits: Tensor, uniform: Tensor, temperature: float, top_k: int, top_p: float
-) -> Tensor:
+def draw_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     """Return the token of each row that a uniform random number selects: (B,).
 
     `logits` (B, V), `uniform` (B,) float64 in [0, 1). The distribution is the softmax of the logits
     divided by `temperature`, cut to the `top_k` most probable tokens (0: all), and of these to the
-    fewest that hold the share `top_p` of the probability. K tokens are left.
+    fewest that hold the share `top_p` of the probability (Holtzman et al., 2020, section 3.1). K
+    tokens are left.
     """
-    logits = logits.double() / temperature
-    if top_k:
-        logits, tokens = logits.topk(min(top_k, logits.shape[1]), dim=1)  # 2 x (B, K)
-    elif top_p < 1:
+    logits = logits.double() / sampling.temperature
+    if sampling.top_k:
+        logits, tokens = logits.topk(min(sampling.top_k, logits.shape[1]), dim=1)  # 2 x (B, K)
+    elif sampling.top_p < 1:
         logits, tokens = logits.sort(dim=1, descending=True, stable=True)
     else:  # any order will do
         tokens = torch.arange(logits.shape[1], device=logits.device).expand_as(logits)
     probs = logits.softmax(1)  # (B, K)
-    if top_p < 1:
-        probs = probs.masked_fill(probs.cumsum(1) - probs >= top_p, 0.0)
+    if sampling.top_p < 1:
+        probs = probs.masked_fill(probs.cumsum(1) - probs >= sampling.top_p, 0.0)
     sums = probs.cumsum(1)  # (B, K)
     # The first sum above the number is that of a token with a probability above 0: `right` skips
     # sums equal to it, and as it is at most 1 - 2^-53, its product is below the last sum.

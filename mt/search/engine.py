@@ -30,14 +30,13 @@ from mt.search.constraints import Constraint, force_prefixes
 from mt.search.engine_contract import (
     LEAST_SIZE,
     WINDOW,
+    Engine,
     Hypothesis,
     Ids,
     Job,
-    check_n_best,
     memory_error,
-    output_limit,
 )
-from mt.search.options import Sampling
+from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 
 # Padded source tokens x beam of a batch on a CPU: more gains nothing on two cores.
@@ -74,7 +73,7 @@ class IncrementalModel(Protocol):
 
 
 @dataclass(frozen=True)
-class TorchEngine:
+class TorchEngine(Engine):
     """A model with everything else that the search of a batch depends on.
 
     It can be pickled and sent to another process, unless `fused` is compiled. Raises ConfigError
@@ -83,18 +82,11 @@ class TorchEngine:
 
     model: IncrementalModel
     decode: DecodeConfig
-    n_best: int = 1
-    sampling: Sampling | None = None
-    constraints: Sequence[Constraint] = ()
-    exact: bool = False  # see `beam_search`
+    options: SearchOptions = DEFAULT_SEARCH
+    constraints: Sequence[Constraint] = ()  # those of `options`
     fused: FusedCandidates | None = field(default=None, compare=False)  # see `next_candidates`
     # Numbers of sources of the batches that did not fit into the memory, searched in halves.
     halved: list[int] = field(default_factory=list, compare=False)
-
-    def __post_init__(self) -> None:
-        """Check that the options fit together."""
-        if self.sampling is None:
-            check_n_best(self.n_best, self.decode.beam_size)
 
     @property
     def device(self) -> torch.device:
@@ -102,19 +94,9 @@ class TorchEngine:
         return self.model.device
 
     @property
-    def max_target(self) -> int:
-        """Number of tokens of the longest target, eos not counted."""
-        return self.model.max_tokens - 1  # bos takes the first position
-
-    @property
-    def max_source(self) -> int:
-        """Number of tokens of the longest source, eos not counted."""
+    def max_length(self) -> int:
+        """Number of tokens of the longest source, and target; eos and bos are not counted."""
         return self.model.max_tokens - 1
-
-    @property
-    def hypotheses_per_source(self) -> int:
-        """Hypotheses of a source that are in memory at a time."""
-        return self.decode.beam_size if self.sampling is None else self.n_best
 
     @property
     def batch_tokens(self) -> int:
@@ -134,15 +116,6 @@ class TorchEngine:
         """Batches that did not fit into the memory so far."""
         return len(self.halved)
 
-    @property
-    def threads(self) -> int:
-        """Batches that `search_batches` decodes at a time."""
-        return 1
-
-    def limit(self, source: Ids, prefix: Ids) -> int:
-        """Return the maximum number of output tokens for a source, eos not counted."""
-        return output_limit(self.decode, source, prefix, self.max_target)
-
     def search(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
     ) -> list[list[Hypothesis]]:
@@ -154,8 +127,8 @@ class TorchEngine:
         if prefixes is None:
             prefixes = [()] * len(sources)
         try:
-            if self.sampling is not None:
-                return self._sample(self.sampling, sources, prefixes)
+            if self.options.sample is not None:
+                return self._sample(self.options.sample, sources, prefixes)
             return self._search(sources, prefixes)
         except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
             if not is_out_of_memory(error):
@@ -196,8 +169,8 @@ class TorchEngine:
             limits,
             beam_size=beam_size,
             length_penalty=self.decode.length_penalty,
-            n_best=self.n_best,
-            exact=self.exact,
+            n_best=self.options.n_best,
+            exact=self.options.exact,
             constraints=constraints,
             fused=self.fused,
         )
@@ -206,7 +179,7 @@ class TorchEngine:
         self, sampling: Sampling, sources: Sequence[Ids], prefixes: Sequence[Ids]
     ) -> list[list[Hypothesis]]:
         """Draw `n_best` samples of each source, each as if it were alone."""
-        count = self.n_best
+        count = self.options.n_best
         seeds = [sampling.seed_of(source, number) for source in sources for number in range(count)]
         stepper, limits, constraints = self._start(
             [source for source in sources for _ in range(count)],
@@ -217,9 +190,7 @@ class TorchEngine:
             stepper,
             limits,
             seeds,
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
+            sampling,
             length_penalty=self.decode.length_penalty,
             constraints=constraints,
         )

@@ -5,12 +5,13 @@ Code above an engine (lines, windows, order, formats) relies on nothing else. Ne
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
+from mt.search.options import SearchOptions
 
 # Lines that a CPU translates at a time. More would take more memory, and sort hardly better.
 WINDOW = 20_000
@@ -32,58 +33,57 @@ class Hypothesis:
     score: float  # log_prob / (len(tokens) + 1) ** length_penalty
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """A model, or several, with everything else that the search of a batch depends on."""
 
-    @property
-    def n_best(self) -> int:
-        """Hypotheses of each source that a search returns."""
-        ...
+    decode: DecodeConfig  # beam size and length penalty of this search, and length limits
+    options: SearchOptions
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for an n-best list longer than the beam."""
+        n_best, beam_size = self.options.n_best, self.decode.beam_size
+        if self.options.sample is None and n_best > beam_size:
+            raise ConfigError(
+                f"--n-best: must be at most the beam size, {beam_size}, found {n_best}; "
+                f"lower it, or give --beam-size {n_best}"
+            )
 
     @property
-    def max_source(self) -> int:
-        """Number of tokens of the longest source, eos not counted."""
-        ...
+    @abstractmethod
+    def max_length(self) -> int:
+        """Number of tokens of the longest source, and target; eos and bos are not counted."""
 
     @property
-    def max_target(self) -> int:
-        """Number of tokens of the longest target, eos not counted."""
-        ...
-
-    @property
-    def decode(self) -> DecodeConfig:
-        """Beam size, length penalty and length limits."""
-        ...
+    @abstractmethod
+    def batch_tokens(self) -> int:
+        """Padded source tokens x beam of a batch that decodes fast."""
 
     @property
     def hypotheses_per_source(self) -> int:
         """Hypotheses of a source that are in memory at a time."""
-        ...
-
-    @property
-    def batch_tokens(self) -> int:
-        """Padded source tokens x beam of a batch that decodes fast."""
-        ...
+        return self.decode.beam_size if self.options.sample is None else self.options.n_best
 
     @property
     def window(self) -> int:
         """Lines to sort by length and translate at a time; they are in memory together."""
-        ...
+        return WINDOW
 
     @property
     def n_halved(self) -> int:
         """Batches that did not fit into the memory so far, and were searched in halves."""
-        ...
+        return 0
 
     @property
-    def threads(self) -> int:
+    def n_parallel(self) -> int:
         """Batches that `search_batches` decodes at a time."""
-        ...
+        return 1
 
     def limit(self, source: Ids, prefix: Ids) -> int:
         """Return the maximum number of output tokens for a source, eos not counted."""
-        ...
+        extra = int(self.decode.max_len_factor * len(source) + self.decode.max_len_extra)
+        return min(self.max_length, len(prefix) + max(1, extra))
 
+    @abstractmethod
     def search(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
     ) -> list[list[Hypothesis]]:
@@ -92,11 +92,10 @@ class Engine(Protocol):
         Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
         too small.
         """
-        ...
 
+    @abstractmethod
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
-        ...
 
 
 def search_in_worker(
@@ -104,23 +103,8 @@ def search_in_worker(
 ) -> tuple[list[list[Hypothesis]], int]:
     """Return `engine.search(sources, prefixes)`, and how many batches it searched in halves."""
     before = engine.n_halved
-    found = engine.search(sources, prefixes)
-    return found, engine.n_halved - before
-
-
-def output_limit(decode: DecodeConfig, source: Ids, prefix: Ids, max_target: int) -> int:
-    """Return the maximum number of output tokens for a source, eos not counted."""
-    extra = int(decode.max_len_factor * len(source) + decode.max_len_extra)
-    return min(max_target, len(prefix) + max(1, extra))
-
-
-def check_n_best(n_best: int, beam_size: int) -> None:
-    """Raise ConfigError for an n-best list longer than the beam."""
-    if n_best > beam_size:
-        raise ConfigError(
-            f"--n-best: must be at most the beam size, {beam_size}, found {n_best}; "
-            f"lower it, or give --beam-size {n_best}"
-        )
+    hypotheses = engine.search(sources, prefixes)
+    return hypotheses, engine.n_halved - before
 
 
 def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:

@@ -25,15 +25,8 @@ from typing import Any, NamedTuple
 
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from mt.search.engine_contract import (
-    WINDOW,
-    Hypothesis,
-    Ids,
-    Job,
-    check_n_best,
-    memory_error,
-    output_limit,
-)
+from mt.search.engine_contract import Engine, Hypothesis, Ids, Job, memory_error
+from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
 # Padded source tokens x beam of a batch, by precision.
 # Within a tenth of the fastest of 256 to 3072 for d_model 128 and 512, greedy and beam 5, on
@@ -47,7 +40,7 @@ NO_PENALTY = 1e-9
 FORBIDDEN = frozenset((PAD, UNK, BOS))
 
 
-class Found(NamedTuple):
+class Decoded(NamedTuple):
     """A hypothesis as CTranslate2 returns it."""
 
     tokens: tuple[int, ...]  # without eos
@@ -56,7 +49,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CTranslate2Engine:
+class CTranslate2Engine(Engine):
     """A converted model with everything else that the search of a batch depends on.
 
     Raises ConfigError for an n-best list longer than the beam.
@@ -65,32 +58,16 @@ class CTranslate2Engine:
     translator: Any  # ctranslate2.Translator
     tokenizer: Tokenizer
     decode: DecodeConfig
-    max_tokens: int  # of the longest source or target, eos or bos counted
-    precision: str
-    threads: int
-    n_best: int = 1
-    # Whether the search needs log-probabilities; greedy search is faster without.
-    with_scores: bool = True
+    max_positions: int  # of the longest source or target, eos or bos counted
+    precision: str = "fp32"
+    threads: int = 1
+    options: SearchOptions = DEFAULT_SEARCH
     shortlist: bool = False  # choose among the target tokens that the vocabulary map allows
 
-    def __post_init__(self) -> None:
-        """Check that the options fit together."""
-        check_n_best(self.n_best, self.decode.beam_size)
-
     @property
-    def max_target(self) -> int:
-        """Number of tokens of the longest target, eos not counted."""
-        return self.max_tokens - 1  # bos takes the first position
-
-    @property
-    def max_source(self) -> int:
-        """Number of tokens of the longest source, eos not counted."""
-        return self.max_tokens - 1
-
-    @property
-    def hypotheses_per_source(self) -> int:
-        """Hypotheses of a source that are in memory at a time."""
-        return self.decode.beam_size
+    def max_length(self) -> int:
+        """Number of tokens of the longest source, and target; eos and bos are not counted."""
+        return self.max_positions - 1
 
     @property
     def batch_tokens(self) -> int:
@@ -98,18 +75,9 @@ class CTranslate2Engine:
         return BATCH_TOKENS[self.precision]
 
     @property
-    def window(self) -> int:
-        """Lines to sort by length and translate at a time."""
-        return WINDOW
-
-    @property
-    def n_halved(self) -> int:
-        """None: a batch for a CPU is small."""
-        return 0
-
-    def limit(self, source: Ids, prefix: Ids) -> int:
-        """Return the maximum number of output tokens for a source, eos not counted."""
-        return output_limit(self.decode, source, prefix, self.max_target)
+    def n_parallel(self) -> int:
+        """Batches that `search_batches` decodes at a time."""
+        return self.threads
 
     def search(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
@@ -129,9 +97,7 @@ class CTranslate2Engine:
             if None in rows:
                 incomplete[number] = rows
             else:
-                yield number, self._shown(rows)
-        if not incomplete:
-            return
+                yield number, self._best(rows)
         again = [
             (number, place)
             for number, rows in incomplete.items()
@@ -142,33 +108,28 @@ class CTranslate2Engine:
         for (number, place), row in zip(again, self._search_again(sources), strict=True):
             incomplete[number][place] = row
         for number, rows in incomplete.items():
-            yield number, self._shown(rows)
+            yield number, self._best(rows)
 
-    def _shown(self, rows: Sequence[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
-        return [(row or [])[: self.n_best] for row in rows]
+    def _best(self, rows: Sequence[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
+        return [(row or [])[: self.options.n_best] for row in rows]
 
     def _first_search(
         self, jobs: Sequence[Job]
     ) -> Iterator[tuple[int, list[list[Hypothesis] | None]]]:
         """Yield (index of the job, hypotheses of each source; None: it must be searched again)."""
-        waiting: deque[tuple[int, Any]] = deque()
-        for number, job in enumerate(jobs):
-            waiting.append((number, self._submit(job)))
+        waiting: deque[tuple[int, list[int], Any]] = deque()
+        for number, (sources, prefixes) in enumerate(jobs):
+            assert not any(prefixes), "prefixes are for torch"
+            limits = [self.limit(source, ()) for source in sources]
+            futures = self._translate(sources, max(limits, default=0) + 1)
+            waiting.append((number, limits, futures))
             if len(waiting) > (1 + QUEUED) * self.threads:
-                first, futures = waiting.popleft()
-                yield first, self._collect(jobs[first], futures)
+                yield self._collect(*waiting.popleft())
         while waiting:
-            first, futures = waiting.popleft()
-            yield first, self._collect(jobs[first], futures)
-
-    def _submit(self, job: Job) -> Any:
-        """Start the search of a batch; return a future for each source."""
-        assert not any(job[1]), "prefixes are for torch"
-        most = max((self.limit(*pair) for pair in zip(*job, strict=True)), default=0)
-        return self._translate(job[0], most + 1, asynchronous=True)
+            yield self._collect(*waiting.popleft())
 
     def _translate(self, sources: Sequence[Ids], max_length: int, **options: Any) -> Any:
-        """Call CTranslate2; `max_length` counts the eos."""
+        """Start a search with CTranslate2; `max_length` counts the eos. Returns futures."""
         if not sources:
             return []
         beam_size = self.decode.beam_size
@@ -180,29 +141,25 @@ class CTranslate2Engine:
             "max_decoding_length": max_length,
             "min_decoding_length": 0,
             "return_end_token": True,
-            "return_scores": self.with_scores or beam_size > 1,
+            "return_scores": self.options.with_scores or beam_size > 1,
             "use_vmap": self.shortlist,
+            "asynchronous": True,
         }
-        return self.translator.translate_batch(
-            [self._src_pieces(ids) for ids in sources],
-            **settings | options,
-        )
+        pieces = [self._src_pieces(ids) for ids in sources]
+        return self.translator.translate_batch(pieces, **settings | options)
 
-    def _collect(self, job: Job, futures: Sequence[Any]) -> list[list[Hypothesis] | None]:
-        """Wait for a batch and turn its results into hypotheses; None: it must be searched again.
-
-        Raises ConfigError if the memory is too small.
-        """
-        sources, prefixes = job
-        limits = [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)]
+    def _collect(
+        self, number: int, limits: Sequence[int], futures: Sequence[Any]
+    ) -> tuple[int, list[list[Hypothesis] | None]]:
+        """Wait for the search of a batch, whose limit was the largest of these."""
         most = max(limits, default=0)
         rows = []
-        for found, limit in zip(self._results(futures), limits, strict=True):
-            shown = self.n_best if limit == most else len(found)
-            rows.append(self._accepted(found, limit, shown))
-        return rows
+        for beam, limit in zip(self._results(futures), limits, strict=True):
+            shown = self.options.n_best if limit == most else len(beam)
+            rows.append(self._accepted(beam, limit, shown))
+        return number, rows
 
-    def _results(self, futures: Sequence[Any]) -> list[list[Found]]:
+    def _results(self, futures: Sequence[Any]) -> list[list[Decoded]]:
         """Wait for the searches of a batch. Raises ConfigError if the memory is too small."""
         try:
             return [self._read(future.result()) for future in futures]
@@ -211,23 +168,21 @@ class CTranslate2Engine:
                 raise
             raise memory_error(len(futures), self.decode.beam_size, "CPU") from error
 
-    def _accepted(self, found: list[Found], limit: int, shown: int) -> list[Hypothesis] | None:
+    def _accepted(self, beam: list[Decoded], limit: int, shown: int) -> list[Hypothesis] | None:
         """Return the hypotheses if a search with this limit finds the same, else None.
 
         It does if the search has ended by then; all hypotheses of the beam show that. If the search
         was made with this limit, the `shown` best need only be finished: what is unfinished has a
         score above all that would still be made to end.
         """
-        if self.decode.beam_size == 1 and not self.with_scores:
+        if self.decode.beam_size == 1 and not self.options.with_scores:
             # What a greedy search chooses does not depend on the limit: only the end does.
-            found = [Found(found[0].tokens[:limit], True, found[0].log_prob)]
-        for tokens, _, _ in found:
-            if not tokens or not FORBIDDEN.isdisjoint(tokens):
-                return None
-        for tokens, finished, _ in found[:shown]:
-            if not finished or len(tokens) > limit:
-                return None
-        return [self._hypothesis(tokens, log_prob) for tokens, _, log_prob in found[:shown]]
+            beam = [Decoded(beam[0].tokens[:limit], True, beam[0].log_prob)]
+        if any(not tokens or not FORBIDDEN.isdisjoint(tokens) for tokens, _, _ in beam):
+            return None
+        if any(not finished or len(tokens) > limit for tokens, finished, _ in beam[:shown]):
+            return None
+        return [self._hypothesis(tokens, log_prob) for tokens, _, log_prob in beam[:shown]]
 
     def _search_again(self, sources: Sequence[Ids]) -> list[list[Hypothesis]]:
         """Search for each source on its own limit, without the tokens that no output contains.
@@ -241,31 +196,36 @@ class CTranslate2Engine:
             "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
             "min_decoding_length": 1,
         }
-        found = self._search_with(sources, [limit + 1 for limit in limits], options)
-        open_ = [
+        beams = self._search_with(sources, [limit + 1 for limit in limits], options)
+        unfinished = [
             place
-            for place, each in enumerate(found)
-            if not all(one.finished for one in each[: self.n_best])
+            for place, beam in enumerate(beams)
+            if not all(one.finished for one in beam[: self.options.n_best])
         ]
         if self.decode.beam_size > 1:  # all that have finished before the limit or reach it
             options |= {"patience": 2, "num_hypotheses": 2 * self.decode.beam_size}
         at_limit = self._search_with(
-            [sources[place] for place in open_], [limits[place] for place in open_], options
+            [sources[place] for place in unfinished],
+            [limits[place] for place in unfinished],
+            options,
         )
-        for place, each in zip(open_, at_limit, strict=True):
-            found[place] = each
+        for place, beam in zip(unfinished, at_limit, strict=True):
+            beams[place] = beam
         rows = [
-            list(dict.fromkeys(one.tokens[:limit] for one in each))
-            for each, limit in zip(found, limits, strict=True)
+            list(dict.fromkeys(one.tokens[:limit] for one in beam))
+            for beam, limit in zip(beams, limits, strict=True)
         ]
         scored = self._score(
             [(source, row) for source, each in zip(sources, rows, strict=True) for row in each]
         )
-        return [self._best([next(scored) for _ in each]) for each in rows]
+        return [
+            sorted([next(scored) for _ in each], key=lambda one: one.score, reverse=True)
+            for each in rows
+        ]
 
     def _search_with(
         self, sources: Sequence[Ids], max_lengths: Sequence[int], options: Mapping[str, Any]
-    ) -> list[list[Found]]:
+    ) -> list[list[Decoded]]:
         """Search for all sources at the same time, those of the same maximum in batches."""
         size = {
             "max_batch_size": max(1, self.batch_tokens // self.decode.beam_size),
@@ -274,8 +234,9 @@ class CTranslate2Engine:
         futures: list[Any] = [None] * len(sources)
         for length in sorted(set(max_lengths)):
             places = [place for place, each in enumerate(max_lengths) if each == length]
-            batch = [sources[place] for place in places]
-            started = self._translate(batch, length, asynchronous=True, **size, **options)
+            started = self._translate(
+                [sources[place] for place in places], length, **size, **options
+            )
             for place, future in zip(places, started, strict=True):
                 futures[place] = future
         return self._results(futures)
@@ -295,12 +256,9 @@ class CTranslate2Engine:
         for (_, tokens), result in zip(pairs, results, strict=True):
             yield self._hypothesis(tokens, sum(result.log_probs))
 
-    def _best(self, hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-        return sorted(hypotheses, key=lambda one: -one.score)[: self.n_best]
-
-    def _read(self, result: Any) -> list[Found]:
+    def _read(self, result: Any) -> list[Decoded]:
         """Read the hypotheses of one source, best first."""
-        found = []
+        beam = []
         hypotheses, ids_of = result.hypotheses, self._tgt_ids
         scores = result.scores or [float("nan")] * len(hypotheses)
         penalty = self.decode.length_penalty or NO_PENALTY
@@ -308,8 +266,8 @@ class CTranslate2Engine:
             ids = tuple([ids_of[piece] for piece in pieces])
             finished = ids[-1:] == (EOS,)
             tokens = ids[:-1] if finished else ids
-            found.append(Found(tokens, finished, score * max(1, len(ids)) ** penalty))
-        return found
+            beam.append(Decoded(tokens, finished, score * max(1, len(ids)) ** penalty))
+        return beam
 
     def _hypothesis(self, tokens: tuple[int, ...], log_prob: float) -> Hypothesis:
         score = log_prob / (len(tokens) + 1) ** self.decode.length_penalty

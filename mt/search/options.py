@@ -1,19 +1,29 @@
-"""Options of a search besides the config's `decode` section: constraints, sampling and prefixes."""
+"""The two values that travel whole from the command line to the work: how to search, which engine.
+
+Needs no torch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast, get_args
 
+from mt.config.load import config_from_mapping
+from mt.config.schema import Config, DecodeConfig
 from mt.data.tokens.tokenizer import EOS, UNK, Tokenizer
 from mt.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from mt.search.constraints import Constraint
 
+EngineName = Literal["auto", "torch", "ctranslate2"]
+# More processes for each core are a mistake: each has its own batches in memory.
+WORKERS_PER_CORE = 16
 # Beyond these, logits divided by the temperature may leave the range of floats.
 TEMPERATURES = (1e-3, 1e3)
 
@@ -50,24 +60,33 @@ class Sampling:
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """What is asked of a search; the defaults change nothing."""
+    """How to search: a field for each option of the command line, by its name.
 
-    min_length: int = 0  # least tokens of an output, if its limit allows
-    no_repeat_ngram: int = 0  # 0: any n-gram may repeat
-    repetition_penalty: float = 1.0
-    forbidden: tuple[str, ...] = ()  # tokens of the target vocabulary, `▁` for a space
-    sampling: Sampling | None = None
-    # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
-    alignment: str | None = None
+    None: as the model's config says; the other defaults change nothing.
+    """
+
+    beam_size: int | None = None
+    length_penalty: float | None = None
+    n_best: int = 1
+    # Whether the scores of hypotheses are needed; without them a greedy search may be faster.
+    with_scores: bool = True
     # Continue a search until nothing in the beam can improve; see `beam_search`.
     exact: bool = False
     # The utility that chooses one of the n-best outputs, of `mbr.UTILITIES`; None: the score does.
     mbr: str | None = None
+    prefixes: bool = False  # each output begins with a text of its own
+    min_length: int = 0  # least tokens of an output, if its limit allows
+    no_repeat_ngram: int = 0  # 0: any n-gram may repeat
+    repetition_penalty: float = 1.0
+    forbid: tuple[str, ...] = ()  # tokens of the target vocabulary, `▁` for a space
+    sample: Sampling | None = None
+    # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
+    alignments: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a value out of range."""
+        """Raise ConfigError for a value out of range, and for values that do not go together."""
         counts = {"--min-length": self.min_length, "--no-repeat-ngram": self.no_repeat_ngram}
         for option, value in counts.items():
             if value < 0:
@@ -77,10 +96,27 @@ class SearchOptions:
                 "--repetition-penalty: must be above 0 and finite, found "
                 f"{self.repetition_penalty:g}; 1 switches it off"
             )
-        if self.exact and self.sampling is not None:
+        if self.sample is not None and self.beam_size is not None:
+            raise ConfigError(
+                "--sample: draws one output at a time, without a beam; "
+                "leave out --sample or --beam-size"
+            )
+        if self.sample is not None and self.exact:
             raise ConfigError(
                 "--exact: concerns beam search, and --sample does none; leave out one of the two"
             )
+        if self.mbr is not None and self.n_best == 1:
+            raise ConfigError(
+                "--mbr: chooses among several outputs of a line; "
+                "give --n-best 16, say, with --sample"
+            )
+
+    def decode_config(self, config: Config) -> DecodeConfig:
+        """Return the model's decoding settings with the beam size and length penalty given here."""
+        values = {"beam_size": self.beam_size, "length_penalty": self.length_penalty}
+        given = {key: value for key, value in values.items() if value is not None}
+        decode = config.decode.model_dump() | given
+        return config_from_mapping({"decode": decode}, "command line").decode
 
     def constraints(self, tokenizer: Tokenizer) -> list[Constraint]:
         """Return the constraints. Raises ConfigError for a token that the vocabulary lacks."""
@@ -96,11 +132,52 @@ class SearchOptions:
             found.append(repetition_penalty(self.repetition_penalty))
         if self.no_repeat_ngram:
             found.append(no_repeat_ngram(self.no_repeat_ngram))
-        if self.forbidden:
-            found.append(forbid([_token_id(token, tokenizer) for token in self.forbidden]))
+        if self.forbid:
+            found.append(forbid([_token_id(token, tokenizer) for token in self.forbid]))
         if self.min_length:
             found.append(min_length(self.min_length))
         return found
+
+
+DEFAULT_SEARCH = SearchOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Which engine translates, with which models, and on what."""
+
+    models: Sequence[Path]  # several make an ensemble
+    ensemble: str | None = None  # what is averaged; None: probabilities
+    engine: str = "auto"  # an `EngineName`
+    precision: str = "auto"
+    device: str = "auto"
+    # Processes or threads on a CPU, None: one per core; GPUs, None: one, or all for a large text.
+    workers: int | None = None
+    batch_tokens: int | None = None  # padded source tokens x beam; None: as suits the device
+    shortlist: Path | None = None  # a vocabulary map: the only target pieces to choose from
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a value out of range, and for values that do not go together."""
+        known = get_args(EngineName)
+        if self.engine not in known:
+            raise ConfigError(f"--engine: must be {', '.join(known)}, found {self.engine!r}")
+        most = WORKERS_PER_CORE * (os.cpu_count() or 1)
+        if (self.workers or 1) > most:
+            raise ConfigError(
+                f"--workers: must be at most {most} on this machine, {WORKERS_PER_CORE} for each "
+                f"core, found {self.workers:,}; one for each core is fastest"
+            )
+        if self.ensemble is not None and len(self.models) == 1:
+            raise ConfigError(
+                "--ensemble: takes several models, found one; give --model again, or leave it out"
+            )
+        if self.engine == "torch" and self.shortlist is not None:
+            raise ConfigError("--shortlist: only with --engine ctranslate2, which can use one")
+
+    @property
+    def name(self) -> EngineName:
+        """The engine asked for."""
+        return cast("EngineName", self.engine)
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:
@@ -137,22 +214,3 @@ def encode_prefixes(
                 "lacks; leave it out"
             )
     return rows
-
-
-def sampling_of(sample: bool, beam_size: int | None, given: Mapping[str, Any]) -> Sampling | None:
-    """Return the sampling that `--sample` and the options `given` ask for, None without it.
-
-    Raises ConfigError for options that do not go together.
-    """
-    if not sample and given:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(
-            f"{named}: only with --sample, which draws outputs instead of searching for the best; "
-            "add --sample"
-        )
-    if sample and beam_size is not None:
-        raise ConfigError(
-            "--sample: draws one output at a time, without a beam; "
-            "leave out --sample or --beam-size"
-        )
-    return Sampling(**given) if sample else None

@@ -28,6 +28,7 @@ from mt.search.candidates import (
 )
 from mt.search.constraints import Constraint, Past, apply
 from mt.search.engine_contract import Hypothesis
+from mt.search.options import Sampling
 
 # Finished sentences leave the batch once the share of unfinished ones is below this. Dropping them
 # copies every cache once; keeping them costs an idle row in every step. With 3/4, the copies of a
@@ -115,19 +116,15 @@ def sampling_search(
     stepper: Stepper,
     limits: Tensor,
     seeds: Sequence[int],
+    sampling: Sampling,
     *,
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
     length_penalty: float = 0.0,
     constraints: Sequence[Constraint] = (),
 ) -> list[Hypothesis]:
-    """Sample token by token from p^(1 / temperature); one hypothesis for each sentence.
+    """Sample token by token as `draw_tokens` does; one hypothesis for each sentence.
 
-    Each token is drawn from the `top_k` most probable ones (0: all), and of those from the fewest
-    that hold the share `top_p` of their probability (Holtzman et al., 2020, section 3.1). A
-    sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any batch.
-    Log-probabilities are those of the model, before temperature and cuts.
+    A sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any
+    batch. Log-probabilities are those of the model, before temperature and cuts.
     """
     longest = int(limits.max()) + 1 if len(limits) else 0
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -138,7 +135,7 @@ def sampling_search(
         logits, offsets = mask_logits(logits, state, at_limit, constraints)  # (B, 1, V), (B, 1)
         step = state.tokens.shape[2] - 1
         numbers = uniform[state.rows, step]  # (B,)
-        tokens = draw_tokens(logits.squeeze(1), numbers, temperature, top_k, top_p).unsqueeze(1)
+        tokens = draw_tokens(logits.squeeze(1), numbers, sampling).unsqueeze(1)
         log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets  # (B, 1)
         return Candidates(log_probs, torch.zeros_like(tokens), tokens)
 

@@ -11,34 +11,39 @@ from pathlib import Path
 
 from mt.config.yaml_text import dump
 from mt.errors import ConfigError
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input, refuse_overwrite, with_note_about_returns
-from mt.translate.synthetic import TSV_COLUMNS, check_output, make_corpus
-from mt.translate.translate_file import TranslateOptions, number_of_lines
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
+from mt.translate.translate_file import TextFiles, number_of_lines
 
 
-def backtranslate(options: TranslateOptions, tag: str | None, say: Callable[[str], None]) -> str:
-    """Translate `options.source` with a model of the reverse direction into a TSV corpus.
+def backtranslate(
+    files: TextFiles,
+    tag: str | None,
+    search: SearchOptions,
+    engine: EngineOptions,
+    say: Callable[[str], None],
+) -> str:
+    """Translate `files.source` with a model of the reverse direction into a TSV corpus.
 
     A row has the synthetic source, after the tag if there is one, and the line as its target.
     Returns the lines of a config that train on it. Raises MtError for what the user must correct.
     """
-    check_output(options)
+    check_output(files.output)
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
-    refuse_overwrite(options.output, {"the input": options.source})
+    refuse_overwrite(files.output, {"the input": files.source})
     before = f"{tag} " if tag else ""
-    name = "stdin" if options.source == "-" else options.source
-    lines = read_input(options.source, options.errors)
-    make_corpus(
-        options,
-        # A tab would begin a reference.
-        (line.replace("\t", " ") for line in with_note_about_returns(lines, name, say)),
-        number_of_lines(options.source),
+    name = "stdin" if files.source == "-" else files.source
+    lines = with_note_about_returns(read_input(files.source, files.errors), name, say)
+    recipe = Recipe(
+        (line.replace("\t", " ") for line in lines),  # a tab would begin a reference
+        number_of_lines(files.source),
         lambda target, source: (f"{before}{source}", target),
-        say,
-        made_with={"--tag": tag or ""},
+        {"--tag": tag or ""},
     )
-    return config_lines(options.output, tag)
+    make_corpus(recipe, files, search, engine, say)
+    return config_lines(files.output, tag)
 
 
 def config_lines(path: str, tag: str | None) -> str:

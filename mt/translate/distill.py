@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mt.config.load import config_from_mapping
@@ -19,72 +20,85 @@ from mt.data.reading.text_files import under
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import read_folder
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.streaming import read_file, refuse_overwrite
-from mt.translate.synthetic import TSV_COLUMNS, check_output, make_corpus
-from mt.translate.translate_file import TranslateOptions, number_of_lines
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
+from mt.translate.translate_file import TextFiles, number_of_lines
+
+
+@dataclass(frozen=True)
+class DistillText:
+    """What the teacher translates, and how one of its outputs is chosen."""
+
+    src: Path | None = None  # None: its training data
+    ref: Path | None = None  # references of `src`
+    metric: str | None = None  # bleu or chrf, to choose the output most like the reference
 
 
 def distill(
-    options: TranslateOptions,
+    files: TextFiles,
+    text: DistillText,
     shape: str,
-    src: Path | None,
-    ref: Path | None,
-    metric: str | None,
+    search: SearchOptions,
+    engine: EngineOptions,
     say: Callable[[str], None],
 ) -> Path:
-    """Let the teachers translate their training data, or `src`, and configure a student.
+    """Let the teachers translate a text, and configure a student.
 
-    `shape`: encoder and decoder layers of the student, such as 6-2. `ref`: references of `src`.
-    `metric`: bleu or chrf, which chooses the output most like the reference among
-    `options.n_best`. Writes the corpus to `options.output`, and the student's config beside it.
-
-    Returns the path of the config. Raises MtError for what the user must correct.
+    `shape`: encoder and decoder layers of the student, such as 6-2. Writes the corpus to
+    `files.output`, and the student's config beside it. Returns the path of the config. Raises
+    MtError for what the user must correct.
     """
     layers = student_layers(shape)
-    check_output(options)
-    if ref is not None and src is None:
-        raise ConfigError("--ref: translates nothing without --src; give both, or neither")
-    utility = None
-    if options.n_best > 1:
-        if src is not None and ref is None:
-            raise ConfigError(
-                f"--n-best {options.n_best}: the best output is chosen by a reference; "
-                "give --ref, or leave out --n-best"
-            )
-        utility = mbr.metric(metric or "bleu", "--metric")
-    elif metric or ref:
-        option = "--metric" if metric else "--ref"
-        raise ConfigError(f"{option}: chooses among several outputs; give --n-best 8, say")
-    student = Path(options.output).with_suffix(".yaml")
+    check_output(files.output)
+    metric = _metric(text, search.n_best)
+    student = Path(files.output).with_suffix(".yaml")
     if student.exists():
         raise ConfigError(
-            f"--output {options.output}: the student's config would replace {student}; "
+            f"--output {files.output}: the student's config would replace {student}; "
             "give another path, or remove it"
         )
-    config = read_folder(options.models[0]).config
-    text = _Text(config.data, src, ref)
-    for name, file in text.files():
-        refuse_overwrite(options.output, {name: file})
-    make_corpus(
-        options,
-        text.lines(with_references=utility is not None),
-        text.count(),
+    config = read_folder(engine.models[0]).config
+    lines = _Lines(config.data, text)
+    for name, file in lines.files():
+        refuse_overwrite(files.output, {name: file})
+    recipe = Recipe(
+        lines.read(with_references=metric is not None),
+        lines.count(),
         lambda source, target: (source, target),
-        say,
-        utility,
-        {"--metric": "" if utility is None else metric or "bleu"},
+        {"--metric": metric or ""},
+        None if metric is None else mbr.metric(metric, "--metric"),
     )
-    teachers = " and ".join(str(model) for model in options.models)
-    write_whole(student, student_config(config, options.output, layers, teachers))
+    make_corpus(recipe, files, search, engine, say)
+    teachers = " and ".join(str(model) for model in engine.models)
+    write_whole(student, student_config(config, files.output, layers, teachers))
     return student
 
 
-class _Text:
-    """What the teacher translates: its training data, or a file, with or without references."""
+def _metric(text: DistillText, n_best: int) -> str | None:
+    """Return the metric that chooses an output, None without a choice; refuse what is missing."""
+    if text.ref is not None and text.src is None:
+        raise ConfigError("--ref: translates nothing without --src; give both, or neither")
+    if n_best > 1:
+        if text.src is not None and text.ref is None:
+            raise ConfigError(
+                f"--n-best {n_best}: the best output is chosen by a reference; "
+                "give --ref, or leave out --n-best"
+            )
+        return text.metric or "bleu"
+    if text.metric or text.ref:
+        option = "--metric" if text.metric else "--ref"
+        raise ConfigError(f"{option}: chooses among several outputs; give --n-best 8, say")
+    return None
 
-    def __init__(self, data: DataConfig, src: Path | None, ref: Path | None) -> None:
-        self.src = src
+
+class _Lines:
+    """The lines that the teacher translates: training data, or a file, maybe with references."""
+
+    def __init__(self, data: DataConfig, text: DistillText) -> None:
+        src = text.src
+        ref = text.ref
         if src is None:
             if not data.train:
                 raise ConfigError(
@@ -96,7 +110,7 @@ class _Text:
             self.root = Path()
             pair = Source(src=str(src), tgt=str(src if ref is None else ref))
             self.sources = {"--src" if ref is None else "--src, --ref": pair}
-        self.alone = src is not None and ref is None
+        self.alone = src if ref is None else None  # a file without references
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Yield the files that are read, each with the name of its option or key."""
@@ -112,18 +126,17 @@ class _Text:
         counts = [number_of_lines(str(under(self.root, source.src))) for source in sources]
         return None if None in counts else sum(filter(None, counts))
 
-    def lines(self, with_references: bool) -> Iterator[str]:
+    def read(self, with_references: bool) -> Iterator[str]:
         r"""Return the source lines; with references as `source \t reference`.
 
         Faults of the files are reported before the first line is asked for.
         """
-        lines = self._lines(with_references)
+        lines = self._read(with_references)
         return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
-    def _lines(self, with_references: bool) -> Iterator[str]:
-        if self.alone:
-            assert self.src is not None
-            for line in read_file(self.src, "--src"):
+    def _read(self, with_references: bool) -> Iterator[str]:
+        if self.alone is not None:
+            for line in read_file(self.alone, "--src"):
                 yield line.replace("\t", " ")
             return
         for name, source in self.sources.items():

@@ -1,82 +1,160 @@
-"""Load one model, or several, into the engine that decodes with torch."""
+"""One model, or several → a translator that decodes with torch; on several GPUs, a process each."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
-from mt.runtime.devices import Device, can_compile, choose_device
+from mt.runtime.devices import can_compile, choose_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
+from mt.search.engine_contract import Engine, Hypothesis, Ids, search_in_worker
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
-from mt.translate.choose_engine import EngineRequest, LoadedEngine, decode_config
-from mt.translate.gpu_workers import searches_on_gpus
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate.translator import Translator
+from mt.translate.workers import Pool
 
 
-def load_torch(request: EngineRequest, say: Callable[[str], None]) -> LoadedEngine:
-    """Load the models. Raises MtError for what the user must correct."""
-    chosen = choose_device(request.device, request.precision, say)
-    searches = searches_on_gpus(request) if chosen.is_cuda else ()
-    if not chosen.is_cuda:
+def load_torch(
+    search: SearchOptions,
+    options: EngineOptions,
+    report: Callable[[str], None],
+    large: bool = False,
+    reasons: str = "",
+) -> Translator:
+    """Load the models, and start the processes that decode beside this one.
+
+    `reasons`: why this engine was chosen, for the closing summary. Raises MtError for what the user
+    must correct.
+    """
+    device = choose_device(options.device, options.precision, report)
+    searches = searches_on_gpus(search, options, large) if device.is_cuda else ()
+    if not device.is_cuda:
         keep_freed_memory()
-    loaded = _load_models(request.models)
-    first = loaded[0]
+    models = _load_models(options)
+    first = models[0]
+    members = [Inference(each.model, device) for each in models]
     engine = TorchEngine(
-        _incremental_model(loaded, chosen, request.ensemble),
-        decode_config(first.config, request.decode),
-        request.n_best,
-        request.options.sampling,
-        request.options.constraints(first.tokenizer),
-        request.options.exact,
+        members[0] if len(members) == 1 else Ensemble(members, options.ensemble or "probability"),
+        search.decode_config(first.config),
+        search,
+        search.constraints(first.tokenizer),
     )
-    if request.large and not searches and can_compile(chosen):
-        engine = with_fused_candidates(engine, first.tokenizer.tgt_vocab_size, say)
-    return LoadedEngine(
+    if large and not searches and can_compile(device):
+        engine = with_fused_candidates(engine, first.tokenizer.tgt_vocab_size, report)
+    workers = 1 if device.is_cuda else options.workers or torch.get_num_threads()
+    translator = Translator(
         engine,
-        "torch",
-        f"{len(searches)} GPUs in {chosen.precision}" if len(searches) > 1 else str(chosen),
         first.tokenizer,
-        first.config,
-        max_source=min(each.config.data.max_tokens for each in loaded),
-        weights=" ".join(str(each.meta["sha256"]["model.safetensors"]) for each in loaded),
-        precision=chosen.precision,
-        workers=1 if chosen.is_cuda else request.workers or torch.get_num_threads(),
-        searches=searches,
+        max_source=min(each.config.data.max_tokens for each in models),
+        max_ratio=first.config.data.max_length_ratio,
+        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
+        # fast within 5 %.
+        batch_tokens=options.batch_tokens or engine.batch_tokens // min(2, workers),
+        # A process that has used a GPU cannot be forked.
+        pool=Pool(searches, forks=False) if searches else cpu_pool(engine, workers),
+        # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
+        reads_ahead=large and bool(searches),
     )
+    hashes = [str(each.meta["sha256"]["model.safetensors"]) for each in models]
+    translator.settings = {
+        "--engine": "torch",
+        "--precision": device.precision,
+        "--model": " ".join(hashes),
+    }
+    if reasons:
+        several = f"{len(searches)} GPUs in {device.precision}"
+        where = several if len(searches) > 1 else str(device)
+        translator.tally.engine = f"torch on {where} ({reasons})"
+    return translator
+
+
+def cpu_pool(engine: Engine, workers: int) -> Pool | None:
+    """Start so many processes that search with the engine; None for one, which needs no other."""
+    return None if workers == 1 else Pool([partial(search_in_worker, engine)] * workers)
 
 
 def with_fused_candidates(
-    engine: TorchEngine, vocab_size: int, say: Callable[[str], None]
+    engine: TorchEngine, vocab_size: int, report: Callable[[str], None]
 ) -> TorchEngine:
     """Return an engine that chooses tokens by compiled code, if its search and the device can."""
-    if engine.sampling is not None or engine.constraints:
+    if engine.options.sample is not None or engine.constraints:
         return engine
     # An ensemble averages in fp32.
     dtype = engine.model.model.dtype if isinstance(engine.model, Inference) else torch.float32
-    fused = compile_for(engine.device, dtype, engine.decode.beam_size, vocab_size, say)
+    fused = compile_for(engine.device, dtype, engine.decode.beam_size, vocab_size, report)
     return replace(engine, fused=fused)
 
 
-def _load_models(paths: Sequence[Path]) -> list[LoadedModel]:
-    loaded = [load_model(path) for path in paths]
-    for path, other in zip(paths[1:], loaded[1:], strict=True):
-        if other.tokenizer.fingerprint != loaded[0].tokenizer.fingerprint:
+def _load_models(options: EngineOptions) -> list[LoadedModel]:
+    models = [load_model(path) for path in options.models]
+    for path, other in zip(options.models[1:], models[1:], strict=True):
+        if other.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
             raise ConfigError(
-                f"--model {path}: has another vocabulary than {paths[0]}; the models of an "
-                "ensemble must be trained with the same tokenizer"
+                f"--model {path}: has another vocabulary than {options.models[0]}; the models of "
+                "an ensemble must be trained with the same tokenizer"
             )
-    return loaded
+    return models
 
 
-def _incremental_model(
-    loaded: Sequence[LoadedModel], device: Device, ensemble: str | None
-) -> Inference | Ensemble:
-    members = [Inference(each.model, device) for each in loaded]
-    return members[0] if len(members) == 1 else Ensemble(members, ensemble or "probability")
+@dataclass
+class SearchOnDevice:
+    """A function for a worker process: its first call loads the models onto the device."""
+
+    search: SearchOptions
+    options: EngineOptions
+    large: bool
+    is_first: bool = True  # of several processes one reports what all would report
+    engine: Engine | None = field(default=None, compare=False)
+
+    def __call__(
+        self, sources: Sequence[Ids], prefixes: Sequence[Ids]
+    ) -> tuple[list[list[Hypothesis]], int]:
+        """Search a batch; see `search_in_worker`."""
+        if self.engine is None:
+            self.engine = load_torch(self.search, self.options, self._report, self.large).engine
+        return search_in_worker(self.engine, sources, prefixes)
+
+    def _report(self, text: str) -> None:
+        if self.is_first:
+            print(f"mt: {text}", file=sys.stderr)
+
+
+def searches_on_gpus(
+    search: SearchOptions, options: EngineOptions, large: bool
+) -> tuple[SearchOnDevice, ...]:
+    """Return the functions of the worker processes, one for each GPU; none if none is needed.
+
+    That is `workers` GPUs, or all that are visible for a large text. With one GPU, its process
+    leaves this one free to encode and decode text meanwhile, which pays for a large text. Raises
+    ConfigError if there are not so many.
+    """
+    one = options.device.startswith("cuda:")
+    devices = [options.device] if one else visible_gpus()
+    wanted = options.workers or (len(devices) if large else 1)
+    if wanted > len(devices):
+        there = f"--device {options.device}" if one else f"{len(devices)} of them"
+        raise ConfigError(
+            f"--workers: on GPUs it is a process for each, found {wanted:,} for {there}; "
+            "lower it, or leave it out: a large file is then shared by all GPUs"
+        )
+    if wanted == 1 and (options.workers or not large):
+        return ()
+    # One worker: the model in the process that loads it.
+    return tuple(
+        SearchOnDevice(search, replace(options, workers=1, device=device), large, number == 0)
+        for number, device in enumerate(devices[:wanted])
+    )
+
+
+def visible_gpus() -> list[str]:
+    """Return the names of the GPUs that torch sees."""
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())]

@@ -1,15 +1,27 @@
-"""Show how far a translation has come: a bar on a terminal, else a line now and then."""
+"""How far a translation has come, and its closing summary."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from tqdm import tqdm
 
+from mt.translate.quality_flags import FLAGS
+
 # Seconds between lines without a terminal.
 SECONDS_BETWEEN_LINES = 60.0
+# Line numbers that a summary names: of millions of lines, all may be flagged.
+SHOWN = 5
+
+
+def can_show_bar(output: str = "") -> bool:
+    """Whether a progress bar can be shown: not between lines that appear on the terminal."""
+    to_stdout = output == "-" and sys.stdout is not None and sys.stdout.isatty()
+    return sys.stderr is not None and sys.stderr.isatty() and not to_stdout
 
 
 class Progress:
@@ -49,3 +61,66 @@ class Progress:
         of_all = "" if self._total is None else f" of {self._total:,}"
         speed = (done - self._before) / (now - self._started)
         self._say(f"{done:,}{of_all} lines translated, {speed:,.1f} lines/s")
+
+
+@dataclass
+class LineNumbers:
+    """How many lines something happened to, and the numbers of the first ones."""
+
+    count: int = 0
+    first: list[int] = field(default_factory=list)
+
+    def add(self, number: int) -> None:
+        """Count a line."""
+        self.count += 1
+        if len(self.first) < SHOWN:
+            self.first.append(number)
+
+    def __str__(self) -> str:
+        """`line 3, 1,204`"""
+        shown = ", ".join(f"{number:,}" for number in self.first)
+        return f"line {shown}{', ...' * (self.count > len(self.first))}"
+
+
+@dataclass
+class Tally:
+    """Counts of a translation."""
+
+    lines: int = 0
+    before: int = 0  # lines finished by an earlier start of the job; line numbers continue there
+    blank: int = 0
+    split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
+    flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
+    halved: int = 0  # batches that did not fit into the memory
+    tokens: int = 0  # of the output, eos counted
+    seconds: float = 0.0
+    engine: str = ""  # what decoded, and why, where that was a choice
+
+    def summary(self) -> str:
+        """Return a line such as `1,000 lines (2 blank) in 1.6 s: 625 lines/s, 8,200 tokens/s`.
+
+        One more line follows for each quality flag, and one names the engine.
+        """
+        notes = [f"{self.blank:,} blank"] if self.blank else []
+        if self.split.count:
+            notes.append(
+                f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
+            )
+        if self.halved:
+            batches = "batch" if self.halved == 1 else "batches"
+            notes.append(
+                f"{self.halved:,} {batches} too large for the memory, translated in halves: "
+                "a lower --batch-tokens is faster"
+            )
+        note = f" ({'; '.join(notes)})" if notes else ""
+        seconds = max(self.seconds, 1e-9)
+        speed = f"{self.lines / seconds:,.0f} lines/s, {self.tokens / seconds:,.0f} tokens/s"
+        plural = "s" * (self.lines != 1)
+        first = f"{self.lines:,} line{plural}{note} in {self.seconds:.1f} s: {speed}"
+        flagged = [
+            f"{flag}: {lines.count:,} ({meaning}): {lines}"
+            for flag, meaning in FLAGS.items()
+            if (lines := self.flagged.get(flag))
+        ]
+        engine = [f"engine: {self.engine}"] if self.engine else []
+        return "\n".join([first, *flagged, *engine])

@@ -33,7 +33,7 @@ class ResumableOutput:
         """`resume`: continue the partial output of an earlier start, if there is one."""
         self.resume = resume
         self.lines = 0  # of the input, finished
-        self.made_with: dict[str, str] = {}  # settings that the output depends on
+        self.settings: dict[str, str] = {}  # settings that the output depends on
         self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
         self._recorded_lines = 0  # of those, the ones that an interruption leaves
         self._digest = hashlib.sha256()  # of the finished lines
@@ -128,19 +128,19 @@ class ResumableOutput:
         self.lines = self._recorded_lines
         return size
 
-    def remaining(self, lines: Iterator[str], made_with: Mapping[str, str]) -> Iterator[str]:
+    def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
         """Return the lines that are left to do.
 
         Raises DataError if an earlier start had other lines or other settings.
         """
-        self.made_with |= made_with
+        self.settings |= settings
         if not self.lines:
             return lines
         self._refused = True
         start_over = f"or remove it and {self._record.name} to start over"
-        names = self._stored.keys() | self.made_with.keys()
+        names = self._stored.keys() | self.settings.keys()
         changed = sorted(
-            name for name in names if self._stored.get(name) != self.made_with.get(name)
+            name for name in names if self._stored.get(name) != self.settings.get(name)
         )
         if changed:
             raise DataError(
@@ -174,7 +174,7 @@ class ResumableOutput:
             "lines": self.lines,
             "bytes": file.tell(),
             "sha256": self._digest.hexdigest(),
-            "made_with": self.made_with,
+            "made_with": self.settings,
             "counts": self.counts,
         }
         write_whole(self._record, json.dumps(record, indent=1))

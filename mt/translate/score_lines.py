@@ -17,7 +17,7 @@ from mt.runtime.devices import Device
 from mt.search.alignment import word_links
 from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder, ForcedScores
-from mt.translate.tally import LineNumbers
+from mt.translate.progress import LineNumbers
 
 # Pairs read before they are sorted by length and scored.
 WINDOW = 20_000

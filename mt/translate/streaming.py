@@ -1,4 +1,4 @@
-"""Input and output of `mt translate`: files, standard streams, and windows of lines."""
+"""Input and output, line by line: files, standard streams, windows of lines, reading ahead."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ import stat
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import BinaryIO, TextIO, TypeVar
 
 from mt.data.reading.text_files import decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
 
-if TYPE_CHECKING:
-    from mt.translate.formats import LineFormat
-    from mt.translate.resume import ResumableOutput
-    from mt.translate.tally import Tally
-    from mt.translate.translator import Translator
+T = TypeVar("T")
 
 # Values of --errors: invalid UTF-8 is refused, or replaced by U+FFFD.
 ERRORS = ("strict", "replace")
-# Lines of the first window.
-FIRST_WINDOW = 2_000
-# Later windows take about this long, so that an interruption costs little.
-WINDOW_SECONDS = 15.0
 # With `max_wait`, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
 
@@ -75,11 +66,33 @@ def windows(
             yield window
 
 
-def window_size(tally: Tally, most: int) -> int:
-    """Return how many lines to translate next, at most `most`, by the speed so far."""
-    if not tally.lines:
-        return FIRST_WINDOW
-    return int(min(most, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
+def read_ahead(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items; each is made while the caller uses the one before.
+
+    What making an item raises is raised in its turn, after all items before it. No item may take
+    for ever, such as a line from a terminal: Python waits at exit for the one being made.
+    """
+    made: queue.Queue[tuple[list[T], BaseException | None]] = queue.Queue()
+
+    def make() -> None:
+        try:
+            made.put(([next(items)], None))
+        except StopIteration:
+            made.put(([], None))
+        except BaseException as error:  # raised again by the thread that waits for the item
+            made.put(([], error))
+
+    # A thread makes one item and ends, so none is left waiting if the caller stops early. None is a
+    # daemon: SentencePiece aborts the process if a thread is inside it when Python ends.
+    threading.Thread(target=make).start()
+    while True:
+        item, error = made.get()
+        if error is not None:
+            raise error
+        if not item:
+            return
+        threading.Thread(target=make).start()
+        yield item[0]
 
 
 def read_input(source: str, errors: str | None = None, option: str = "") -> Iterator[str]:
@@ -228,45 +241,3 @@ def open_output(
 def write_lines(file: BinaryIO, lines: Iterable[str]) -> None:
     """Write each line as UTF-8, followed by a line feed."""
     file.writelines(line.encode("utf-8") + b"\n" for line in lines)
-
-
-def translate_lines(
-    translator: Translator,
-    lines: Iterator[str],
-    name: str,
-    prefixes: Iterator[str] | None,
-    line_format: LineFormat,
-    file: BinaryIO,
-    output: ResumableOutput,
-    max_wait: float | None,
-) -> None:
-    """Translate `lines` into `file`, starting after those that `output` already holds.
-
-    `name`: where the lines come from, for messages. `prefixes`: what each output must begin with,
-    line for line. `max_wait`: as for `windows`.
-    """
-    lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
-    if prefixes is not None:
-        prefixes = itertools.islice(prefixes, output.lines, None)
-    tally = translator.tally
-    tally.before = output.lines
-    read: deque[list[str]] = deque()  # windows that are not written yet
-
-    def texts() -> Iterator[list[str]]:
-        number = output.lines
-        for window in windows(
-            lines, lambda: window_size(tally, translator.engine.window), max_wait
-        ):
-            read.append(window)
-            yield [
-                line_format.extract(line, f"{name}, line {number + place:,}")
-                for place, line in enumerate(window, 1)
-            ]
-            number += len(window)
-
-    for translations in translator.translate_windows(texts(), prefixes):
-        window = read.popleft()
-        pairs = zip(window, translations, strict=True)
-        for number, (line, translation) in enumerate(pairs, output.lines + 1):
-            write_lines(file, line_format.render(line, translation, number))
-        output.finished(file, window)

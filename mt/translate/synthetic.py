@@ -5,22 +5,23 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
 from mt.data.cleaning.filters import Counts, DuplicateFilter, keeps_length
 from mt.data.tokens.tokenizer import Tokenizer, normalize_line
 from mt.errors import ConfigError, DataError
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.lines import Translation
-from mt.translate.progress import Progress
+from mt.translate.load import load_translator
+from mt.translate.progress import Progress, can_show_bar
 from mt.translate.quality_flags import FLAGS, flags
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import open_output, window_size, windows, write_lines
-from mt.translate.translate_file import TranslateOptions
-from mt.translate.translator import Translator
+from mt.translate.streaming import open_output, write_lines
+from mt.translate.translate_file import TextFiles, is_large
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -43,8 +44,8 @@ class PairFilter:
         """`data`: the limits of lengths, in tokens of `tokenizer`."""
         self.tokenizer = tokenizer
         self.data = data
-        self.of_lines = Counts()
-        self.of_pairs = Counts()
+        self.line_counts = Counts()
+        self.pair_counts = Counts()
         self.flagged: Counter[str] = Counter()
 
     def keep_lines(self, lines: Iterable[str], whole: bool) -> Iterator[str]:
@@ -54,13 +55,13 @@ class PairFilter:
         """
         duplicates = DuplicateFilter()
         for line in lines:
-            self.of_lines.read += 1
+            self.line_counts.read += 1
             text, _, rest = line.partition("\t")
             if not text:
-                self.of_lines.empty += 1
+                self.line_counts.empty += 1
                 yield ""
             elif duplicates.is_duplicate(text, rest if whole else "", 1.0):
-                self.of_lines.duplicate += 1
+                self.line_counts.duplicate += 1
                 yield ""
             else:
                 yield line
@@ -78,12 +79,12 @@ class PairFilter:
         return [bool(row[0]) and self._keeps(*row) for row in rows]
 
     def _keeps(self, text: str, output: str, n_text: int, n_output: int, truncated: bool) -> bool:
-        if not keeps_length(n_text, n_output, self.data, self.of_pairs):
+        if not keeps_length(n_text, n_output, self.data, self.pair_counts):
             return False
         max_ratio = self.data.max_length_ratio
-        found = flags(text, output, n_text, n_output, truncated=truncated, max_ratio=max_ratio)
+        raised = flags(text, output, n_text, n_output, truncated=truncated, max_ratio=max_ratio)
         for flag in FATAL_FLAGS:
-            if flag in found:
+            if flag in raised:
                 self.flagged[flag] += 1
                 return False
         return True
@@ -91,22 +92,22 @@ class PairFilter:
     @property
     def counts(self) -> dict[str, int]:
         """Dropped pairs by reason: what an interrupted job must remember."""
-        return {**asdict(self.of_pairs), **self.flagged}
+        return {**asdict(self.pair_counts), **self.flagged}
 
     @counts.setter
     def counts(self, counts: dict[str, int]) -> None:
         known = asdict(Counts())
-        self.of_pairs = Counts(**{name: counts[name] for name in counts if name in known})
+        self.pair_counts = Counts(**{name: counts[name] for name in counts if name in known})
         self.flagged = Counter({name: counts[name] for name in counts if name in FATAL_FLAGS})
 
     @property
     def kept(self) -> int:
         """Pairs that were not dropped."""
-        return (self.of_lines + self.of_pairs).kept - self.flagged.total()
+        return (self.line_counts + self.pair_counts).kept - self.flagged.total()
 
     def summary(self) -> str:
         """One line, such as `9 of 10 pairs kept; dropped: 1 looping (repeats itself ...)`."""
-        both = self.of_lines + self.of_pairs
+        both = self.line_counts + self.pair_counts
         reasons = both.reasons(self.data) + [
             f"{count:,} {flag} ({FLAGS[flag]})" for flag, count in sorted(self.flagged.items())
         ]
@@ -114,56 +115,68 @@ class PairFilter:
         return f"{self.kept:,} of {both.read:,} pairs kept{dropped}"
 
 
-def check_output(options: TranslateOptions) -> None:
+@dataclass(frozen=True)
+class Recipe:
+    """What `mt backtranslate` and `mt distill` do differently."""
+
+    lines: Iterable[str]  # a text to translate; or that, a tab and its reference
+    total: int | None  # lines, if known
+    row: Callable[[str, str], tuple[str, str]]  # a text, its translation → source, target
+    settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
+    # Chooses that of the n-best translations that is most like the reference; None: the best.
+    utility: BLEU | CHRF | None = None
+
+
+def check_output(output: str) -> None:
     """Raise ConfigError if the output is not a TSV file."""
-    if not options.output.endswith(".tsv"):
+    if not output.endswith(".tsv"):
         raise ConfigError(
-            f"--output {options.output}: must be a file whose name ends in .tsv, as training takes "
-            "it for two columns then; name it so"
+            f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
+            "two columns then; name it so"
         )
 
 
 def make_corpus(
-    options: TranslateOptions,
-    lines: Iterable[str],
-    total: int | None,
-    row: Callable[[str, str], tuple[str, str]],
+    recipe: Recipe,
+    files: TextFiles,
+    search: SearchOptions,
+    engine: EngineOptions,
     say: Callable[[str], None],
-    utility: BLEU | CHRF | None = None,
-    made_with: Mapping[str, str] | None = None,
-) -> PairFilter:
-    r"""Translate lines and write the pairs that pass the filters to `options.output`.
+) -> None:
+    """Translate the lines of a recipe; write the pairs that pass the filters to `files.output`.
 
-    A line is a text to translate, or a text, a tab and its reference. `total`: the lines, if known.
-    `row` makes (source, target) of a text and its translation. `utility` chooses that of the n-best
-    translations that is most like the reference; None takes the best one. `made_with`: what else
-    the output depends on, by the name of its option.
-
-    Returns the filter with its counts. Raises MtError for what the user must correct.
+    Raises MtError for what the user must correct.
     """
-    search = options.search_options()
-    output = ResumableOutput(options.resume)
-    output.made_with |= made_with or {}
-    with open_output(options.output, output.open) as file:
-        translator = options.load_translator(search, say)
+    output = ResumableOutput(files.resume)
+    output.settings |= recipe.settings
+    with open_output(files.output, output.open) as file:
+        translator = load_translator(search, engine, say, is_large(files.source))
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts
-        fresh = pair_filter.keep_lines(map(_normalized, lines), whole=utility is not None)
-        progress = Progress(total, output.lines, say, options.on_terminal())
-        with translator, progress:
+        lines = pair_filter.keep_lines(
+            map(_normalized, recipe.lines), whole=recipe.utility is not None
+        )
+        with (
+            translator,
+            Progress(recipe.total, output.lines, say, can_show_bar(files.output)) as progress,
+        ):
             translator.on_progress = progress.update
-            left = output.remaining(fresh, translator.settings)
-            _write_pairs(translator, left, row, utility, pair_filter, file, output)
+            left = output.remaining(lines, translator.settings)
+            translator.tally.before = output.lines
+            for window, translations in translator.translate_stream(left, _text_of):
+                pairs = _pairs(recipe, pair_filter, window, translations)
+                write_lines(file, ("\t".join(pair) for pair in pairs))
+                output.counts = pair_filter.counts
+                output.finished(file, window)
         if not pair_filter.kept:
             raise DataError(
-                f"--output {options.output}: not written, as no pair is fit for training: "
+                f"--output {files.output}: not written, as no pair is fit for training: "
                 f"{pair_filter.summary()}; check the text and the model's direction"
             )
-    translator.tally.blank = 0  # the filter tells blank lines from repeated ones
+    translator.tally.blank = 0  # the filter counts blank lines and repeated ones
     say(translator.tally.summary().partition("\n")[0])
-    say(f"{options.output}: {pair_filter.summary()}")
-    return pair_filter
+    say(f"{files.output}: {pair_filter.summary()}")
 
 
 def _normalized(line: str) -> str:
@@ -171,43 +184,30 @@ def _normalized(line: str) -> str:
     return "\t".join(normalize_line(cell) for cell in line.split("\t", 1))
 
 
-def _write_pairs(
-    translator: Translator,
-    lines: Iterator[str],
-    row: Callable[[str, str], tuple[str, str]],
-    utility: BLEU | CHRF | None,
+def _text_of(line: str, _: int) -> str:
+    return line.partition("\t")[0]
+
+
+def _pairs(
+    recipe: Recipe,
     pair_filter: PairFilter,
-    file: BinaryIO,
-    output: ResumableOutput,
-) -> None:
-    tally = translator.tally
-    tally.before = output.lines
-    read: deque[list[str]] = deque()  # windows that are not written yet
-
-    def texts() -> Iterator[list[str]]:
-        for window in windows(lines, lambda: window_size(tally, translator.engine.window)):
-            read.append(window)
-            yield [line.partition("\t")[0] for line in window]
-
-    for translations in translator.translate_windows(texts()):
-        window = read.popleft()
-        sources = [line.partition("\t")[0] for line in window]
-        outputs = [
-            most_similar(translation.texts, line.partition("\t")[2], utility)
-            for line, translation in zip(window, translations, strict=True)
-        ]
-        kept = pair_filter.keep_pairs(
-            sources,
-            outputs,
-            [
-                _stopped_early(text, translation)
-                for text, translation in zip(outputs, translations, strict=True)
-            ],
-        )
-        rows = zip(sources, outputs, kept, strict=True)
-        write_lines(file, ("\t".join(row(text, made)) for text, made, keep in rows if keep))
-        output.counts = pair_filter.counts
-        output.finished(file, window)
+    window: Sequence[str],
+    translations: Sequence[Translation],
+) -> list[tuple[str, str]]:
+    """Return the pairs of a window that are kept, as (source, target)."""
+    texts = [line.partition("\t")[0] for line in window]
+    outputs = [
+        most_similar(translation.texts, line.partition("\t")[2], recipe.utility)
+        for line, translation in zip(window, translations, strict=True)
+    ]
+    # Whether the search stopped at the length limit is known of the best output only.
+    truncated = [
+        "truncated" in translation.flags and output == translation.texts[0]
+        for output, translation in zip(outputs, translations, strict=True)
+    ]
+    kept = pair_filter.keep_pairs(texts, outputs, truncated)
+    rows = zip(texts, outputs, kept, strict=True)
+    return [recipe.row(text, output) for text, output, keep in rows if keep]
 
 
 def most_similar(outputs: Sequence[str], reference: str, utility: BLEU | CHRF | None) -> str:
@@ -218,8 +218,3 @@ def most_similar(outputs: Sequence[str], reference: str, utility: BLEU | CHRF | 
     if utility is None or not reference:
         return outputs[0]
     return max(outputs, key=lambda text: utility.sentence_score(text, [reference]).score)
-
-
-def _stopped_early(output: str, translation: Translation) -> bool:
-    """Whether the search stopped this output at the length limit, which is known of the best."""
-    return "truncated" in translation.flags and output == translation.texts[0]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,163 +11,92 @@ from pathlib import Path
 from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
-from mt.search.options import Sampling, SearchOptions, sampling_of
-from mt.translate.converted import Convert
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.formats import LineFormat
-from mt.translate.progress import Progress
+from mt.translate.load import load_translator
+from mt.translate.progress import Progress, can_show_bar
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
     open_output,
     read_file,
     read_input,
     refuse_overwrite,
-    translate_lines,
     with_note_about_returns,
+    write_lines,
 )
-from mt.translate.translator import Translator, load_translator
 
 # Seconds after which lines from stdin are translated if no more arrive.
 STDIN_WAIT = 0.2
 # Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
 LARGE_INPUT = 10_000_000
-# New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none
-# of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
-# all that is not decoding, 20,000 lines on Zen 4.
-GARBAGE_THRESHOLD = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateOptions:
-    """The options of `mt translate` as given on the command line; None: not given."""
+class TextFiles:
+    """Where lines come from and where their translations go; `-` is stdin or stdout."""
 
-    models: Sequence[Path]
     source: str = "-"
     output: str = "-"
-    beam_size: int | None = None
-    length_penalty: float | None = None
-    n_best: int = 1
-    scores: bool = False
-    line_format: str = "text"
-    column: int | None = None
-    field: str | None = None
-    errors: str = "strict"
+    errors: str = "strict"  # see `read_input`
+    prefixes: Path | None = None  # a file with what each output must begin with
     resume: bool = False
-    max_wait: float | None = None
-    alignments: bool = False
-    alignment_heads: str | None = None
-    prefix: Path | None = None
-    min_length: int = 0
-    no_repeat_ngram: int = 0
-    repetition_penalty: float = 1.0
-    forbid: Sequence[str] = ()
-    exact: bool = False
-    sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int | None = None
-    mbr: str | None = None
-    ensemble: str | None = None
-    workers: int | None = None
-    batch_tokens: int | None = None
-    engine: str = "auto"
-    shortlist: Path | None = None  # a vocabulary map
-    convert: Convert | None = None  # what converts a model for CTranslate2
-    precision: str = "auto"
-    device: str = "auto"
-
-    def search_options(self) -> SearchOptions:
-        """Return what is asked of the search. Raises ConfigError for what does not go together."""
-        return SearchOptions(
-            min_length=self.min_length,
-            no_repeat_ngram=self.no_repeat_ngram,
-            repetition_penalty=self.repetition_penalty,
-            forbidden=tuple(self.forbid),
-            sampling=self._sampling(),
-            alignment=self.alignment_heads or ("auto" if self.alignments else None),
-            exact=self.exact,
-            mbr=self.mbr,
-        )
-
-    def _sampling(self) -> Sampling | None:
-        values = {
-            "temperature": self.temperature,
-            "top_k": self.top_k,
-            "top_p": self.top_p,
-            "seed": self.seed,
-        }
-        given = {name: value for name, value in values.items() if value is not None}
-        return sampling_of(self.sample, self.beam_size, given)
-
-    def format_of_lines(self) -> LineFormat:
-        """Return the format of input and output lines. Raises ConfigError as `LineFormat` does."""
-        outputs = 1 if self.mbr else self.n_best
-        return LineFormat(self.line_format, self.column, self.field, outputs, self.scores)
-
-    def on_terminal(self) -> bool:
-        """Whether a progress bar can be shown: not between lines that appear on the terminal."""
-        to_stdout = self.output == "-" and sys.stdout is not None
-        return sys.stderr.isatty() and not (to_stdout and sys.stdout.isatty())
-
-    def _is_large(self) -> bool:
-        """Whether the input is worth starting a process for each GPU."""
-        source = Path(self.source)
-        return source.is_file() and source.stat().st_size >= LARGE_INPUT
-
-    def load_translator(self, search: SearchOptions, say: Callable[[str], None]) -> Translator:
-        """Load the models, ready to translate."""
-        gc.set_threshold(GARBAGE_THRESHOLD)
-        return load_translator(
-            self.models,
-            {"beam_size": self.beam_size, "length_penalty": self.length_penalty},
-            batch_tokens=self.batch_tokens,
-            precision=self.precision,
-            device=self.device,
-            n_best=self.n_best,
-            options=search,
-            ensemble=self.ensemble,
-            workers=self.workers,
-            large=self._is_large(),
-            engine=self.engine,
-            prefixes=self.prefix is not None,
-            shortlist=self.shortlist,
-            with_scores=self.scores or self.n_best > 1,
-            convert=self.convert,
-            say=say,
-        )
+    max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
 
-def translate_file(options: TranslateOptions, say: Callable[[str], None]) -> None:
-    """Translate `options.source` into `options.output` and `say` a summary.
+def translate_file(
+    files: TextFiles,
+    line_format: LineFormat,
+    search: SearchOptions,
+    engine: EngineOptions,
+    say: Callable[[str], None],
+) -> None:
+    """Translate a file into another and `say` a summary.
 
-    Options, input and output are checked before a model is loaded. Raises MtError for what the
-    user must correct.
+    Files and formats are checked before a model is loaded. Raises MtError for what the user must
+    correct.
     """
-    if options.resume and options.output == "-":
+    if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
-    search = options.search_options()
-    line_format = options.format_of_lines()
-    prefix = options.prefix
-    refuse_overwrite(options.output, {"the input": options.source, "--prefix": prefix})
-    lines = read_input(options.source, options.errors)
+    prefix = files.prefixes
+    refuse_overwrite(files.output, {"the input": files.source, "--prefix": prefix})
+    lines = read_input(files.source, files.errors)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
-    output = ResumableOutput(options.resume)
-    output.made_with["--prefix"] = (
+    output = ResumableOutput(files.resume)
+    output.settings["--prefix"] = (
         sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
     )
-    max_wait = options.max_wait
-    if max_wait is None and options.source == "-":
+    max_wait = files.max_wait
+    if max_wait is None and files.source == "-":
         max_wait = STDIN_WAIT
-    name = "stdin" if options.source == "-" else options.source
+    name = "stdin" if files.source == "-" else files.source
     lines = with_note_about_returns(lines, name, say)
-    with open_output(options.output, output.open) as file:
-        translator = options.load_translator(search, say)
-        before = output.lines
-        progress = Progress(number_of_lines(options.source), before, say, options.on_terminal())
+    with open_output(files.output, output.open) as file:
+        translator = load_translator(search, engine, say, is_large(files.source))
+        progress = Progress(
+            number_of_lines(files.source), output.lines, say, can_show_bar(files.output)
+        )
         with translator, progress:
             translator.on_progress = progress.update
-            translate_lines(translator, lines, name, prefixes, line_format, file, output, max_wait)
+            lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
+            if prefixes is not None:
+                prefixes = itertools.islice(prefixes, output.lines, None)
+            translator.tally.before = output.lines
+
+            def text_of(line: str, number: int) -> str:
+                return line_format.extract(line, f"{name}, line {number:,}")
+
+            stream = translator.translate_stream(lines, text_of, prefixes, max_wait)
+            for window, translations in stream:
+                rows = zip(window, translations, strict=True)
+                for number, (line, translation) in enumerate(rows, output.lines + 1):
+                    write_lines(file, line_format.render(line, translation, number))
+                output.finished(file, window)
     say(translator.tally.summary())
+
+
+def is_large(source: str) -> bool:
+    """Whether a file is worth starting a process for each GPU."""
+    return Path(source).is_file() and Path(source).stat().st_size >= LARGE_INPUT
 
 
 def number_of_lines(source: str) -> int | None:

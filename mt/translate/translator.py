@@ -7,30 +7,25 @@ translated in segments.
 
 from __future__ import annotations
 
+import gc
 import itertools
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mt.data.tokens.lengths import batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
-from mt.files import sha256_of
-from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job, search_in_worker
-from mt.search.options import SearchOptions, encode_prefixes
+from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job
+from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.choose_engine import EngineRequest, load_engine
-from mt.translate.converted import Convert
-from mt.translate.lines import Line, Output, Segment, Translation, Window
+from mt.translate.lines import Line, Output, Segment, Translation, Window, split_source
+from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank
-from mt.translate.read_ahead import read_ahead
-from mt.translate.segments import split_source
-from mt.translate.tally import LineNumbers, Tally
+from mt.translate.streaming import read_ahead, windows
 
 if TYPE_CHECKING:
     from mt.search.scoring import ForcedDecoder
@@ -38,10 +33,14 @@ if TYPE_CHECKING:
 
 # SentencePiece encodes fewer lines as fast with one thread.
 LINES_PER_THREAD = 1_000
-# A wider beam is more likely a mistake than a wish.
-LARGE_BEAM = 1_000
-# More processes for each core are a mistake: each has its own batches in memory.
-WORKERS_PER_CORE = 16
+# Lines of the first window of a stream.
+FIRST_WINDOW = 2_000
+# Later windows take about this long, so that an interruption costs little.
+WINDOW_SECONDS = 15.0
+# New objects after which Python looks for cyclic garbage. A window of lines is some 500,000, none
+# of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
+# all that is not decoding, 20,000 lines on Zen 4.
+GARBAGE_THRESHOLD = 100_000
 
 
 class Translator:
@@ -56,51 +55,36 @@ class Translator:
         tokenizer: Tokenizer,
         *,
         max_source: int,
-        batch_tokens: int | None = None,
-        alignment: str | None = None,
-        mbr_utility: str | None = None,
         max_ratio: float = 3.0,
-        workers: int = 1,
-        searches: Sequence[Callable[..., Any]] = (),
+        batch_tokens: int | None = None,
+        pool: Pool | None = None,
         reads_ahead: bool = False,
-        settings: Mapping[str, str] | None = None,
-        note: str = "",
     ) -> None:
-        """Prepare to translate; start the workers if there are to be several.
+        """Prepare to translate.
 
-        `max_source`: tokens of the longest source to translate whole, eos not counted. `alignment`:
-        the heads whose mean gives word alignments, as for `parse_heads`. `mbr_utility`: the
-        utility that chooses one of the n-best outputs, of `mbr.UTILITIES`. `max_ratio`: of lengths,
-        beyond which an output is flagged. `searches`: in the place of `workers` and of the
-        engine's search, the functions of worker processes that each load a model. `reads_ahead`:
-        encode the next window while one is translated; it must not wait for ever for lines.
-        `settings`: everything that an output depends on, by the name of its option. `note`: what
-        the closing summary says of the engine.
-
-        Raises ConfigError for settings that do not go together.
+        `max_source`: tokens of the longest source to translate whole, eos not counted. `max_ratio`:
+        of lengths, beyond which an output is flagged. `pool`: processes that search in the place of
+        the engine. `reads_ahead`: encode the next window while one is translated; reading must not
+        wait for ever for lines. Raises ConfigError for options that the engine cannot fulfil.
         """
-        if mbr_utility is not None and engine.n_best == 1:
-            raise ConfigError(
-                "--mbr: chooses among several outputs of a line; "
-                "give --n-best 16, say, with --sample"
-            )
+        options = engine.options
         self.engine = engine
         self.tokenizer = tokenizer
-        self.max_source = min(max_source, engine.max_source)
+        self.max_source = min(max_source, engine.max_length)
         self.max_ratio = max_ratio
-        self.settings = dict(settings or {})
-        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
-        # fast within 5 %.
-        budget = batch_tokens or engine.batch_tokens // min(2, workers)
+        # Everything that an output depends on, by the name of its option.
+        self.settings: dict[str, str] = {}
+        budget = batch_tokens or engine.batch_tokens
         self.batch_tokens = max(1, budget // engine.hypotheses_per_source)
-        self.utility = None if mbr_utility is None else mbr.metric(mbr_utility)
-        self.forced_decoder = None if alignment is None else _forced_decoder(engine, alignment)
-        self.tally = Tally(engine=note)
+        self.utility = None if options.mbr is None else mbr.metric(options.mbr)
+        self.forced_decoder = None
+        if options.alignments is not None:
+            self.forced_decoder = _forced_decoder(engine, options.alignments)
+        self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
-        # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         self.reads_ahead = reads_ahead
-        self.pool = _pool(engine, workers, searches)
+        self.pool = pool
 
     def __enter__(self) -> Translator:
         return self
@@ -136,6 +120,38 @@ class Translator:
                 return
             # The time that the caller takes does not count, nor does waiting for lines.
             yield self._translate_window(window, max(wanted, window.started))
+
+    def translate_stream(
+        self,
+        lines: Iterator[str],
+        text_of: Callable[[str, int], str],
+        prefixes: Iterable[str] | None = None,
+        max_wait: float | None = None,
+    ) -> Iterator[tuple[list[str], list[Translation]]]:
+        """Yield windows of lines, each with its translations; their size follows the speed.
+
+        `text_of`: what to translate of a line, given that and its number. `max_wait`: as for
+        `windows`.
+        """
+        gc.set_threshold(GARBAGE_THRESHOLD)
+        read: deque[list[str]] = deque()  # windows that are not translated yet
+
+        def texts() -> Iterator[list[str]]:
+            first = self.tally.before + 1
+            for window in windows(lines, self._window_size, max_wait):
+                read.append(window)
+                yield [text_of(line, number) for number, line in enumerate(window, first)]
+                first += len(window)
+
+        for translations in self.translate_windows(texts(), prefixes):
+            yield read.popleft(), translations
+
+    def _window_size(self) -> int:
+        """Return how many lines to translate next, by the speed so far."""
+        tally = self.tally
+        if not tally.lines:
+            return FIRST_WINDOW
+        return int(min(self.engine.window, 1 + WINDOW_SECONDS * tally.lines / tally.seconds))
 
     def _encoded(
         self, windows: Iterable[list[str]], prefixes: Iterable[str] | None
@@ -188,8 +204,8 @@ class Translator:
 
         A prefix goes to the first segment.
         """
-        begins = encode_prefixes(prefixes, first, self.engine.max_target, self.tokenizer)
-        threads = self.engine.threads if len(texts) >= LINES_PER_THREAD else 1
+        begins = encode_prefixes(prefixes, first, self.engine.max_length, self.tokenizer)
+        threads = self.engine.n_parallel if len(texts) >= LINES_PER_THREAD else 1
         sources = self.tokenizer.encode_src(texts, threads)
         lines = []
         for number, (text, source, prefix) in enumerate(
@@ -215,7 +231,7 @@ class Translator:
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         order = np.argsort(-lengths, kind="stable")
         sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
-        workers = self.engine.threads if self.pool is None else len(self.pool.workers)
+        workers = self.engine.n_parallel if self.pool is None else len(self.pool.workers)
         batches = [
             rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
         ]
@@ -350,17 +366,6 @@ def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     return [*whole, *small][:-1]
 
 
-def _pool(engine: Engine, workers: int, searches: Sequence[Callable[..., Any]]) -> Pool | None:
-    if workers == 1 and not searches:
-        return None
-    from mt.translate.workers import Pool
-
-    # A process that has used a GPU cannot be forked.
-    if searches:
-        return Pool(searches, forks=False)
-    return Pool([partial(search_in_worker, engine)] * workers)
-
-
 def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
     from mt.search.engine import TorchEngine
     from mt.search.inference import Inference
@@ -372,94 +377,3 @@ def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
             "leave them out, or give only one --model"
         )
     return ForcedDecoder(engine.model, heads)
-
-
-def load_translator(
-    models: Sequence[Path],
-    decode: Mapping[str, Any],
-    *,
-    batch_tokens: int | None = None,
-    precision: str = "auto",
-    device: str = "auto",
-    n_best: int = 1,
-    options: SearchOptions | None = None,
-    ensemble: str | None = None,
-    workers: int | None = None,
-    large: bool = False,
-    engine: str = "torch",
-    prefixes: bool = False,
-    shortlist: Path | None = None,
-    with_scores: bool = True,
-    convert: Convert | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> Translator:
-    """Load the models at these paths, ready to translate; several make an ensemble.
-
-    Values of `decode` that are not None replace the first model's own settings. `workers`:
-    processes or threads on a CPU, None for one per core; or GPUs, None for one, or for all of
-    them if the text is `large`. `engine`: auto, torch or ctranslate2; for
-    the last, `convert` converts a model that has not been converted before, `prefixes` says that
-    there will be some, `shortlist` is a vocabulary map, and `with_scores` False leaves scores
-    out where that is faster. `say` receives notes about what was chosen and what differs from what
-    was asked for.
-
-    Raises MtError for what the user must correct.
-    """
-    most = WORKERS_PER_CORE * (os.cpu_count() or 1)
-    if (workers or 1) > most:
-        raise ConfigError(
-            f"--workers: must be at most {most} on this machine, {WORKERS_PER_CORE} for each core, "
-            f"found {workers:,}; one for each core is fastest"
-        )
-    if ensemble is not None and len(models) == 1:
-        raise ConfigError(
-            "--ensemble: takes several models, found one; give --model again, or leave it out"
-        )
-    options = options or SearchOptions()
-    request = EngineRequest(
-        models=models,
-        decode=decode,
-        name=engine,
-        precision=precision,
-        device=device,
-        n_best=n_best,
-        options=options,
-        ensemble=ensemble,
-        workers=workers,
-        large=large,
-        with_scores=with_scores,
-        prefixes=prefixes,
-        shortlist=shortlist,
-        convert=convert,
-    )
-    loaded = load_engine(request, say)
-    beam_size = loaded.engine.decode.beam_size
-    if beam_size > LARGE_BEAM:
-        say(
-            f"--beam-size {beam_size:,}: time and memory grow with the beam, and translations get "
-            f"no better above about 10; is there a reason to search more than {LARGE_BEAM:,}?"
-        )
-    return Translator(
-        loaded.engine,
-        loaded.tokenizer,
-        max_source=loaded.max_source,
-        batch_tokens=batch_tokens,
-        alignment=options.alignment,
-        mbr_utility=options.mbr,
-        max_ratio=loaded.config.data.max_length_ratio,
-        workers=loaded.workers,
-        searches=loaded.searches,
-        reads_ahead=large and bool(loaded.searches),  # a large text is a file
-        note=loaded.note,
-        settings={
-            "--beam-size": str(beam_size),
-            "--length-penalty": str(loaded.engine.decode.length_penalty),
-            "--n-best": str(n_best),
-            "search option": repr(options),
-            "--model": loaded.weights,
-            "--ensemble": ensemble or "probability",
-            "--precision": loaded.precision,
-            "--engine": loaded.name,
-            **({} if shortlist is None else {"--shortlist": sha256_of(shortlist)}),
-        },
-    )

@@ -73,7 +73,7 @@ def decode(
     """Measure whole batches, then one batch in its parts."""
     given = {"beam_size": beam_size, "max_len_factor": 1.0, "max_len_extra": 1}
     config = setting.config(1024, compiled=False, decode=given).decode
-    engine = TorchEngine(inference, config, n_best=1)
+    engine = TorchEngine(inference, config)
     if can_compile(setting.choose()):  # as `mt translate` does with a large text
         start = time.perf_counter()
         said: list[str] = []

@@ -17,9 +17,11 @@ from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.interop import ctranslate2 as module
 from mt.interop import exporter
-from mt.interop.ctranslate2 import INT8_TOLERANCE, export, scorer
-from mt.interop.exporter import TOLERANCE, prove
+from mt.interop.ctranslate2 import INT8_TOLERANCE, export
 from mt.model.checkpoint import LoadedModel, build_model, load_model
+from mt.search import ctranslate2_model
+from mt.search.ctranslate2_model import scorer
+from mt.search.parity import TOLERANCE, prove
 
 library = pytest.importorskip("ctranslate2")
 
@@ -134,8 +136,8 @@ def test_a_wrong_export_is_detected_and_not_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loaded = untrained_model(tiny_mapping, tiny_corpus, joint=True)
-    real = module._array
-    monkeypatch.setattr(module, "_array", lambda tensor: real(tensor) * 1.02)
+    real = ctranslate2_model._array
+    monkeypatch.setattr(ctranslate2_model, "_array", lambda tensor: real(tensor) * 1.02)
     with pytest.raises(
         CheckpointError, match="the converted model gives other probabilities than mt, by up to"
     ):

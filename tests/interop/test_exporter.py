@@ -13,10 +13,11 @@ from messages import says
 from mt.config.load import config_from_mapping
 from mt.config.schema import DecodeConfig
 from mt.errors import CheckpointError
-from mt.interop.exporter import LogProbs, compare_translations, new_folder, prove
+from mt.interop.exporter import compare_translations, new_folder
 from mt.model.checkpoint import LoadedModel, load_model, save_model_folder, weights_of
 from mt.runtime.devices import Device, choose_device
 from mt.search.inference import Inference
+from mt.search.parity import LogProbs, prove
 from mt.search.scoring import ForcedDecoder, Pair
 
 

@@ -17,13 +17,13 @@ from messages import says
 from mt.config.load import config_from_mapping
 from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import ConfigError
-from mt.interop.exporter import prove
 from mt.interop.huggingface_export import ExportedFolder, export
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_layout import to_halves, to_interleaved
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.runtime.devices import choose_device
 from mt.search.inference import Inference
+from mt.search.parity import prove
 from mt.search.scoring import ForcedDecoder
 
 SHAPES: list[tuple[dict[str, Any], bool]] = [

@@ -22,6 +22,7 @@ from mt.search.candidates import (
     fused_candidates,
     log_normaliser,
 )
+from mt.search.options import Sampling
 from mt.search.search import BeamState, next_candidates, start_beams
 
 
@@ -153,16 +154,11 @@ def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatc
 
 
 def drawn(
-    numbers: list[float],
-    temperature: float = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    probs: Sequence[float] = (0.0, 0.5, 0.2, 0.3),
+    numbers: list[float], probs: Sequence[float] = (0.0, 0.5, 0.2, 0.3), **options: Any
 ) -> list[int]:
     logits = (torch.tensor(probs).log() + 7).repeat(len(numbers), 1)
-    return draw_tokens(
-        logits, torch.tensor(numbers, dtype=torch.float64), temperature, top_k, top_p
-    ).tolist()
+    uniform = torch.tensor(numbers, dtype=torch.float64)
+    return draw_tokens(logits, uniform, Sampling(**options)).tolist()
 
 
 def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:

@@ -14,17 +14,17 @@ from typing import Any, cast
 
 import pytest
 from conftest import Mt, mt_command, refused
-from test_cli_translate import odd_lines
+from messages import says
+from odd_lines import odd_lines
 
-from mt.cli.convert import convert_model
 from mt.config.schema import DecodeConfig
 from mt.search.engine_contract import Hypothesis, Job
-from mt.search.engine_ctranslate2 import CTranslate2Engine, Found
-from mt.search.options import Sampling, SearchOptions
-from mt.translate import choose_engine
-from mt.translate.choose_engine import EngineRequest, reasons_for_torch
+from mt.search.engine_ctranslate2 import CTranslate2Engine, Decoded
+from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
+from mt.translate import load
 from mt.translate.lines import Translation
-from mt.translate.translator import Translator, load_translator
+from mt.translate.load import load_translator, reasons_for_torch
+from mt.translate.translator import Translator
 
 pytest.importorskip("ctranslate2")
 
@@ -33,18 +33,21 @@ Load = Callable[..., Translator]
 
 @pytest.fixture
 def both(tiny_run: Path) -> Load:
-    """`both(engine, n_best, beam_size=4)`: a translator in fp32 with one of the engines."""
+    """`both(engine, beam_size=4, max_len_extra=1)`: a translator in fp32 with one of the engines.
 
-    def load(engine: str, n_best: int = 1, **decode: Any) -> Translator:
-        return load_translator(
-            [tiny_run],
-            decode,
-            engine=engine,
-            n_best=n_best,
-            precision="fp32",
-            workers=1,
-            convert=convert_model,
+    Options of the search, or length limits of the model's config.
+    """
+
+    def load(engine: str, **options: Any) -> Translator:
+        limits = {name: options.pop(name) for name in list(options) if name.startswith("max_len")}
+        translator = load_translator(
+            SearchOptions(**options),
+            EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=1),
         )
+        loaded: Any = translator.engine
+        decode = loaded.decode.model_copy(update=limits)
+        translator.engine = replace(loaded, decode=decode)
+        return translator
 
     return load
 
@@ -60,25 +63,23 @@ def other_lines(found: Sequence[Sequence[Translation]]) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("n_best", "decode"),
+    "options",
     [
-        (1, {"beam_size": 1}),
-        (1, {"beam_size": 4, "length_penalty": 2.0}),
-        (4, {"beam_size": 4, "length_penalty": 0.6}),
-        (3, {"beam_size": 3, "length_penalty": 0.0}),
+        {"beam_size": 1},
+        {"beam_size": 4, "length_penalty": 2.0},
+        {"beam_size": 4, "length_penalty": 0.6, "n_best": 4},
+        {"beam_size": 3, "length_penalty": 0.0, "n_best": 3},
         # Every output is cut at its limit.
-        (1, {"beam_size": 1, "max_len_factor": 0.3, "max_len_extra": 1}),
-        (1, {"beam_size": 4, "max_len_factor": 0.5, "max_len_extra": 1}),
+        {"beam_size": 1, "max_len_factor": 0.3, "max_len_extra": 1},
+        {"beam_size": 4, "max_len_factor": 0.5, "max_len_extra": 1},
     ],
     ids=str,
 )
-def test_both_engines_find_the_same(
-    both: Load, tiny_corpus: Path, n_best: int, decode: dict[str, Any]
-) -> None:
+def test_both_engines_find_the_same(both: Load, tiny_corpus: Path, options: dict[str, Any]) -> None:
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines() + odd_lines(60)
     found = []
     for engine in ("torch", "ctranslate2"):
-        with both(engine, n_best, **decode) as translator:
+        with both(engine, **options) as translator:
             found.append(list(translator.translate(lines)))
     other = other_lines(found)
     # Where a beam is made to end at the limit, CTranslate2 has replaced what ended one step before.
@@ -93,22 +94,17 @@ def test_both_engines_find_the_same(
 
 
 def test_a_greedy_output_is_cut_at_its_limit(
-    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    both: Load, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It costs no second search, as in a beam, where it could have been another one."""
-    monkeypatch.setattr(CTranslate2Engine, "_search_again", None)
+    monkeypatch.setattr(
+        CTranslate2Engine, "_search_again", lambda self, sources: [None] * len(sources)
+    )
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
     found = []
     for engine in ("torch", "ctranslate2"):
-        decode = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}
-        with load_translator(
-            [tiny_run],
-            decode,
-            engine=engine,
-            precision="fp32",
-            with_scores=False,
-            convert=convert_model,
-        ) as translator:
+        options = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}
+        with both(engine, with_scores=False, **options) as translator:
             found.append([(one.texts, one.flags) for one in translator.translate(lines)])
     assert found[0] == found[1]
     assert sum("truncated" in flags for _, flags in found[0]) > len(lines) / 2
@@ -182,56 +178,60 @@ def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) ->
 
 
 def test_a_hypothesis_at_the_limit_is_searched_again() -> None:
-    engine = CTranslate2Engine(None, cast("Any", None), DecodeConfig(), 64, "fp32", 1)
+    engine = CTranslate2Engine(None, cast("Any", None), DecodeConfig(), 64)
     ended, longer, open_ = (
-        Found((9,), True, -1.0),
-        Found((9, 9, 9), True, -2.0),
-        Found((9, 9, 9), False, -3.0),
+        Decoded((9,), True, -1.0),
+        Decoded((9, 9, 9), True, -2.0),
+        Decoded((9, 9, 9), False, -3.0),
     )
     assert engine._accepted([ended, ended], 2, 2) is not None
     assert engine._accepted([ended, longer], 2, 2) is None  # the search went on beyond the limit
     assert engine._accepted([ended, open_], 2, 1) is not None  # made with this very limit
     assert engine._accepted([open_, ended], 2, 1) is None
-    assert engine._accepted([Found((), True, -1.0)], 2, 1) is None
+    assert engine._accepted([Decoded((), True, -1.0)], 2, 1) is None
 
 
 # --- which engine ---------------------------------------------------------------------------------
 
 
-def request(**changes: Any) -> EngineRequest:
-    return EngineRequest(models=[Path("model")], name="auto", **changes)
+def reasons(search: SearchOptions = DEFAULT_SEARCH, **engine: Any) -> str:
+    options = EngineOptions(models=[Path("model")], **engine)
+    return "; ".join(reasons_for_torch(search, options))
 
 
 def test_what_ctranslate2_cannot_do_goes_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose_engine, "has_gpu", lambda: False)
-    assert reasons_for_torch(request()) == []
-    everything = SearchOptions(2, 3, 1.5, ("t",), None, "auto", True)
-    assert reasons_for_torch(request(options=everything)) == [
-        "CTranslate2 has no --exact, --alignments, --min-length, --no-repeat-ngram, "
-        "--repetition-penalty, --forbid as mt means it"
-    ]
-    assert "--sample" in reasons_for_torch(request(options=SearchOptions(sampling=Sampling())))[0]
-    assert reasons_for_torch(request(device="cuda:1")) == [
-        "it decodes on a CPU here, not on --device cuda:1"
-    ]
-    assert reasons_for_torch(request(precision="fp16")) == ["CTranslate2 has no fp16 on this CPU"]
-    monkeypatch.setattr(choose_engine, "has_gpu", lambda: True)
-    assert reasons_for_torch(request()) == ["there is a GPU"]
-    assert reasons_for_torch(request(device="cpu")) == []
-    assert "--prefix" in reasons_for_torch(request(device="cpu", prefixes=True))[0]
+    monkeypatch.setattr(load, "has_gpu", lambda: False)
+    assert reasons() == ""
+    everything = SearchOptions(
+        exact=True,
+        prefixes=True,
+        min_length=2,
+        no_repeat_ngram=3,
+        repetition_penalty=1.5,
+        forbid=("t",),
+        alignments="auto",
+    )
+    says(
+        reasons(everything),
+        *("--prefix", "--exact", "--alignments", "--min-length", "--no-repeat-ngram"),
+        *("--repetition-penalty", "--forbid"),
+    )
+    assert "--sample" in reasons(SearchOptions(sample=Sampling()))
+    says(reasons(device="cuda:1"), "CPU", "--device cuda:1")
+    says(reasons(precision="fp16"), "fp16")
+    monkeypatch.setattr(load, "has_gpu", lambda: True)
+    assert "GPU" in reasons()
+    assert reasons(device="cpu") == ""
     with monkeypatch.context() as broken:
         broken.setitem(sys.modules, "ctranslate2", None)  # importing it raises ImportError
-        broken.setattr(choose_engine, "find_spec", lambda _: "installed")
-        (reason,) = reasons_for_torch(request(device="cpu"))
-    assert reason.startswith("CTranslate2 cannot be imported (")
+        broken.setattr(load, "find_spec", lambda _: "installed")
+        says(reasons(device="cpu"), "CTranslate2", "imported")
     with monkeypatch.context() as terminated:
         terminated.setattr(builtins, "__import__", interrupted)
         with pytest.raises(ImportError):  # `mt` finds the signal in it
-            reasons_for_torch(request(device="cpu"))
-    monkeypatch.setattr(choose_engine, "find_spec", lambda _: None)
-    assert reasons_for_torch(request(device="cpu")) == [
-        "faster with CTranslate2: pip install ctranslate2"
-    ]
+            reasons(device="cpu")
+    monkeypatch.setattr(load, "find_spec", lambda _: None)
+    says(reasons(device="cpu"), "pip install ctranslate2")
 
 
 def interrupted(name: str, *_: Any) -> Any:
@@ -241,19 +241,13 @@ def interrupted(name: str, *_: Any) -> Any:
 
 def test_messages_about_the_engine(mt: Mt, tiny_run: Path, tiny_corpus: Path) -> None:
     arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine"]
-    assert refused(mt(*arguments, "fast")) == (
-        "--engine: must be auto, torch, ctranslate2, found 'fast'"
-    )
-    assert refused(mt(*arguments, "ctranslate2", "--sample", "--alignments")) == (
-        "--engine ctranslate2: CTranslate2 has no --sample, --alignments as mt means it. Leave "
-        "this out, or give --engine torch, which supports everything"
-    )
-    assert "--shortlist: " in refused(mt(*arguments, "torch", "--shortlist", "vmap.txt"))
+    says(refused(mt(*arguments, "fast")), "--engine", "auto, torch, ctranslate2", "'fast'")
+    said = refused(mt(*arguments, "ctranslate2", "--sample", "--alignments"))
+    says(said, "--engine ctranslate2", "--sample", "--alignments", "--engine torch")
+    says(refused(mt(*arguments, "torch", "--shortlist", "vmap.txt")), "--shortlist", "ctranslate2")
     ended = mt(*arguments, "auto", "--no-repeat-ngram", 3)
     assert ended.code == 0
-    assert ended.err.splitlines()[-1].endswith(
-        "(CTranslate2 has no --no-repeat-ngram as mt means it)"
-    )
+    says(ended.err.splitlines()[-1], "engine: torch", "CTranslate2", "--no-repeat-ngram")
     ended = mt(*arguments, "auto", "--device", "cpu")
     assert re.search(r"mt: engine: CTranslate2 [\d.]+ on CPU in fp32, \d+ thread", ended.err)
 

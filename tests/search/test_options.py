@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused, write_lines
 
-from mt.search.options import SearchOptions
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.translator import load_translator
+from mt.translate.load import load_translator
 
 LINES = 40
 
@@ -39,7 +39,7 @@ def translated(mt: Mt, tiny_run: Path, text: Path) -> Callable[..., list[str]]:
 def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> None:
     def tokens(*forbidden: str) -> list[str]:
         translator = load_translator(
-            [tiny_run], {}, precision="fp32", options=SearchOptions(forbidden=forbidden)
+            SearchOptions(forbid=forbidden), EngineOptions(models=[tiny_run], precision="fp32")
         )
         tokenizer = translator.tokenizer
         sources = tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,8 +34,9 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError, NonFiniteError
 from mt.search import search
 from mt.search.candidates import BLOCK
-from mt.search.constraints import forbid, min_length
+from mt.search.constraints import Constraint, forbid, min_length
 from mt.search.engine_contract import Hypothesis
+from mt.search.options import Sampling
 from mt.search.search import greedy_search, sampling_search
 
 # ---------------------------------------------------------------------------------- worked by hand
@@ -382,11 +384,24 @@ def test_non_finite_logits_are_an_error_that_names_the_sentence(
 # ----------------------------------------------------------------------------------------- sampling
 
 
+PLAIN = Sampling()
+
+
 def sample(
-    models: list[Model], limits: list[int], seeds: list[int], **options: float
+    models: list[Model],
+    limits: list[int],
+    seeds: list[int],
+    sampling: Sampling = PLAIN,
+    constraints: Sequence[Constraint] = (),
 ) -> list[tuple[int, ...]]:
-    stepper = ScriptedStepper(models, 1)
-    return [one.tokens for one in sampling_search(stepper, torch.tensor(limits), seeds, **options)]  # type: ignore[arg-type]
+    found = sampling_search(
+        ScriptedStepper(models, 1),
+        torch.tensor(limits),
+        seeds,
+        sampling,
+        constraints=constraints,
+    )
+    return [one.tokens for one in found]
 
 
 def test_samples_come_as_often_as_the_model_says() -> None:
@@ -401,7 +416,7 @@ def test_samples_come_as_often_as_the_model_says() -> None:
     for tokens, share in shares.items():
         assert abs(counts[tokens] / n - share) < 5 * math.sqrt(share * (1 - share) / n)
     found = sampling_search(
-        ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), temperature=2.0
+        ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), Sampling(2.0)
     )
     for one in found:
         assert one.log_prob == pytest.approx(math.log(shares[one.tokens]), abs=1e-4)
@@ -410,13 +425,17 @@ def test_samples_come_as_often_as_the_model_says() -> None:
 def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
     models = [random_model(f"sampled {i}") for i in range(8)]
     limits, seeds = [3, 8, 1, 6, 8, 2, 7, 5], [11, 12, 13, 14, 11, 15, 16, 17]
-    together = sample(models, limits, seeds, temperature=1.3)
+    together = sample(models, limits, seeds, Sampling(1.3))
     for i in range(8):
-        assert sample([models[i]], [limits[i]], [seeds[i]], temperature=1.3) == [together[i]]
+        assert sample([models[i]], [limits[i]], [seeds[i]], Sampling(1.3)) == [together[i]]
     order = [5, 2, 7, 0, 1, 6, 4, 3]
-    shuffled: list[Any] = [[values[i] for i in order] for values in (models, limits, seeds)]
-    assert sample(*shuffled, temperature=1.3) == [together[i] for i in order]
-    assert sample(models, limits, [seed + 100 for seed in seeds], temperature=1.3) != together
+    assert sample(
+        [models[i] for i in order],
+        [limits[i] for i in order],
+        [seeds[i] for i in order],
+        Sampling(1.3),
+    ) == [together[i] for i in order]
+    assert sample(models, limits, [seed + 100 for seed in seeds], Sampling(1.3)) != together
 
 
 def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
@@ -432,7 +451,7 @@ def test_a_sample_of_the_one_best_token_is_greedy_search() -> None:
     limits = torch.tensor([2, 5, 3, 6, 4])
     best = greedy_search(ScriptedStepper(models, 1), limits, length_penalty=1.0)
     sampled = sampling_search(
-        ScriptedStepper(models, 1), limits, range(5), top_k=1, length_penalty=1.0
+        ScriptedStepper(models, 1), limits, range(5), Sampling(top_k=1), length_penalty=1.0
     )
     assert [one.tokens for one in sampled] == [one.tokens for one in best]
     assert [one.score for one in sampled] == pytest.approx([one.score for one in best], abs=1e-5)

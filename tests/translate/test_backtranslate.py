@@ -11,8 +11,9 @@ from mt.config import yaml_text
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.translate import resume, synthetic
+from mt.translate import resume
 from mt.translate.synthetic import PairFilter
+from mt.translate.translator import Translator
 
 GREEDY = ("--beam-size", 1, "--precision", "fp32")
 ODD = ["eins zwei", "", "drei", " eins  zwei ", "\u3000", "vier\tfünf", "sechs\r", "😀"]
@@ -70,7 +71,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
-    monkeypatch.setattr(synthetic, "window_size", lambda *_: 10)
+    monkeypatch.setattr(Translator, "_window_size", lambda _: 10)
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
     lines[7] = lines[33] = ""  # one is read by the first start, one by the second
     lines[25] = lines[35] = lines[3]
@@ -142,7 +143,7 @@ def test_what_the_filter_drops() -> None:
     )
     again = PairFilter(tokenizer, pair_filter.data)
     again.counts = pair_filter.counts
-    assert (again.of_pairs, again.flagged) == (pair_filter.of_pairs, pair_filter.flagged)
+    assert (again.pair_counts, again.flagged) == (pair_filter.pair_counts, pair_filter.flagged)
 
 
 def test_which_lines_are_repeated() -> None:

@@ -15,7 +15,7 @@ from mt.runtime.devices import Device
 from mt.search import engine as engine_module
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
-from mt.translate.read_ahead import read_ahead
+from mt.translate.streaming import read_ahead
 from mt.translate.translator import Translator
 
 

@@ -16,10 +16,9 @@ import pytest
 from conftest import Mt, mt_command, refused
 
 from mt.errors import DataError
-from mt.search import engine as engine_module
-from mt.search import engine_ctranslate2
+from mt.search import engine
 from mt.translate import resume as module
-from mt.translate import streaming as lines_module
+from mt.translate import translator
 from mt.translate.resume import ResumableOutput
 
 LINES = [f"line {number}" for number in range(10)]
@@ -240,9 +239,8 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
     options: list[Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for engine in (engine_module, engine_ctranslate2):
-        monkeypatch.setattr(engine, "WINDOW", 5)
-    monkeypatch.setattr(lines_module, "FIRST_WINDOW", 5)
+    monkeypatch.setattr(engine, "WINDOW", 5)
+    monkeypatch.setattr(translator, "FIRST_WINDOW", 5)
     out, whole = tmp_path / "out", tmp_path / "whole"
     prefix = tmp_path / "prefix"
     prefix.write_text("\n".join(["one", "", "two"] * 7 + ["", ""]) + "\n")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mt.translate.segments import SEPARATORS, pack, split_source
+from mt.translate.lines import SEPARATORS, pack, split_source
 
 
 class Letters:

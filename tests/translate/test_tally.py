@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mt.translate.tally import LineNumbers, Tally
+from mt.translate.progress import LineNumbers, Tally
 
 
 def test_the_closing_line() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, mt_command, open_pipes, refused
+from odd_lines import odd_lines
 from subwords import made_lines
-from test_cli_translate import odd_lines
 
 from mt.data.tokens.tokenizer import Tokenizer, normalize_line
 

@@ -22,11 +22,11 @@ from mt.runtime.devices import Device
 from mt.search import engine as engine_module
 from mt.search.engine import IncrementalModel, TorchEngine
 from mt.search.inference import Inference
+from mt.search.options import SearchOptions
 from mt.translate.formats import LineFormat
-from mt.translate.lines import Translation
-from mt.translate.segments import split_source
+from mt.translate.lines import Translation, split_source
+from mt.translate.progress import LineNumbers
 from mt.translate.streaming import open_output, write_lines
-from mt.translate.tally import LineNumbers
 from mt.translate.translator import Translator
 
 CPU = Device(torch.device("cpu"), "fp32")
@@ -58,7 +58,7 @@ def of_model(
     """A translator of any model, with the tokenizer and settings of the tiny one."""
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     return Translator(
-        TorchEngine(model, settings, n_best),
+        TorchEngine(model, settings, SearchOptions(n_best=n_best)),
         loaded.tokenizer,
         max_source=loaded.config.data.max_tokens,
         batch_tokens=batch_tokens,
@@ -133,7 +133,8 @@ def test_windows_do_not_show(
     monkeypatch.setattr(engine_module, "WINDOW", 4)
     windowed = translator(loaded)
     assert texts(windowed.translate(lines)) == expected
-    assert windowed.tally.split == whole.tally.split == LineNumbers(1, [22])
+    assert windowed.tally.split == LineNumbers(1, [22])
+    assert whole.tally.split == LineNumbers(1, [22])
     assert (windowed.tally.lines, windowed.tally.blank) == (27, 1)
     assert windowed.tally.tokens == whole.tally.tokens
 

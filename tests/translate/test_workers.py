@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
+from messages import says
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.errors import ConfigError, DataError, MtError
 from mt.model.checkpoint import LoadedModel
 from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
-from mt.search.options import Sampling, SearchOptions
-from mt.translate import gpu_workers, load_torch
-from mt.translate.choose_engine import EngineRequest
-from mt.translate.gpu_workers import SearchOnDevice, searches_on_gpus
-from mt.translate.translator import Translator, batch_cuts, load_translator
+from mt.search.options import EngineOptions, Sampling, SearchOptions
+from mt.translate import load_torch
+from mt.translate.load import load_translator
+from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
+from mt.translate.translator import Translator, batch_cuts
 from mt.translate.workers import Pool
 
 
@@ -124,8 +125,16 @@ def test_an_error_that_cannot_be_pickled_is_reported_as_text() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
     """Workers that are not forked receive it as bytes."""
-    options = SearchOptions(2, 3, 1.5, ("▁t",), Sampling(top_k=5))
-    translator = load_translator([tiny_run], {}, precision=precision, options=options, n_best=2)
+    search = SearchOptions(
+        n_best=2,
+        min_length=2,
+        no_repeat_ngram=3,
+        repetition_penalty=1.5,
+        forbid=("▁t",),
+        sample=Sampling(top_k=5),
+    )
+    options = EngineOptions(models=[tiny_run], engine="torch", precision=precision, workers=1)
+    translator = load_translator(search, options)
     engine = pickle.loads(pickle.dumps(translator.engine))
     assert engine.search([[9, 10, 11]]) == translator.engine.search([[9, 10, 11]])
 
@@ -203,11 +212,16 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
 
 
 def on_cpus(
-    models: list[Path], monkeypatch: pytest.MonkeyPatch, count: int, **given: Any
+    models: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    large: bool = False,
+    **given: Any,
 ) -> tuple[SearchOnDevice, ...]:
     """Functions for workers, with CPUs in the place of so many GPUs."""
-    monkeypatch.setattr(gpu_workers, "visible_gpus", lambda: ["cpu"] * count)
-    return searches_on_gpus(EngineRequest(models=models, precision="fp32", **given))
+    monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * count)
+    options = EngineOptions(models=models, engine="torch", precision="fp32", **given)
+    return searches_on_gpus(SearchOptions(), options, large)
 
 
 def test_a_process_for_each_gpu(
@@ -215,7 +229,10 @@ def test_a_process_for_each_gpu(
 ) -> None:
     """Each loads the model itself; what they find is what one process finds."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
-    with load_translator([tiny_run], {}, precision="fp32", device="cpu", workers=1) as alone:
+    options = EngineOptions(
+        models=[tiny_run], engine="torch", precision="fp32", device="cpu", workers=1
+    )
+    with load_translator(SearchOptions(), options) as alone:
         expected = [one.texts for one in alone.translate(lines)]
     searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
     with Translator(
@@ -223,7 +240,7 @@ def test_a_process_for_each_gpu(
         loaded.tokenizer,
         max_source=32,
         batch_tokens=64,
-        searches=searches,
+        pool=Pool(searches, forks=False),
         reads_ahead=True,
     ) as together:
         assert together.pool is not None
@@ -244,17 +261,17 @@ def test_a_large_text_is_translated_by_compiled_code(
     graphs = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(candidates, "BACKEND", graphs)
 
-    def outputs(compiled: bool, **options: Any) -> list[tuple[str, ...]]:
-        given = {"beam_size": beam_size}
-        with load_translator(
-            [tiny_run],
-            given,
+    def outputs(compiled: bool, **search: Any) -> list[tuple[str, ...]]:
+        options = EngineOptions(
+            models=[tiny_run],
+            engine="torch",
             precision="fp32",
             device="cpu",
-            large=True,
             workers=1,
             batch_tokens=200,
-            **options,
+        )
+        with load_translator(
+            SearchOptions(beam_size=beam_size, **search), options, large=True
         ) as one:
             assert isinstance(one.engine, TorchEngine)
             assert (one.engine.fused is not None) == compiled
@@ -266,7 +283,7 @@ def test_a_large_text_is_translated_by_compiled_code(
     assert outputs(compiled=True) == expected
     assert graphs.frame_count == 1  # for the trial and for all steps
     torch._dynamo.reset()
-    outputs(compiled=False, options=SearchOptions(min_length=2))
+    outputs(compiled=False, min_length=2)
 
 
 def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,15 +295,14 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
-    assert alone.request.device == "cuda:2"  # lest encoding and decoding text wait for each other
-    assert searches_on_gpus(alone.request) == ()  # it loads the model itself
+    assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
+    assert (
+        searches_on_gpus(alone.search, alone.options, large=True) == ()
+    )  # it loads the model itself
     for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
         with pytest.raises(ConfigError) as error:
             count(workers=5, **given)
-        assert str(error.value) == (
-            f"--workers: on GPUs it is a process for each, found 5 for {found}; lower it, or leave "
-            "it out: a large file is then shared by all GPUs"
-        )
+        says(str(error.value), "--workers", "GPUs", "found 5", found, "lower it")
 
 
 def test_the_last_batches_are_small() -> None:

@@ -1,0 +1,139 @@
+"""Convert the weights of a model for CTranslate2, and score pairs with the result.
+
+Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (outputs, inputs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, assert_never
+
+from torch import Tensor, nn
+
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.model.transformer import (
+    DecoderLayer,
+    EncoderLayer,
+    LayerNorm,
+    MultiHeadAttention,
+    Residual,
+    Transformer,
+)
+from mt.search.parity import LogProbs
+from mt.search.scoring import Pair
+
+# CTranslate2's name of each precision that weights can be stored in.
+QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+
+
+def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
+    """Translate the model into CTranslate2's specification, ready to be saved."""
+    from ctranslate2.specs import transformer_spec
+
+    config = model.config
+    spec = transformer_spec.TransformerSpec.from_config(
+        (config.n_encoder_layers, config.n_decoder_layers),
+        config.n_heads,
+        pre_norm=config.pre_norm,
+        activation=_activation(config.activation),
+    )
+    for side, ours in ((spec.encoder, model.src_embedding), (spec.decoder, model.tgt_embedding)):
+        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
+        embeddings.weight = _array(ours.tokens.weight)  # (V, D)
+        side.scale_embeddings = True
+        side.position_encodings.encodings = _array(ours.positions)  # (positions, D)
+    for theirs, encoder_layer in zip(spec.encoder.layer, model.encoder_layers, strict=True):
+        _copy_encoder_layer(theirs, encoder_layer)
+    for theirs, decoder_layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
+        _copy_decoder_layer(theirs, decoder_layer)
+    if config.pre_norm:
+        _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
+        _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
+    _copy_linear(spec.decoder.projection, model.output)
+    spec.register_source_vocabulary(tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size))))
+    spec.register_target_vocabulary(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
+    spec.config.add_source_eos = True  # src = tokens + eos
+    spec.config.layer_norm_epsilon = model.encoder_layers[0].around_attention.norm.eps
+    spec.validate()
+    spec.optimize(quantization=QUANTIZATIONS[quantization])
+    return spec
+
+
+def _activation(name: Literal["relu", "gelu", "silu"]) -> Any:
+    from ctranslate2.specs.common_spec import Activation
+
+    match name:
+        case "relu":
+            return Activation.RELU
+        case "gelu":
+            return Activation.GELU
+        case "silu":
+            return Activation.SWISH
+        case unknown:
+            assert_never(unknown)
+
+
+def _array(tensor: Tensor) -> Any:
+    """A copy in float32: CTranslate2 scales arrays in place when it makes them int8."""
+    return tensor.detach().float().cpu().numpy().copy()
+
+
+def _copy_matrix(theirs: Any, weight: Tensor, bias: Tensor | None) -> None:
+    theirs.weight = _array(weight)
+    if bias is not None:
+        theirs.bias = _array(bias)
+
+
+def _copy_linear(theirs: Any, ours: nn.Linear) -> None:
+    _copy_matrix(theirs, ours.weight, ours.bias)
+
+
+def _copy_norm(theirs: Any, ours: nn.Module) -> None:
+    assert isinstance(ours, LayerNorm)
+    theirs.gamma = _array(ours.weight)
+    theirs.beta = _array(ours.bias)
+
+
+def _copy_encoder_layer(theirs: Any, ours: EncoderLayer) -> None:
+    _copy_self_attention(theirs.self_attention, ours.attention, ours.around_attention)
+    _copy_feed_forward(theirs.ffn, ours)
+
+
+def _copy_decoder_layer(theirs: Any, ours: DecoderLayer) -> None:
+    _copy_self_attention(theirs.self_attention, ours.self_attention, ours.around_self_attention)
+    _copy_cross_attention(theirs.attention, ours.cross_attention, ours.around_cross_attention)
+    _copy_feed_forward(theirs.ffn, ours)
+
+
+def _copy_self_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
+    _copy_norm(theirs.layer_norm, around.norm)
+    merged, output = theirs.linear
+    _copy_linear(merged, ours.query_key_value)  # (3 D, D)
+    _copy_linear(output, ours.output)
+
+
+def _copy_cross_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
+    _copy_norm(theirs.layer_norm, around.norm)
+    query, key_value, output = theirs.linear
+    weight, bias = ours.query_key_value.weight, ours.query_key_value.bias
+    width = ours.query_key_value.in_features
+    _copy_matrix(query, weight[:width], None if bias is None else bias[:width])  # (D, D)
+    _copy_matrix(key_value, weight[width:], None if bias is None else bias[width:])  # (2 D, D)
+    _copy_linear(output, ours.output)
+
+
+def _copy_feed_forward(theirs: Any, ours: EncoderLayer | DecoderLayer) -> None:
+    _copy_norm(theirs.layer_norm, ours.around_feed_forward.norm)
+    _copy_linear(theirs.linear_0, ours.feed_forward.inner)
+    _copy_linear(theirs.linear_1, ours.feed_forward.outer)
+
+
+def scorer(tokenizer: Tokenizer, translator: Any) -> LogProbs:
+    """Return what scores pairs of token ids with a `ctranslate2.Translator`."""
+
+    def log_probs(pairs: Sequence[Pair]) -> list[Sequence[float]]:
+        sources = [tokenizer.src_pieces_of(list(src)) for src, _ in pairs]
+        targets = [tokenizer.tgt_pieces_of(list(tgt)) for _, tgt in pairs]
+        return [score.log_probs for score in translator.score_batch(sources, targets)]
+
+    return log_probs

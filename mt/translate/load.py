@@ -1,0 +1,118 @@
+"""Models → a translator: chooses the engine, torch or CTranslate2, and loads it.
+
+Loads no torch where CTranslate2 decodes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import assert_never
+
+from mt.errors import ConfigError, MtError
+from mt.files import sha256_of
+from mt.runs.model_folder import read_folder
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
+from mt.translate.translator import Translator
+
+# A GPU's driver makes one of these; torch can tell more, but takes seconds to import.
+GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+# A wider beam is more likely a mistake than a wish.
+LARGE_BEAM = 1_000
+# Options of the search that no output depends on by themselves.
+NOT_IN_SETTINGS = {"with_scores", "prefixes"}
+
+
+def load_translator(
+    search: SearchOptions,
+    engine: EngineOptions,
+    report: Callable[[str], None] = lambda _: None,
+    large: bool = False,
+) -> Translator:
+    """Load the models into the engine that is asked for, or that suits best.
+
+    `large`: the text is worth starting a process for each GPU. `report` is called with notes, and
+    before slow steps. Raises MtError for what the user must correct.
+    """
+    translator = _load(search, engine, report, large)
+    decode = translator.engine.decode
+    if decode.beam_size > LARGE_BEAM:
+        report(
+            f"--beam-size {decode.beam_size:,}: time and memory grow with the beam, and "
+            f"translations get no better above about 10; check that more than {LARGE_BEAM:,} "
+            "is meant"
+        )
+    asked = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
+    for name in asked.keys() - NOT_IN_SETTINGS:
+        translator.settings[f"--{name.replace('_', '-')}"] = str(asked[name])
+    if engine.shortlist is not None:
+        translator.settings["--shortlist"] = sha256_of(engine.shortlist)
+    return translator
+
+
+def _load(
+    search: SearchOptions, engine: EngineOptions, report: Callable[[str], None], large: bool
+) -> Translator:
+    match engine.name:
+        case "torch":
+            reasons = []
+        case "ctranslate2":
+            if reasons := reasons_for_torch(search, engine):
+                raise ConfigError(
+                    f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or give "
+                    "--engine torch, which supports everything"
+                )
+            return load_ctranslate2(read_folder(engine.models[0]), search, engine, report)
+        case "auto":
+            reasons = reasons_for_torch(search, engine)
+            if not reasons:
+                described = read_folder(engine.models[0])  # its faults are reported as they are
+                try:
+                    return load_ctranslate2(described, search, engine, report)
+                except (MtError, RuntimeError) as error:
+                    if engine.shortlist is not None:  # which torch does not take
+                        raise
+                    reasons = [str(error)]
+            if engine.shortlist is not None:
+                raise ConfigError(
+                    f"--shortlist: only CTranslate2 can use one ({'; '.join(reasons)}); "
+                    "leave it out"
+                )
+        case unknown:
+            assert_never(unknown)
+    from mt.translate.load_torch import load_torch
+
+    return load_torch(search, engine, report, large, "; ".join(reasons))
+
+
+def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]:
+    """Return why CTranslate2 cannot do what is asked for; nothing if it can."""
+    asked = {
+        "several models": len(engine.models) > 1,
+        "--sample": search.sample is not None,
+        "--prefix": search.prefixes,
+        "--exact": search.exact,
+        "--alignments": search.alignments is not None,
+        "--min-length": search.min_length > 0,
+        "--no-repeat-ngram": search.no_repeat_ngram > 0,
+        "--repetition-penalty": search.repetition_penalty != 1,
+        "--forbid": bool(search.forbid),
+    }
+    missing = [name for name, given in asked.items() if given]
+    reasons = [f"CTranslate2 has no {', '.join(missing)} with the same meaning"] if missing else []
+    if engine.device not in ("auto", "cpu"):
+        reasons.append(f"it decodes on a CPU here, not on --device {engine.device}")
+    elif engine.device == "auto" and engine.name == "auto" and has_gpu():
+        reasons.append("there is a GPU")
+    if find_spec("ctranslate2") is None:
+        reasons.append("faster with CTranslate2: pip install ctranslate2")
+    elif not reasons:
+        reasons += why_not_in_precision(engine.precision)
+    return reasons
+
+
+def has_gpu() -> bool:
+    """Whether this machine seems to have a GPU."""
+    return any(os.path.exists(name) for name in GPU_FILES)
