@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,20 +47,12 @@ from mt.training.trainer import Trainer
 
 SHAPES = {
     "small": {
-        "d_model": 256,
-        "n_heads": 4,
-        "n_encoder_layers": 3,
-        "n_decoder_layers": 3,
-        "d_ff": 1024,
+        "d_model": 256, "n_heads": 4, "n_encoder_layers": 3, "n_decoder_layers": 3, "d_ff": 1024,
     },
     "base": {
-        "d_model": 512,
-        "n_heads": 8,
-        "n_encoder_layers": 6,
-        "n_decoder_layers": 6,
-        "d_ff": 2048,
+        "d_model": 512, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6, "d_ff": 2048,
     },
-}
+}  # fmt: skip
 TOKENS = {"small": 4096, "base": 2048}
 TOKENS_ON_GPU = 25_000
 VOCAB_SIZE = 8000
@@ -72,11 +64,8 @@ N_SYNTHETIC = 200_000
 MEAN_LOG_WORDS = 3.1
 
 
-class Model(Protocol):
-    """What is measured: something that can do an update."""
-
-    def update(self, update: Update) -> None:
-        """Do one optimizer step on the batches of an update."""
+# What is measured: one optimizer step on the batches of an update.
+Step = Callable[[Update], None]
 
 
 @dataclass(frozen=True)
@@ -95,29 +84,26 @@ class Contender:
 
     name: str
     precision: str
-    model: Model
+    step: Step
     feed: Prefetcher
     trainer: Trainer  # its config, tokenizer, plan and device are those of the model
     rounds: list[Round] = field(default_factory=list)
 
     def measure(self, n_updates: int) -> Round:
         """Do the next updates, waiting for data included."""
-        device = self.trainer.device.device
         updates = iter(self.feed)
         n_src = 0
         n_tgt = 0
         n_padded = 0
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(self.trainer.device)
         start = perf_counter()
         for _ in range(n_updates):
             update = next(updates)
-            self.model.update(update)
+            self.step(update)
             n_src += sum(batch.n_src for batch in update.batches)
             n_tgt += update.n_tgt
             n_padded += sum(batch.n_padded for batch in update.batches)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(self.trainer.device)
         return Round(perf_counter() - start, n_src, n_tgt, n_padded)
 
 
@@ -142,41 +128,36 @@ class Row:
     memory_mb: int  # peak of the process, with all models that take turns
 
 
-class Ours:
+def own_step(trainer: Trainer) -> Step:
     """The trainer's own update."""
 
-    def __init__(self, trainer: Trainer) -> None:
-        self.trainer = trainer
+    def step(update: Update) -> None:
+        trainer.updater.train_step(update, trainer.state.step)
+        trainer.state.step += 1
 
-    def update(self, update: Update) -> None:
-        """Do one optimizer step."""
-        self.trainer.updater.train_step(update, self.trainer.state.step)
-        self.trainer.state.step += 1
+    return step
 
 
-class Marian:
-    """MarianMTModel of the same shape on the same batches."""
+def marian_step(config: Config, vocab_size: int, where: Device) -> Step:
+    """An update of a MarianMTModel of the same shape."""
+    from transformers import MarianConfig, MarianMTModel
+    from transformers.trainer_pt_utils import LabelSmoother
 
-    def __init__(self, config: Config, vocab_size: int, device: Device) -> None:
-        from transformers import MarianConfig, MarianMTModel
-        from transformers.trainer_pt_utils import LabelSmoother
-
-        model = config.model
-        self.device = device
-        self.smoother = LabelSmoother(LABEL_SMOOTHING)
-        shape = MarianConfig(
+    shape = config.model
+    marian: Any = MarianMTModel(
+        MarianConfig(
             vocab_size=vocab_size,
-            d_model=model.d_model,
-            encoder_layers=model.n_encoder_layers,
-            decoder_layers=model.n_decoder_layers,
-            encoder_attention_heads=model.n_heads,
-            decoder_attention_heads=model.n_heads,
-            encoder_ffn_dim=model.d_ff,
-            decoder_ffn_dim=model.d_ff,
-            dropout=model.dropout,
+            d_model=shape.d_model,
+            encoder_layers=shape.n_encoder_layers,
+            decoder_layers=shape.n_decoder_layers,
+            encoder_attention_heads=shape.n_heads,
+            decoder_attention_heads=shape.n_heads,
+            encoder_ffn_dim=shape.d_ff,
+            decoder_ffn_dim=shape.d_ff,
+            dropout=shape.dropout,
             attention_dropout=0.0,
-            activation_dropout=model.dropout,
-            max_position_embeddings=model.max_positions,
+            activation_dropout=shape.dropout,
+            max_position_embeddings=shape.max_positions,
             pad_token_id=0,
             eos_token_id=3,
             bos_token_id=2,
@@ -187,32 +168,30 @@ class Marian:
             tie_word_embeddings=True,
             use_cache=False,
         )
-        marian: Any = MarianMTModel(shape)
-        self.model = marian.to(device.device).train()
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
-        )
+    )
+    device = where.device
+    model = marian.to(device).train()
+    smoother = LabelSmoother(LABEL_SMOOTHING)
+    optimizer = torch.optim.AdamW(model.parameters(), 5e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
-    def update(self, update: Update) -> None:
-        """Do one optimizer step."""
-        device = self.device.device
+    def step(update: Update) -> None:
         for cpu_batch in update.batches:
             batch = cpu_batch.to(device)
             labels = torch.full_like(batch.tgt_in, -100).flatten()  # (B * T,)
             labels[batch.tgt_positions] = batch.tgt_out
-            labels = labels.view_as(batch.tgt_in)
-            mixed = self.device.precision != "fp32"
-            with torch.autocast(device.type, self.device.dtype, enabled=mixed):
-                outputs = self.model(
+            with torch.autocast(device.type, where.dtype, enabled=where.precision != "fp32"):
+                outputs = model(
                     input_ids=batch.src,
                     attention_mask=batch.src_mask,
                     decoder_input_ids=batch.tgt_in,
                 )
-                loss = self.smoother(outputs, labels)
+                loss = smoother(outputs, labels.view_as(batch.tgt_in))
             (loss * (batch.n_tgt / update.n_tgt)).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
 
 
 def write_synthetic(folder: Path, src_lang: str, tgt_lang: str) -> None:
@@ -278,16 +257,20 @@ def linear_tflops(config: Config, vocab_size: int, rows: int, device: Device) ->
     return flops / seconds / 1e12
 
 
+def synchronize(device: Device) -> None:
+    """Wait for what a GPU still has to do."""
+    if device.is_cuda:
+        torch.cuda.synchronize(device.device)
+
+
 def median_seconds(call: Callable[[], object], device: Device, repeats: int = 5) -> float:
     """The median time of a call, after two to warm up."""
     seconds = []
     for _ in range(repeats + 2):
-        if device.is_cuda:
-            torch.cuda.synchronize(device.device)
+        synchronize(device)
         start = perf_counter()
         call()
-        if device.is_cuda:
-            torch.cuda.synchronize(device.device)
+        synchronize(device)
         seconds.append(perf_counter() - start)
     return statistics.median(seconds[2:])
 
@@ -342,9 +325,9 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             trainer = Trainer(prepare(config, folder, device, log), folder, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
-            found.append(Contender(name, precision, Ours(trainer), feed, trainer))
+            found.append(Contender(name, precision, own_step(trainer), feed, trainer))
         if args.marian:
-            marian = Marian(config, trainer.tokenizer.tgt_vocab_size, device)
+            marian = marian_step(config, trainer.tokenizer.tgt_vocab_size, device)
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             found.append(Contender("Marian", precision, marian, feed, trainer))
     return found
@@ -433,16 +416,8 @@ def main() -> None:
     args = parse_arguments()
     processor = platform.processor() or platform.machine()
     print(f"{processor}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    titles: tuple[str, ...] = (
-        "target tok/s",
-        "slowest",
-        "fastest",
-        "TFLOP/s",
-        "of F.linear",
-        "of peak",
-    )
-    titles += ("padding", "memory MB", "feed tok/s")
-    print_row(("model", "shape", "precision"), titles)
+    titles = ["target tok/s", "slowest", "fastest", "TFLOP/s", "of F.linear", "of peak"]
+    print_row(("model", "shape", "precision"), [*titles, "padding", "memory MB", "feed tok/s"])
     rows = []
     for shape in args.shape:
         with tempfile.TemporaryDirectory() as name:
