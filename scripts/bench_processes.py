@@ -100,18 +100,11 @@ def bench(args: argparse.Namespace, shape: str, precision: str, folder: Path) ->
         for run in runs:
             run.train(config, folder, turn * args.updates)
     medians = [statistics.median(run.speeds) for run in runs]
-    return [
-        Row(
-            run.name,
-            shape,
-            precision,
-            round(median),
-            round(min(run.speeds)),
-            round(max(run.speeds)),
-            round(median / medians[0], 2),
-        )
-        for run, median in zip(runs, medians, strict=True)
-    ]
+    rows = []
+    for run, median in zip(runs, medians, strict=True):
+        speeds = (round(median), round(min(run.speeds)), round(max(run.speeds)))
+        rows.append(Row(run.name, shape, precision, *speeds, ratio=round(median / medians[0], 2)))
+    return rows
 
 
 def parse_arguments() -> argparse.Namespace:

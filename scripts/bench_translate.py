@@ -28,6 +28,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from unittest import mock
 
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
@@ -39,6 +40,7 @@ from mt.translate.load_ctranslate2 import available_cores, convert
 # Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
 BATCH_SIZES = (16, 32, 64, 128)
 TUNING_LINES = 600
+ENGINES = ("torch", "ctranslate2")  # of mt
 Translate = Callable[[list[str]], list[str]]
 
 
@@ -74,16 +76,6 @@ class Speed:
     bleu: float | None
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds from one line to its translation, greedy."""
-
-    engine: str
-    precision: str
-    latency_ms: float  # median
-    latency_99_ms: float  # 99th percentile
-
-
 def every_nth(lines: list[str], count: int) -> list[str]:
     """Pick `count` lines from the whole text."""
     step = max(1, len(lines) // count)
@@ -99,13 +91,8 @@ def in_process(serve: Callable[..., None], *arguments: Any) -> Iterator[Translat
     context = multiprocessing.get_context("spawn")
     connection, its_end = context.Pipe()
     process = context.Process(target=serve, args=(its_end, *arguments))
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    process.start()
-    if before is None:
-        del os.environ["OMP_NUM_THREADS"]
-    else:
-        os.environ["OMP_NUM_THREADS"] = before
+    with mock.patch.dict(os.environ, OMP_NUM_THREADS="1"):
+        process.start()
     its_end.close()  # so that recv() fails if the process dies
 
     def translate(lines: list[str]) -> list[str]:
@@ -214,13 +201,12 @@ def start_engines(args: argparse.Namespace, folder: Path, stack: ExitStack) -> l
             for precision in args.precision:
                 if name == "ctranslate2" and precision == "bf16":
                     continue  # it has none on most CPUs
-                ours = stack.enter_context(mt_engine(args, name, precision, beam))
-                engines.append(Engine(f"mt {name}", precision, beam, ours))
+                shortlists = {f"mt {name}": None}
                 if args.shortlist and name == "ctranslate2":
-                    short = stack.enter_context(
-                        mt_engine(args, name, precision, beam, args.shortlist)
-                    )
-                    engines.append(Engine("mt shortlist", precision, beam, short))
+                    shortlists["mt shortlist"] = args.shortlist
+                for title, shortlist in shortlists.items():
+                    ours = mt_engine(args, name, precision, beam, shortlist)
+                    engines.append(Engine(title, precision, beam, stack.enter_context(ours)))
         for precision in args.ctranslate2:
             threads = args.workers or available_cores()
             theirs = stack.enter_context(
@@ -253,7 +239,7 @@ def bench_speed(args: argparse.Namespace, lines: list[str]) -> list[dict[str, An
             rows.append(asdict(speed))
         for engine in engines:
             if args.latency and engine.beam == 1:
-                rows.append(asdict(bench_latency(engine, lines[: args.latency])))
+                rows.append(bench_latency(engine, lines[: args.latency]))
     return rows
 
 
@@ -285,7 +271,7 @@ def print_speed(speed: Speed) -> None:
     print(f"{speed.engine:<14} {speed.precision:<9} {speed.beam:>4} {figures} {bleu}")
 
 
-def bench_latency(engine: Engine, lines: list[str]) -> Latency:
+def bench_latency(engine: Engine, lines: list[str]) -> dict[str, Any]:
     """Translate one line at a time and print the latency."""
     milliseconds = []
     for line in lines:
@@ -296,7 +282,8 @@ def bench_latency(engine: Engine, lines: list[str]) -> Latency:
     last = sorted(milliseconds)[round(0.99 * (len(milliseconds) - 1))]
     figures = f"median {median:.1f} ms, 99th percentile {last:.1f} ms"
     print(f"{engine.name:<14} {engine.precision:<9} one line at a time: {figures}")
-    return Latency(engine.name, engine.precision, median, last)
+    row = {"engine": engine.name, "precision": engine.precision}
+    return {**row, "latency_ms": median, "latency_99_ms": last}
 
 
 # CTranslate2 alone, as a whole process: model folder, tokenizer, precision, beam, threads, text.
@@ -317,39 +304,39 @@ print("\\n".join(pieces.decode([result.hypotheses[0] for result in results])))
 
 def bench_start_up(args: argparse.Namespace, lines: list[str]) -> list[dict[str, Any]]:
     """Time whole processes, greedy: with all lines, and with one."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     threads = str(args.workers or available_cores())
     with ExitStack() as stack:
         folder = export_model(args.model, stack)
+        tokenizer = str(next(folder.glob("tokenizer*.model")))
         for count in (len(lines), 1):
             source = folder.with_name(f"{count}.txt")
             source.write_text("".join(f"{line}\n" for line in lines[:count]), encoding="utf-8")
             for precision, theirs in (("fp32", "float32"), ("int8", "int8")):
                 ours = ["-m", "mt", "translate", "-m", str(args.model), str(source)]
                 ours += ["--beam-size", "1", "--precision", precision, "--workers", threads]
-                tokenizer = str(next(folder.glob("tokenizer*.model")))
+                commands = {f"mt {one}": [*ours, "--engine", one] for one in ENGINES}
                 alone = ["-c", SCRIPT, str(folder), tokenizer, theirs, "1", threads, str(source)]
-                commands = {
-                    "mt torch": [*ours, "--engine", "torch"],
-                    "mt ctranslate2": [*ours, "--engine", "ctranslate2"],
-                    "CTranslate2": alone,
-                }
-                seconds: dict[str, list[float]] = {name: [] for name in commands}
-                for _ in range(args.repeats):
-                    for name, command in commands.items():
-                        start = perf_counter()
-                        subprocess.run([sys.executable, *command], capture_output=True, check=True)
-                        seconds[name].append(perf_counter() - start)
-                for name, times in seconds.items():
-                    median = statistics.median(times)
+                for name, seconds in time_in_turns(commands | {"CTranslate2": alone}, args.repeats):
+                    row = {"engine": name, "precision": precision, "lines": count}
                     print(
                         f"{name:<14} {precision:<9} {count:>6,} lines, start-up included: ", end=""
                     )
-                    print(f"{median:.2f} s")
-                    rows.append(
-                        {"engine": name, "precision": precision, "lines": count, "seconds": median}
-                    )
+                    print(f"{seconds:.2f} s")
+                    rows.append({**row, "seconds": seconds})
     return rows
+
+
+def time_in_turns(commands: dict[str, list[str]], repeats: int) -> Iterator[tuple[str, float]]:
+    """Run Python commands in turns; yield the median seconds of each."""
+    seconds: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(repeats):
+        for name, command in commands.items():
+            start = perf_counter()
+            subprocess.run([sys.executable, *command], capture_output=True, check=True)
+            seconds[name].append(perf_counter() - start)
+    for name, times in seconds.items():
+        yield name, statistics.median(times)
 
 
 def count_flips(args: argparse.Namespace, lines: list[str]) -> None:
@@ -386,7 +373,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--reference", type=Path, help="its translation, for BLEU")
     add("--lines", type=int, default=5000, help="lines to translate, taken from the whole text")
     add("--beam-size", type=int, nargs="+", default=[1, 5])
-    add("--engine", nargs="+", default=["torch", "ctranslate2"], help="engines of mt")
+    add("--engine", nargs="+", choices=ENGINES, default=list(ENGINES), help="of mt")
     add("--precision", nargs="+", default=["fp32", "bf16", "int8"])
     add("--shortlist", type=Path, help="vmap.txt: also translate with it")
     add("--mixed", action="store_true", help="lines of 1 to 6 lines of the text, joined")
