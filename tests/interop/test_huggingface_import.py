@@ -22,10 +22,10 @@ from messages import says
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mt.data.tokens.tokenizer import BOS, EOS, PAD
+from mt.data.tokens.tokenizer import BOS, EOS
 from mt.interop.huggingface_folder import LISTED, read_config
 from mt.interop.huggingface_import import import_model
-from mt.interop.huggingface_tokenizer import MarianTokenizer, read_tokenizer
+from mt.interop.huggingface_tokenizer import read_tokenizer
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.runtime.devices import choose_device
 from mt.search.engine import TorchEngine
@@ -56,77 +56,73 @@ def change(path: Path, **values: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
-def marian_rows(folder: Path) -> MarianTokenizer:
-    found = read_tokenizer(folder, read_config(folder), [])
-    assert found is not None
-    return found
+class Saved:
+    """What transformers computed with `tests/files/marian/`, in the place of `Theirs`."""
+
+    def __init__(self) -> None:
+        self.content = json.loads((SAVED / EXPECTED[0]).read_text(encoding="utf-8"))
+        self.tensors = load_file(SAVED / EXPECTED[1])
+        self.ids = lambda _: self.content["ids"]
+        self.states = lambda *_: (self.tensors["memory"], self.tensors["logits"])
+        self.search = lambda ids, *_: self.content["found"][self.content["ids"].index(ids)]
 
 
-def assert_same_states(
-    loaded: LoadedModel, rows: MarianTokenizer, batch: list[Tensor], expected: list[Tensor]
-) -> None:
-    """batch: our ids of sources, mask, ids of targets; expected: encoder states and logits."""
+def compare(
+    loaded: LoadedModel, folder: Path, lines: list[str], batch: list[Tensor], theirs: Any
+) -> list[list[int]]:
+    """Compare token ids, states and beam search; `batch`: their sources, mask and targets.
+
+    The beam search's outputs are returned, as our ids.
+    """
+    rows = read_tokenizer(folder, read_config(folder), [])
+    assert rows is not None
+    sources = loaded.tokenizer.encode_src(lines)
+    their_ids = [[rows.source.rows[i] for i in [*row, EOS]] for row in sources]
+    assert their_ids == theirs.ids(lines)
+
     src, mask, tgt_in = batch
+    their_memory, their_logits = theirs.states(src, mask, tgt_in)
+    for ids, side in ((src, rows.source), (tgt_in, rows.target)):
+        ids.apply_({row: i for i, row in reversed(list(enumerate(side.rows)))}.__getitem__)
+    tgt_in[:, 0] = BOS
     model = copy.deepcopy(loaded.model).double()
     with torch.no_grad():
         memory = model.encode(src, mask)
         logits = model.output(model(src, tgt_in, mask))
-    their_memory, their_logits = expected
     memory = torch.cat([memory[..., 0::2], memory[..., 1::2]], dim=-1)
     torch.testing.assert_close(memory[mask], their_memory[mask], rtol=0, atol=TOLERANCE)
-    ours = logits.log_softmax(-1)
-    theirs = their_logits.log_softmax(-1)
     kept = torch.tensor([i for i in range(len(rows.target.rows)) if i != BOS])
     their_rows = torch.tensor(rows.target.rows)[kept]
-    torch.testing.assert_close(
-        logits[..., kept], their_logits[..., their_rows], rtol=0, atol=TOLERANCE
-    )
-    torch.testing.assert_close(ours[..., kept], theirs[..., their_rows], rtol=0, atol=TOLERANCE)
-    assert bool((ours[..., BOS] < -50).all())
+    log_probs, their_log_probs = logits.log_softmax(-1), their_logits.log_softmax(-1)
+    for ours, other in ((logits, their_logits), (log_probs, their_log_probs)):
+        torch.testing.assert_close(ours[..., kept], other[..., their_rows], rtol=0, atol=TOLERANCE)
+    assert bool((log_probs[..., BOS] < -50).all())
 
-
-def our_search(loaded: LoadedModel, sources: list[list[int]], penalty: float) -> list[list[int]]:
-    decode = loaded.config.decode.model_copy(
-        update={"beam_size": 3, "length_penalty": penalty, "max_len_extra": 100}
-    )
-    model = Inference(loaded.model, choose_device("cpu", "fp32"))
-    return [list(found[0].tokens) for found in TorchEngine(model, decode).search(sources)]
+    outputs: list[list[int]] = []
+    for penalty in (0.6, 1.0) if isinstance(theirs, Theirs) else (1.0,):
+        search = {"beam_size": 3, "length_penalty": penalty, "max_len_extra": 100}
+        decode = loaded.config.decode.model_copy(update=search)
+        engine = TorchEngine(Inference(loaded.model, choose_device("cpu", "fp32")), decode)
+        outputs = [list(hypotheses[0].tokens) for hypotheses in engine.search(sources)]
+        their_outputs = [theirs.search(ids, 3, penalty) for ids in their_ids]
+        assert [[rows.target.rows[i] for i in row] for row in outputs] == their_outputs
+    return outputs
 
 
 def test_computes_what_transformers_computed(imported: Path) -> None:
     """Token ids, encoder states, logits and beam search of a saved folder."""
-    loaded = load_model(imported)
-    rows = marian_rows(SAVED)
-    content = json.loads((SAVED / EXPECTED[0]).read_text(encoding="utf-8"))
-    tensors = load_file(SAVED / EXPECTED[1])
-    sources = loaded.tokenizer.encode_src(content["lines"])
-    assert [[rows.source.rows[i] for i in [*row, EOS]] for row in sources] == content["ids"]
-
-    src_ids, tgt_ids = (
-        {row: i for i, row in reversed(list(enumerate(side.rows)))}
-        for side in (rows.source, rows.target)
-    )
-    mask = tensors["src"] != rows.source.rows[PAD]
-    src = tensors["src"].apply_(lambda row: src_ids[row])
-    tgt_in = tensors["tgt_in"].apply_(lambda row: tgt_ids[row])
-    tgt_in[:, 0] = BOS
-    expected = [tensors["memory"], tensors["logits"]]
-    assert_same_states(loaded, rows, [src, mask, tgt_in], expected)
-
-    found = our_search(loaded, sources, 1.0)
-    assert [[rows.target.rows[i] for i in row] for row in found] == content["found"]
-    assert loaded.tokenizer.decode_tgt(found) == content["texts"]
+    loaded, saved = load_model(imported), Saved()
+    src, tgt_in = saved.tensors["src"], saved.tensors["tgt_in"]
+    batch = [src, src != read_config(SAVED)["pad_token_id"], tgt_in]
+    outputs = compare(loaded, SAVED, saved.content["lines"], batch, saved)
+    assert loaded.tokenizer.decode_tgt(outputs) == saved.content["texts"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "published"], ids=str)
 def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Path) -> None:
-    """Token ids, states of random ids, and beam search, also of the folder in MT_OPUS_MODEL.
-
-    To fetch one: hf download Helsinki-NLP/opus-mt-de-en --local-dir FOLDER.
-    """
+    """Also the folder in MT_OPUS_MODEL: hf download Helsinki-NLP/... --local-dir FOLDER."""
     pytest.importorskip("transformers")
-    lines = [*LINES, "„Zitat“ … ½ ä", "x" * 50]
     folder = tmp_path / "marian"
     if isinstance(kind, dict):
         write_marian(folder, **kind)
@@ -135,23 +131,14 @@ def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Pa
     else:
         pytest.skip("MT_OPUS_MODEL names no folder of an OPUS-MT model")
     import_model(folder, tmp_path / "model")
-    loaded = load_model(tmp_path / "model")
-    rows, theirs = marian_rows(folder), Theirs(folder)
-    sources = loaded.tokenizer.encode_src(lines)
-    assert [[rows.source.rows[i] for i in [*row, EOS]] for row in sources] == theirs.ids(lines)
-
+    settings = read_config(folder)
     torch.manual_seed(3)
-    src = torch.randint(4, len(rows.source.rows), (3, 9))
-    tgt_in = torch.randint(4, len(rows.target.rows), (3, 7))
-    tgt_in[:, 0] = BOS
+    src = torch.randint(2, settings["vocab_size"] - 1, (3, 9))
+    tgt_in = torch.randint(2, settings["decoder_vocab_size"] - 1, (3, 7))
+    tgt_in[:, 0] = settings["decoder_start_token_id"]
     mask = torch.arange(9) < torch.tensor([[9], [4], [7]])
-    their_src, their_tgt = torch.tensor(rows.source.rows)[src], torch.tensor(rows.target.rows)
-    expected = list(theirs.states(their_src, mask, their_tgt[tgt_in]))
-    assert_same_states(loaded, rows, [src, mask, tgt_in], expected)
-    for penalty in (1.0, 0.6):
-        outputs = our_search(loaded, sources, penalty)
-        their_outputs = [theirs.search(ids, 3, penalty) for ids in theirs.ids(lines)]
-        assert [[rows.target.rows[i] for i in row] for row in outputs] == their_outputs
+    lines = [*LINES, "„Zitat“ … ½ ä", "x" * 50]
+    compare(load_model(tmp_path / "model"), folder, lines, [src, mask, tgt_in], Theirs(folder))
 
 
 # --- what one does with it ----------------------------------------------------------------------
