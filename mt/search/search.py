@@ -155,9 +155,9 @@ def _one_path(
     has reached its limit.
     """
     check_request(limits, beam_size=1, n_best=1)
-    results: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
         return []
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
     state = start_greedy(limits)
     parents = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1): each continues itself
     last_step = int(limits.max())
@@ -181,7 +181,7 @@ def _one_path(
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return [results[row][0] for row in range(len(limits))]
+    return [hypotheses[0] for hypotheses in results]
 
 
 @torch.inference_mode()
@@ -210,9 +210,9 @@ def beam_search(
     non-finite.
     """
     check_request(limits, beam_size, n_best)
-    results: dict[int, list[Hypothesis]] = {}
     if len(limits) == 0:
         return []
+    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
     state = start_beams(limits, beam_size)
     last_step = int(limits.max())
     first_limit = int(limits.min())
@@ -238,7 +238,7 @@ def beam_search(
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return [results[row] for row in range(len(limits))]
+    return results
 
 
 def check_request(limits: Tensor, beam_size: int, n_best: int) -> None:
@@ -412,7 +412,7 @@ def is_time_to_check(device_type: str, step: int, last_step: int) -> bool:
 
 
 def collect(
-    results: dict[int, list[Hypothesis]],
+    results: list[list[Hypothesis]],
     rows: Tensor,
     tokens: Tensor,
     log_probs: Tensor,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from scripted_stepper import A, B, C, Model, ScriptedStepper, random_model, scripted
+from scripted_stepper import A, B, C, ScriptedStepper, random_model, scripted
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import EOS
@@ -46,15 +46,11 @@ def without(*tokens: int) -> list[float]:
     return [-INF if token in tokens else -1.0 - token for token in range(VOCAB)]
 
 
-def test_forbidden_pieces() -> None:
+def test_forbidden_pieces_and_no_end_before_so_many_tokens() -> None:
     assert changed(forbid([B, C]), [[A], [B]]) == [without(B, C)] * 2
     assert changed(forbid([]), [[A]]) == [without()]
-
-
-def test_no_end_before_so_many_tokens() -> None:
-    assert changed(min_length(2), [[]]) == [without(EOS)]
-    assert changed(min_length(2), [[A]]) == [without(EOS)]
-    assert changed(min_length(2), [[A, B]]) == [without()]
+    for past, forbidden in (([], [EOS]), ([A], [EOS]), ([A, B], [])):
+        assert changed(min_length(2), [past]) == [without(*forbidden)]
 
 
 def test_a_piece_that_was_used_is_penalised_once() -> None:
@@ -116,19 +112,6 @@ def test_forced_prefixes() -> None:
 # --- in the searches --------------------------------------------------------------------------
 
 
-def best_by_brute_force(
-    model: Model, limit: int, allowed: list[tuple[int, ...]]
-) -> tuple[tuple[int, ...], float]:
-    """The most probable of these sequences, and its log-probability with the eos."""
-
-    def log_prob(sequence: tuple[int, ...]) -> float:
-        steps = [(sequence[:i], token) for i, token in enumerate((*sequence, EOS))]
-        return sum(math.log(model(past)[token]) for past, token in steps)
-
-    best = max(allowed, key=log_prob)
-    return best, log_prob(best)
-
-
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("name", ["forbid", "min_length", "no_repeat", "prefix", "all"])
 def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> None:
@@ -151,13 +134,18 @@ def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> 
     rules["all"] = lambda s: (
         rules["prefix"](s) and len(s) == 4 and rules["no_repeat"](s) and B not in s[2:]
     )
-    expected, log_prob = best_by_brute_force(model, limit, [s for s in every if rules[name](s)])
+
+    def log_prob(sequence: tuple[int, ...]) -> float:
+        steps = [(sequence[:i], token) for i, token in enumerate((*sequence, EOS))]
+        return sum(math.log(model(past)[token]) for past, token in steps)
+
+    expected = max(filter(rules[name], every), key=log_prob)
     stepper = ScriptedStepper([model], 81)
     ((found, *_),) = beam_search(
         stepper, torch.tensor([limit]), beam_size=81, length_penalty=0.0, constraints=chosen
     )
     assert found.tokens == expected
-    assert found.log_prob == pytest.approx(log_prob, abs=1e-4)
+    assert found.log_prob == pytest.approx(log_prob(expected), abs=1e-4)
 
 
 def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
@@ -184,18 +172,12 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
 
 
 def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
-    model = random_model("limit")
-    rules = [min_length(9), no_repeat_ngram(1)]
-    (found,) = greedy_search(ScriptedStepper([model], 1), torch.tensor([2]), constraints=rules)
-    assert len(found.tokens) == 2
-    ((found, *_),) = beam_search(
-        ScriptedStepper([model], 3),
-        torch.tensor([2]),
-        beam_size=3,
-        length_penalty=1.0,
-        constraints=rules,
-    )
-    assert len(found.tokens) == 2
+    model, limits = random_model("limit"), torch.tensor([2])
+    rules: dict[str, Any] = {"constraints": [min_length(9), no_repeat_ngram(1)]}
+    (greedy,) = greedy_search(ScriptedStepper([model], 1), limits, **rules)
+    stepper = ScriptedStepper([model], 3)
+    ((best, *_),) = beam_search(stepper, limits, beam_size=3, length_penalty=1.0, **rules)
+    assert len(greedy.tokens) == len(best.tokens) == 2
 
 
 def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
@@ -207,17 +189,16 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
         stepper = ScriptedStepper([models[i] for i in chosen], size)
         rules = [force_prefixes([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
         options: dict[str, Any] = {"length_penalty": 1.0, "constraints": rules}
-        found = torch.tensor([limits[i] for i in chosen])
+        most = torch.tensor([limits[i] for i in chosen])
         if size == 1:
-            return [one.tokens for one in greedy_search(stepper, found, **options)]
-        return [best[0].tokens for best in beam_search(stepper, found, beam_size=size, **options)]
+            return [one.tokens for one in greedy_search(stepper, most, **options)]
+        return [best[0].tokens for best in beam_search(stepper, most, beam_size=size, **options)]
 
     for size in (1, 4):
         together = run(list(range(6)), size)
         assert together == [run([i], size)[0] for i in range(6)]
-        assert all(
-            list(tokens[: len(p)]) == p for tokens, p in zip(together, prefixes, strict=True)
-        )
+        for tokens, prefix in zip(together, prefixes, strict=True):
+            assert list(tokens[: len(prefix)]) == prefix
 
 
 def test_constraints_see_log_probabilities() -> None:

@@ -351,11 +351,11 @@ def test_an_accelerator_gives_the_same() -> None:
 
 def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
     """Scores are computed afresh from fp32 sums: their last bit may differ from the search's."""
-    found: dict[int, list[Hypothesis]] = {}
+    found: list[list[Hypothesis]] = [[], []]
     tokens = torch.tensor([[[BOS, A, EOS, EOS], [BOS, B, C, EOS], [BOS, A, A, EOS]]])
     log_probs = torch.tensor([[-2.0, -1.5, -torch.inf]])  # the last is a free place
-    search.collect(found, torch.tensor([8]), tokens, log_probs, length_penalty=1.0)
-    assert found == {8: [Hypothesis((B, C), -1.5, -0.5), Hypothesis((A,), -2.0, -1.0)]}
+    search.collect(found, torch.tensor([1]), tokens, log_probs, length_penalty=1.0)
+    assert found == [[], [Hypothesis((B, C), -1.5, -0.5), Hypothesis((A,), -2.0, -1.0)]]
 
 
 def test_impossible_requests_are_refused() -> None:
