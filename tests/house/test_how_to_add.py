@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pytest
-from conftest import ROOT, Mt, config_of, log_of, metrics_of, write_lines
+import typer
+from conftest import ROOT, Mt, config_of, log_of, metrics_of, refused, write_lines
+from messages import says
+from pydantic import Field
 
-from mt.config import schema
+from mt.cli.console import print_result
+from mt.cli.help import OUTPUT, PanelCommand
+from mt.cli.main import app
+from mt.cli.options import BatchTokens
+from mt.config import load, schema
+from mt.data.reading import corpus
+from mt.data.reading.text_files import read_lines, suffix_of
+from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score, Statistics
 from mt.training.launch import train
 
@@ -123,3 +134,128 @@ def test_what_the_config_and_the_help_name_is_in_the_registry(mt: Mt) -> None:
     text = " ".join(mt("evaluate", "--help").out.decode().split())
     *names, last = METRICS
     assert f"any of {', '.join(names)} and {last}, separated" in text
+
+
+# --- a corpus format --------------------------------------------------------------------------
+
+
+def equations(path: Path, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The rows of a file of lines such as `eins = one`, each with its place for messages."""
+    for number, line in enumerate(read_lines(path, f"{where}.path"), start=1):
+        place = f"{path}, line {number}"
+        src, equals, tgt = line.partition(" = ")
+        if not equals:
+            raise DataError(f"{where}.path: {place}: has no equals sign; correct the line")
+        yield place, {"de": src, "en": tgt}
+
+
+def test_a_corpus_format_is_read_checked_and_trained_on(
+    tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Rows by a suffix: in `TABLE_SUFFIXES`, and a case of `read_table`."""
+    read_table = corpus.read_table
+
+    def with_equations(path: Path, source: schema.Source, where: str, *more: Any) -> Any:
+        if suffix_of(path) == ".equations":
+            return equations(path, where)
+        return read_table(path, source, where, *more)
+
+    monkeypatch.setattr(corpus, "read_table", with_equations)
+    monkeypatch.setattr(corpus, "TABLE_SUFFIXES", (*corpus.TABLE_SUFFIXES, ".equations"))
+    sides = [(tiny_corpus / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    pairs = list(zip(*sides, strict=True))
+    write_lines(tmp_path / "train.equations", [f"{src} = {tgt}" for src, tgt in pairs])
+    source = {"path": "train.equations", "src": "de", "tgt": "en"}
+    data = {"root": str(tmp_path), "train": [source], "valid": None, "test": []}
+    config = config_of(tiny_mapping, data=data, train={"max_steps": 1})
+    assert list(corpus.training_pairs(config.data)) == pairs
+    assert train(config, tmp_path / "run", "cpu").exit_code == 0
+    write_lines(tmp_path / "train.equations", ["eins = one", "zwei"])
+    with pytest.raises(DataError) as error:
+        train(config, tmp_path / "other", "cpu")
+    assert says(str(error.value), "data.train[0].path", "train.equations, line 2", "correct")
+
+
+# --- an exporter: see tests/interop/test_exporter.py --------------------------------------------
+
+
+def test_the_recipe_of_an_exporter_has_its_own_test() -> None:
+    assert "`tests/interop/test_exporter.py` follows this recipe" in PAGE
+    assert (ROOT / "tests" / "interop" / "test_exporter.py").is_file()
+
+
+# --- a command or an option -------------------------------------------------------------------
+
+
+def test_a_command_parses_its_options_and_calls_one_function(
+    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="text")],
+        repeat: Annotated[int, typer.Option("--repeat", min=1, rich_help_panel=OUTPUT)] = 1,
+        batch_tokens: BatchTokens = None,
+    ) -> None:
+        """Count the lines of a text."""
+        from mt.data.reading.text_files import count_lines
+
+        print_result("\n".join([str(count_lines(file, "FILE"))] * repeat))
+
+    monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+    app.command(cls=PanelCommand)(count)
+    write_lines(tmp_path / "text", ["a", "b"])
+    assert mt("count", tmp_path / "text", "--repeat", 2).lines == ["2", "2"]
+    wrong = mt("count", tmp_path / "text", "--repeat", 0)
+    assert (wrong.code, wrong.out) == (2, b"")
+    assert says(wrong.err, "--repeat", "1")
+    assert says(refused(mt("count", tmp_path / "no")), "FILE", "there is no file")
+    page = mt("count", "--help").out.decode()
+    assert says(page, "Count the lines", "Output:", "--repeat", "--batch-tokens")
+    assert "count" in mt("--help").out.decode()
+
+
+# --- a config key -----------------------------------------------------------------------------
+
+
+class OwnRun(schema.RunConfig):
+    """The section run, with one key more."""
+
+    greeting: str = Field(default="hello", description="the first line of the log")
+
+
+class OwnConfig(schema.Config):
+    """A config with that section."""
+
+    run: OwnRun = Field(OwnRun(), description="the run")
+
+
+def compared(path: str, test: str) -> tuple[dict[str, Any], Any]:
+    """The names of a file of tests, and the test there that compares the schema with a page."""
+    spec = spec_from_file_location(path, ROOT / "tests" / path)
+    assert spec
+    assert spec.loader
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return vars(module), vars(module)[test]
+
+
+def test_a_config_key_has_its_default_in_the_schema_and_two_tests_ask_for_the_pages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for path, test in (
+        ("config/test_config.py", "test_base_lists_every_key_at_its_default"),
+        ("house/test_pages.py", "test_the_page_of_configs_has_every_key"),
+    ):
+        names, compare = compared(path, test)
+        compare()
+        names["Config"] = OwnConfig
+        with pytest.raises(AssertionError):
+            compare()
+    monkeypatch.setattr(schema, "Config", OwnConfig)
+    monkeypatch.setattr(load, "Config", OwnConfig)
+    assert load.load_config("base.yaml").config.run.greeting == "hello"  # type: ignore[attr-defined]
+    given = load.load_config("base.yaml", ["run.greeting=hi"]).config.run
+    assert given.greeting == "hi"  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError) as error:
+        load.load_config("base.yaml", ["run.greetings=hi"])
+    assert says(str(error.value), "--set", "run.greetings", "greeting")
