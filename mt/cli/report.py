@@ -57,9 +57,8 @@ def report(
     mt report runs/base
     mt report runs/base runs/large -o compared.html
     """
-    from mt.report.facts import require_run
-    from mt.report.output import check_output, write_page
-    from mt.report.page import make_page
+    from mt.report.page import check_output, make_page, write_page
+    from mt.report.run_summary import require_run
     from mt.runs.run_dir import REPORT
 
     for folder in runs:

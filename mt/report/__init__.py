@@ -1,1 +1,1 @@
-"""A run directory becomes one HTML page: facts read from disk, pictures, sentences, the page."""
+"""A run directory becomes one HTML page: a summary read from disk, pictures, sentences."""

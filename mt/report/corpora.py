@@ -7,17 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mt.config.schema import Config, named_sources
+from mt.config.schema import Config, DataConfig, named_sources
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
-from mt.report.facts import scored_sources
-
-if TYPE_CHECKING:
-    from mt.config.schema import DataConfig
-    from mt.report.facts import Run
+from mt.report.run_summary import RunSummary, scored_sources
 
 # Training pairs that are read to count leaks.
 MAX_PAIRS = 5_000_000
@@ -36,18 +32,18 @@ class DataFile:
     state: str  # what it is now
 
 
-@dataclass
+@dataclass(frozen=True)
 class Leak:
     """How many sources of an evaluation set are in the training data too."""
 
     name: str
     sentences: int
-    sources: int = 0
-    pairs: int = 0  # with the same translation
-    examples: list[str] = field(default_factory=list)
+    sources: int
+    pairs: int  # with the same translation
+    examples: list[str]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Corpora:
     """What the page says about the data."""
 
@@ -56,20 +52,17 @@ class Corpora:
     note: str = ""  # how leaks were counted, or why they were not
 
 
-def read_corpora(run: Run) -> Corpora:
+def read_corpora(run: RunSummary) -> Corpora:
     """List the files of a run and count leaks, as far as the files are still there."""
-    corpora = Corpora()
     if run.config is None:
-        corpora.note = "Leaks were not counted, because the config is not known."
-        return corpora
+        return Corpora(note="Leaks were not counted, because the config is not known.")
     data = located(run.config, run.manifest)
-    corpora.files = _files(run.config, data, run.recorded_files)
+    files = _files(run.config, data, run.recorded_files)
     try:
-        _count_leaks(run, data, corpora)
+        leaks, note = _leaks(run, data)
     except DataError as error:
-        corpora.leaks = []
-        corpora.note = f"Leaks were not counted: {first_line(error)}"
-    return corpora
+        leaks, note = [], f"Leaks were not counted: {first_line(error)}"
+    return Corpora(files, leaks, note)
 
 
 def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
@@ -88,27 +81,22 @@ def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
 def _files(
     config: Config, data: DataConfig, recorded: Mapping[str, dict[str, Any]]
 ) -> list[DataFile]:
-    before = data_root(config.data)
-    now = data_root(data)
-    files: list[DataFile] = []
-    named: set[str] = set()
+    """List the files of `config` as they were recorded, and as they are now at those of `data`."""
+    files = []
     for where, source in named_sources(config.data):
         use = where.removeprefix("data.").split("[")[0]
-        # As it was recorded, and where it is found now.
-        then = local_files(source, before) or [Path(source.path or "")]
-        places = local_files(source, now) or then
-        for path, place in zip(then, places, strict=False):
+        then = local_files(source, data_root(config.data)) or [Path(source.path or "")]
+        now = local_files(source, data_root(data)) or then
+        for path, place in zip(then, now, strict=False):
             files.append(_file(use, str(path), place, recorded.get(str(path), {})))
-            named.add(str(path))
-    files += [  # of a pattern, and gone
-        _file("", name, Path(name), fact) for name, fact in recorded.items() if name not in named
-    ]
-    return files
+    listed = {file.name for file in files}
+    gone = [name for name in recorded if name not in listed]  # of a pattern
+    return [*files, *(_file("", name, Path(name), recorded[name]) for name in gone)]
 
 
-def _file(use: str, name: str, place: Path, recorded: Mapping[str, Any]) -> DataFile:
-    """A file that was `recorded` by this name and is looked for at `place`."""
-    sha256, lines = str(recorded.get("sha256", "")), recorded.get("lines")
+def _file(use: str, name: str, place: Path, record: Mapping[str, Any]) -> DataFile:
+    """The file that was recorded as `name` and is looked for at `place`."""
+    sha256, lines = str(record.get("sha256", "")), record.get("lines")
     return DataFile(
         use, name, lines if isinstance(lines, int) else None, sha256, _state(place, sha256)
     )
@@ -126,19 +114,17 @@ def _state(path: Path, sha256: str) -> str:
         return "cannot be read"
 
 
-def _count_leaks(run: Run, data: DataConfig, corpora: Corpora) -> None:
-    """Fill in `corpora.leaks`; memory grows with the evaluation sets, not the training data."""
+def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[Leak], str]:
+    """Count leaks, and say how; memory grows with the evaluation sets, not the training data."""
     root = data_root(data)
     sets = dict(_evaluation_sets(run, data, root))
     if not sets:
-        corpora.note = "Leaks were not counted: there is no validation or test set on this machine."
-        return
+        note = "Leaks were not counted: there is no validation or test set on this machine."
+        return [], note
     files = [local_files(source, root) for source in data.train]
     if not files or not all(some and all(path.is_file() for path in some) for some in files):
-        corpora.note = "Leaks were not counted: the training data is not on this machine."
-        return
-    wanted = {key(source) for pairs in sets.values() for source, _ in pairs}
-    wanted.discard("")
+        return [], "Leaks were not counted: the training data is not on this machine."
+    wanted = {key(source) for pairs in sets.values() for source, _ in pairs} - {""}
     targets: dict[str, set[str]] = {}
     n_read = 0
     for number, source in enumerate(data.train):
@@ -147,25 +133,21 @@ def _count_leaks(run: Run, data: DataConfig, corpora: Corpora) -> None:
             n_read += 1
             if (normalised := key(src)) in wanted:
                 targets.setdefault(normalised, set()).add(key(tgt))
+    leaks = []
     for name, rows in sets.items():
-        leak = Leak(name, len(rows))
-        for src, tgt in rows:
-            found = targets.get(key(src))
-            if found is not None:
-                leak.sources += 1
-                leak.pairs += key(tgt) in found
-                if len(leak.examples) < EXAMPLES:
-                    leak.examples.append(src)
-        corpora.leaks.append(leak)
+        leaked = [(src, tgt) for src, tgt in rows if key(src) in targets]
+        n_pairs = sum(key(tgt) in targets[key(src)] for src, tgt in leaked)
+        examples = [src for src, _ in leaked[:EXAMPLES]]
+        leaks.append(Leak(name, len(rows), len(leaked), n_pairs, examples))
     limit = f" of the first {MAX_PAIRS:,} pairs" if n_read == MAX_PAIRS else ""
-    corpora.note = (
+    return leaks, (
         f"A source counts as leaked if the same words stand in a source{limit} of the training "
         "data; white space does not matter, case does."
     )
 
 
 def _evaluation_sets(
-    run: Run, data: DataConfig, root: Path
+    run: RunSummary, data: DataConfig, root: Path
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """(name, pairs) of each validation and test set: from kept outputs, else from its files.
 

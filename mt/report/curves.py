@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.inspect.pictures import MUTED, inline_svg, series_colour
-from mt.report.facts import Run
+from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
     Floats = npt.NDArray[np.float64]
-    # (updates, seconds, values) of training and of validation.
-    Lines = tuple[tuple[Floats, Floats, Floats], tuple[Floats, Floats, Floats]]
+    Line = tuple[Floats, Floats, Floats]  # updates, seconds, values
 
 # A curve of more points is cut into this many intervals, of each of which the lowest and the
 # highest point are drawn.
@@ -55,7 +54,7 @@ CHRF = Figure("chrF2", "validation set", valid="chrf")
 
 @dataclass(frozen=True)
 class Axis:
-    """The x axis of a picture: column 0 of `Lines`, updates, or 1, seconds, divided by `size`."""
+    """The x axis of a picture: column 0 of a `Line`, updates, or 1, seconds, divided by `size`."""
 
     unit: str
     column: int
@@ -65,44 +64,32 @@ class Axis:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure drawn twice."""
+    """A figure drawn twice as SVG; empty texts if nothing has been recorded of it."""
 
     title: str
     unit: str
-    by_updates: str  # SVG
+    by_updates: str
     by_time: str
-    empty: bool  # nothing has been recorded of it
 
 
-@dataclass(frozen=True)
-class Curves:
-    """All pictures, and what was left out of them."""
-
-    pictures: list[Picture]
-    thinned: str  # how curves were thinned; empty if they were not
-
-
-def draw_curves(runs: Sequence[Run]) -> Curves:
-    """Draw every figure of the runs, one colour each; NaN is a gap."""
+def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[Picture], str]:
+    """Draw every figure of the runs, one colour each; also say how curves were thinned, if so."""
     figures = [*FIGURES]
     if any("chrf" in line for run in runs for line in run.metrics.valid):
         figures.insert(2, CHRF)
-    most = max((len(run.metrics.train["step"]) for run in runs), default=0)
-    thinned = ""
-    if most > 2 * INTERVALS:
-        thinned = (
-            f"Of {most:,} logged points each curve shows the lowest and the highest in each of "
-            f"{INTERVALS} equal intervals, so that no spike is lost."
-        )
-    lines = {figure: [_line(figure, run) for run in runs] for figure in figures}
+    lines = {figure: [_lines(figure, run) for run in runs] for figure in figures}
     # The same in all pictures: the last update of all runs, and the longest time.
-    ends = [
-        max((part[axis][-1] for of_figure in lines.values() for both in of_figure for part in both
-             if len(part[axis])), default=0.0)
-        for axis in (0, 1)
-    ]  # fmt: skip
-    pictures = [_picture(figure, runs, lines[figure], ends) for figure in figures]
-    return Curves(pictures, thinned)
+    every = [line for of_runs in lines.values() for of_run in of_runs for line in of_run]
+    steps, seconds = (max((x[i][-1] for x in every if len(x[i])), default=0.0) for i in (0, 1))
+    size, unit = next((one for one in UNITS if seconds >= 2 * one[0]), UNITS[-1])
+    both = Axis("updates", 0, steps, 1.0), Axis(unit, 1, seconds, size)
+    pictures = [_picture(figure, runs, lines[figure], both) for figure in figures]
+    most = max((len(run.metrics.train["step"]) for run in runs), default=0)
+    thinned = (
+        f"Of {most:,} logged points each curve shows the lowest and the highest in each of "
+        f"{INTERVALS} equal intervals, so that no spike is lost."
+    )
+    return pictures, thinned if most > 2 * INTERVALS else ""
 
 
 def thin(x: Floats, y: Floats, intervals: int = INTERVALS) -> tuple[Floats, Floats]:
@@ -130,52 +117,51 @@ def thin(x: Floats, y: Floats, intervals: int = INTERVALS) -> tuple[Floats, Floa
 
 
 def _picture(
-    figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], ends: Sequence[float]
+    figure: Figure,
+    runs: Sequence[RunSummary],
+    lines: Sequence[tuple[Line, Line]],
+    axes: Sequence[Axis],
 ) -> Picture:
-    """Draw a figure over updates and over time, up to `ends`."""
-    if not any(np.isfinite(y).any() for both in lines for _, _, y in both):
-        return Picture(figure.title, figure.unit, "", "", empty=True)
-    size, unit = next((one for one in UNITS if ends[1] >= 2 * one[0]), UNITS[-1])
+    """Draw a figure over each of the axes."""
+    if not any(np.isfinite(values).any() for both in lines for _, _, values in both):
+        return Picture(figure.title, figure.unit, "", "")
     by_updates, by_time = (
         inline_svg(
             f"{figure.title.lower().replace(' ', '-')}-{x.unit}",
             f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}",
             partial(_draw, figure, runs, lines, x),
         )
-        for x in (Axis("updates", 0, ends[0], 1.0), Axis(unit, 1, ends[1], size))
+        for x in axes
     )
-    return Picture(figure.title, figure.unit, by_updates, by_time, empty=False)
+    return Picture(figure.title, figure.unit, by_updates, by_time)
 
 
-def _line(figure: Figure, run: Run) -> Lines:
-    """(updates, seconds, values) of training and of validation; empty arrays for neither."""
+def _lines(figure: Figure, run: RunSummary) -> tuple[Line, Line]:
+    """The line of training and that of validation; empty arrays where there is none."""
     nothing: Floats = np.empty(0)
     train = valid = (nothing, nothing, nothing)
     if figure.train:
-        columns = run.metrics.train
-        step, seconds, values = (
-            np.array(columns[key]) for key in ("step", "seconds", figure.train)
-        )
-        train = (step, seconds, values * figure.scale)
+        keys = ("step", "seconds", figure.train)
+        train = _ascending([np.array(run.metrics.train[key]) for key in keys], figure.scale)
     if figure.valid:
-        rows = [
-            (number(line, "step"), number(line, "seconds"), number(line, figure.valid))
-            for line in run.metrics.valid
-        ]
-        columns_of_valid = np.array(rows, np.float64).reshape(-1, 3).T
-        valid = (columns_of_valid[0], columns_of_valid[1], columns_of_valid[2] * figure.scale)
-    return _ascending(train), _ascending(valid)
+        keys = ("step", "seconds", figure.valid)
+        rows = [[number(line, key) for line in run.metrics.valid] for key in keys]
+        valid = _ascending([np.array(row, np.float64) for row in rows], figure.scale)
+    return train, valid
 
 
-def _ascending(line: tuple[Floats, Floats, Floats]) -> tuple[Floats, Floats, Floats]:
+def _ascending(columns: Sequence[Floats], scale: float) -> Line:
     """In the order of the updates; infinite values become gaps."""
-    order = np.argsort(line[0], kind="stable")
-    step, seconds, values = (column[order] for column in line)
+    order = np.argsort(columns[0], kind="stable")
+    step, seconds, values = (column[order] for column in columns)
     seconds = np.where(np.isfinite(seconds), seconds, 0.0)
-    return step, np.maximum.accumulate(seconds), np.where(np.isfinite(values), values, math.nan)
+    values = np.where(np.isfinite(values), values * scale, math.nan)
+    return step, np.maximum.accumulate(seconds), values
 
 
-def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> Canvas:
+def _draw(
+    figure: Figure, runs: Sequence[RunSummary], lines: Sequence[tuple[Line, Line]], x: Axis
+) -> Canvas:
     """Draw a figure of all runs over one axis."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -195,7 +181,13 @@ def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) 
             marker = "o" if len(valid[2]) <= 40 else ""
             _plot(axes, valid[x.column] / x.size, valid[2], color=colour, marker=marker)
     if figure.title == "Loss":
-        _mark_rollbacks(axes, runs, lines, x)
+        # A dotted line at each update that training returned to.
+        for run, (train, _) in zip(runs, lines, strict=True):
+            for line in run.metrics.rollbacks:
+                place = float(line["step"])
+                if x.column == 1:
+                    place = float(np.interp(place, train[0], train[1])) if len(train[0]) else 0.0
+                axes.axvline(place / x.size, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
     axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
     if figure.from_zero:
         axes.set_ylim(0, axes.dataLim.y1 * 1.06 or 1.0)
@@ -204,25 +196,13 @@ def _draw(figure: Figure, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) 
     axes.yaxis.set_major_locator(MaxNLocator(5))
     if x.column == 0:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    if figure.train == "lr":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.2g}"))
-    else:
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _short(y)))
+    shown = "{:.2g}".format if figure.train == "lr" else _short
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
     return canvas
 
 
 def _plot(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:
     axes.plot(*thin(x, y), markersize=3.0, **style)
-
-
-def _mark_rollbacks(axes: Axes, runs: Sequence[Run], lines: Sequence[Lines], x: Axis) -> None:
-    """A dotted line at each update that training returned to."""
-    for run, (train, _) in zip(runs, lines, strict=True):
-        for line in run.metrics.rollbacks:
-            place = float(line["step"])
-            if x.column == 1:
-                place = float(np.interp(place, train[0], train[1])) if len(train[0]) else 0.0
-            axes.axvline(place / x.size, color=MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
 
 
 def _short(value: float) -> str:

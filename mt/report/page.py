@@ -1,63 +1,46 @@
-"""The page: facts of runs → one HTML file that needs nothing else."""
+"""The page: summaries of runs → one HTML file that needs nothing else, and never over another."""
 
 from __future__ import annotations
 
 import math
+import os
 import statistics
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mt.config.schema import Config
+from mt.errors import DataError
+from mt.files import write_whole
 from mt.inspect.pictures import N_SERIES
-from mt.report.corpora import Corpora, read_corpora
+from mt.report.corpora import read_corpora
 from mt.report.curves import draw_curves
-from mt.report.facts import VALIDATION, Run, labels_of, read_run
 from mt.report.provenance import (
-    Difference,
-    Status,
     commands_of,
-    differences_between,
-    differences_from_base,
+    differing_keys,
     duration,
     machine_of,
     notable_lines,
-    page_time,
     status_of,
 )
-from mt.report.scores import ScoredSet, compare, score_run
-from mt.report.sentences import Progress, Sentences, add_attention, choose_sentences, progress
-from mt.report.translations import translate_again
+from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
+from mt.report.scores import ScoredSet, compare, score_run, translate_again
+from mt.report.sentences import choose_sentences, most_changed
+from mt.runs.run_dir import REPORT
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
+# Stands in the head of every page.
+GENERATOR = b'<meta name="generator" content="mt report">'
 # Pairs from which on reading the training data takes so long that it is said.
 LARGE = 500_000
 # Control characters of a text, which HTML forbids, become the signs for them: ␀, ␛.
 CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
-
-
-@dataclass
-class Chapter:
-    """What the page says about one run."""
-
-    run: Run
-    status: Status
-    tiles: list[tuple[str, str, str]]  # name, value, remark
-    scores: list[ScoredSet]
-    progress: Progress | None
-    sentences: Sentences
-    attention_note: str
-    corpora: Corpora
-    differences: list[Difference]
-    machine: list[tuple[str, str]]
-    typed: str
-    again: str
-    notable: list[str]
-    speed: int | None  # target tokens per second, the median
 
 
 def make_page(
@@ -79,7 +62,8 @@ def make_page(
     if translate:
         for run in runs:
             translate_again(run, say)
-    chapters = [_chapter(run, n_sentences, say) for run in runs]
+    now = datetime.fromtimestamp(time.time())  # local time without a zone, as in the log
+    chapters = [_chapter(run, n_sentences, now, say) for run in runs]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -87,51 +71,56 @@ def make_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["safe_svg"] = Markup
-    environment.filters["duration"] = duration
-    environment.filters["count_of"] = _count
-    style = (Path(__file__).parent / STYLE).read_text(encoding="utf-8")
+    environment.filters |= {"safe_svg": Markup, "duration": duration, "count_of": _count}
+    pictures, thinned = draw_curves(runs)
+    configs = [run.config for run in runs if run.config is not None]
     page = environment.get_template(TEMPLATE).render(
         chapters=chapters,
-        style=Markup(style),
-        curves=draw_curves(runs),
-        compared=compare(runs, [chapter.scores for chapter in chapters]) if len(runs) > 1 else [],
-        between=differences_between(runs),
+        style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),
+        pictures=pictures,
+        thinned=thinned,
+        compared=compare(runs, [chapter["scores"] for chapter in chapters]),
+        between=differing_keys(configs, with_data=True),
         n_series=N_SERIES,
-        made=f"{page_time():%Y-%m-%d %H:%M}",
+        made=f"{now:%Y-%m-%d %H:%M}",
     )
     # Half of a surrogate pair cannot be written as UTF-8.
     return page.translate(CONTROLS).encode("utf-8", "replace").decode("utf-8")
 
 
-def _chapter(run: Run, n_sentences: int, say: Callable[[str], None]) -> Chapter:
-    sentences = choose_sentences(run, n_sentences)
-    note = add_attention(run, sentences, say)
+def _chapter(
+    run: RunSummary, n_sentences: int, now: datetime, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """What the page says about one run, by the names that the template uses."""
+    sentences = choose_sentences(run, n_sentences, say)
     scores = score_run(run)
-    typed, again = commands_of(run)
+    speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
+    speed = round(statistics.median(speeds)) if speeds else None
     pairs: Any = run.manifest.get("pairs")
     if isinstance(pairs, int) and pairs > LARGE:
         say(f"{run.label}: reading the training data, to compare it and count leaks")
-    return Chapter(
-        run=run,
-        status=status_of(run, page_time()),
-        tiles=_tiles(run, scores),
-        scores=scores,
-        progress=progress(run),
-        sentences=sentences,
-        attention_note=note,
-        corpora=read_corpora(run),
-        differences=differences_from_base(run.config) if run.config else [],
-        machine=machine_of(run),
-        typed=typed,
-        again=again,
-        notable=notable_lines(run),
-        speed=_speed(run),
-    )
+    typed, again = commands_of(run)
+    return {
+        "run": run,
+        "status": status_of(run, now),
+        "tiles": _tiles(run, scores, speed),
+        "scores": scores,
+        "history": most_changed(run),
+        "sentences": sentences,
+        "corpora": read_corpora(run),
+        "differences": differing_keys([Config(), run.config]) if run.config else {},
+        "machine": machine_of(run),
+        "typed": typed,
+        "again": again,
+        "notable": notable_lines(run),
+        "speed": speed,
+    }
 
 
-def _tiles(run: Run, scores: Sequence[ScoredSet]) -> list[tuple[str, str, str]]:
-    """The few figures at the top of the page."""
+def _tiles(
+    run: RunSummary, scores: Sequence[ScoredSet], speed: int | None
+) -> list[tuple[str, str, str]]:
+    """The few figures at the top of the page: name, value, remark."""
     tiles = []
     tests = [one for one in scores if one.name != VALIDATION]
     for one in [*tests[:2], *[one for one in scores if one.name == VALIDATION]]:
@@ -142,22 +131,16 @@ def _tiles(run: Run, scores: Sequence[ScoredSet]) -> list[tuple[str, str, str]]:
         name = "best validation" if one.name == VALIDATION else file
         if math.isfinite(one.bleu.value):
             tiles.append((f"BLEU, {name}", f"{one.bleu.value:.2f}", remark))
-    if (speed := _speed(run)) is not None:
+    if speed is not None:
         tiles.append(("speed", f"{speed:,}", "target tokens/s, median"))
     if run.metrics.seconds:
         tiles.append(("training time", duration(run.metrics.seconds), "validation included"))
-    parameters: Any = run.manifest.get("parameters")
+    parameters, pairs = (run.manifest.get(key) for key in ("parameters", "pairs"))
     if isinstance(parameters, int):
         tiles.append(("parameters", _large(parameters), f"{parameters:,}"))
-    pairs: Any = run.manifest.get("pairs")
     if isinstance(pairs, int):
         tiles.append(("sentence pairs", _large(pairs), f"{pairs:,} kept for training"))
     return tiles
-
-
-def _speed(run: Run) -> int | None:
-    speeds = [value for value in run.metrics.train["tokens_per_second"] if math.isfinite(value)]
-    return round(statistics.median(speeds)) if speeds else None
 
 
 def _count(value: Any) -> str:
@@ -171,3 +154,50 @@ def _large(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {letter}"
     return str(count)
+
+
+# --- the file ---------------------------------------------------------------------------------
+
+
+def check_output(output: str) -> None:
+    """Raise DataError, before any work is done, if `output` cannot be written or replaced.
+
+    Only an earlier page is replaced: a typing error must not cost a corpus or a file of a run.
+    """
+    if output == "-":
+        return
+    path = Path(output)
+    folder = path.parent
+    is_replaced = path.is_file() or not path.exists()  # a device or pipe is written to directly
+    problem = ""
+    if path.is_dir():
+        problem = f"is a folder; name a file in it, such as {REPORT}"
+    elif path.is_file() and not _is_page(path):
+        problem = (
+            "exists and was not written by mt report, so it is not replaced; name another file, "
+            "or remove it first"
+        )
+    elif not path.exists() and not folder.is_dir():
+        problem = f"the folder {folder} does not exist; create it, or correct the name"
+    elif is_replaced and not os.access(os.path.realpath(folder), os.W_OK):
+        problem = f"the folder {folder} cannot be written; name a file elsewhere with -o"
+    if problem:
+        raise DataError(f"-o {output}: {problem}")
+
+
+def write_page(output: str, page: str) -> None:
+    """Write the page completely or not at all. Raises DataError if that fails."""
+    try:
+        write_whole(Path(output), page)
+    except OSError as error:
+        raise DataError(
+            f"-o {output}: cannot be written: {error.strerror}; name a file elsewhere with -o"
+        ) from error
+
+
+def _is_page(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return GENERATOR in file.read(1000)
+    except OSError:
+        return False

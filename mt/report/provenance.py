@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.schema import Config
-from mt.report.facts import Run
+from mt.report.run_summary import RunSummary
 from mt.runs.run_dir import CONFIG
 
 # Keys that say which data is used; the page has a table of it.
@@ -38,46 +37,27 @@ WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A key of the config and its values: that of the base config first, then each run's."""
-
-    key: str
-    values: list[str]
-
-
-@dataclass(frozen=True)
 class Status:
     """How far a run is."""
 
     word: str  # finished, running, ...
     detail: str
-    running: bool
 
 
-def differences_from_base(config: Config) -> list[Difference]:
-    """The keys whose values are not the defaults, which are those of `base.yaml`."""
-    return _differences([Config(), config])
-
-
-def differences_between(runs: Sequence[Run]) -> list[Difference]:
-    """The keys that differ between runs, data included. Runs without a config are left out."""
-    configs = [run.config for run in runs if run.config is not None]
-    return _differences(configs, DATA_KEYS) if len(configs) > 1 else []
-
-
-def _differences(configs: Sequence[Config], also: Sequence[str] = ()) -> list[Difference]:
+def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[str, list[str]]:
+    """The keys whose values differ, with the value of each config."""
     trees: list[Mapping[str, Mapping[str, Any]]] = [
         config.model_dump(mode="json") for config in configs
     ]
-    found = []
-    for section, keys in trees[0].items():
+    differing = {}
+    for section, keys in trees[0].items() if trees else ():
         for name in keys:
             key = f"{section}.{name}"
             values = [tree[section][name] for tree in trees]
-            is_shown = key not in DATA_KEYS or key in also
+            is_shown = with_data or key not in DATA_KEYS
             if key != "run.dir" and is_shown and any(value != values[0] for value in values):
-                found.append(Difference(key, [_shown(key, value) for value in values]))
-    return found
+                differing[key] = [_shown(key, value) for value in values]
+    return differing
 
 
 def _shown(key: str, value: Any) -> str:
@@ -95,7 +75,7 @@ def _shown(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
 
 
-def machine_of(run: Run) -> list[tuple[str, str]]:
+def machine_of(run: RunSummary) -> list[tuple[str, str]]:
     """Rows about hardware and software, in words."""
     manifest = run.manifest
     packages = manifest.get("packages")
@@ -103,11 +83,9 @@ def machine_of(run: Run) -> list[tuple[str, str]]:
     memory = [value for value in run.metrics.train["memory_mb"] if value == value]
     parameters = manifest.get("parameters")
     processes = manifest.get("processes", 1)
+    device = str(manifest.get("device", "")) + f", {processes} processes" * (processes != 1)
     rows = [
-        (
-            "device",
-            str(manifest.get("device", "")) + (f", {processes} processes" * (processes != 1)),
-        ),
+        ("device", device),
         ("processor", f"{manifest.get('processor', '')}, {manifest.get('cores', '?')} cores"),
         ("platform", str(manifest.get("platform", ""))),
         ("peak memory", f"{max(memory):,.0f} MB" if memory else ""),
@@ -129,7 +107,7 @@ def _origin(init_from: Any) -> str:
     return f"{folder} ({str(init_from.get('sha256', ''))[:12]})".strip()
 
 
-def commands_of(run: Run) -> tuple[str, str]:
+def commands_of(run: RunSummary) -> tuple[str, str]:
     """The command that trained the run as it was typed, and one from its resolved config."""
     command = run.manifest.get("command")
     typed = ""
@@ -163,7 +141,7 @@ def _wrapped(words: Sequence[str]) -> str:
     return " \\\n    ".join(lines)
 
 
-def status_of(run: Run, now: datetime) -> Status:
+def status_of(run: RunSummary, now: datetime) -> Status:
     """Whether a run has ended, and how; a run without a last word is judged by its log's age."""
     step, most = run.metrics.last_step, run.config.train.max_steps if run.config else 0
     done = f"{step:,} of {most:,} updates" if most else f"{step:,} updates"
@@ -172,12 +150,12 @@ def status_of(run: Run, now: datetime) -> Status:
         for pattern, word in ENDS:
             if match := pattern.match(text):
                 detail = f"by {match[1]} after {done}" if word == "interrupted" else done
-                return Status(word, detail, False)
+                return Status(word, detail)
         if STARTED.match(text):
             break
     last = next((at for line in reversed(run.log) if (at := _time_of(line)) is not None), None)
     if last is None:
-        return Status("unknown", done, False)
+        return Status("unknown", done)
     age = max(0.0, (now - last).total_seconds())
     records = run.metrics.train["seconds"]
     interval = records[-1] / len(records) if len(records) else 0.0
@@ -185,8 +163,8 @@ def status_of(run: Run, now: datetime) -> Status:
         left = ""
         if 0 < step < most and run.metrics.seconds:
             left = f", about {duration(run.metrics.seconds * (most - step) / step)} left"
-        return Status("running", f"{done}{left}, last log line {_ago(age)}", True)
-    return Status("not finished", f"{done}; last log line {_ago(age)}", False)
+        return Status("running", f"{done}{left}, last log line {_ago(age)}")
+    return Status("not finished", f"{done}; last log line {_ago(age)}")
 
 
 def _time_of(line: str) -> datetime | None:
@@ -203,7 +181,7 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.0f} seconds ago"
 
 
-def notable_lines(run: Run) -> list[str]:
+def notable_lines(run: RunSummary) -> list[str]:
     """Lines of the log that tell of something unusual; the newest, if there are many."""
     return [line for line in run.log if NOTABLE.search(line)][-MAX_NOTABLE:]
 
@@ -219,8 +197,3 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes:02} min"
     return f"{hours / 24:.1f} days"
-
-
-def page_time() -> datetime:
-    """Now, as the log writes it: local time without a zone."""
-    return datetime.fromtimestamp(time.time())

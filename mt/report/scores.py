@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mt.data.reading.corpus import data_root, local_files
+from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import DEFAULT
 from mt.evaluation.significance import RESAMPLES, SEED, Interval
 from mt.evaluation.slices import by_length
-from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.report.facts import Run, TestScore, scored_sources
+from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
+from mt.report.corpora import located
+from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_sources
 from mt.runs.outputs import Sentence
 
 METRICS = ("bleu", "chrf")
@@ -24,22 +25,12 @@ LEAST_SLICED = 20
 
 
 @dataclass(frozen=True)
-class Value:
+class ShownScore:
     """A score and its 95 % interval, if that could be computed."""
 
     value: float
     interval: Interval | None = None
     signature: str = ""
-
-
-@dataclass(frozen=True)
-class LengthSlice:
-    """The sentences of a test set whose source has so many words."""
-
-    label: str
-    lines: int
-    bleu: float
-    chrf: float
 
 
 @dataclass
@@ -48,20 +39,30 @@ class ScoredSet:
 
     name: str
     step: int
-    lines: int  # 0 if not known
-    bleu: Value
-    chrf: Value | None = None
-    slices: list[LengthSlice] = field(default_factory=list)
+    sentences: list[Sentence]  # empty if they are not known
+    bleu: ShownScore
+    chrf: ShownScore | None = None
+    slices: list[tuple[str, int, float, float]] = field(default_factory=list)
     note: str = ""
+
+    @property
+    def texts(self) -> list[tuple[str, str]]:
+        """The sources and references."""
+        return [(one.source, one.reference) for one in self.sentences]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The translations."""
+        return [one.output for one in self.sentences]
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedRun:
     """One run in a comparison on one set."""
 
-    run: int  # its number, from 0
+    number: int  # from 0
     label: str
-    bleu: Value
+    bleu: ShownScore
     difference: float | None = None  # from the first run
     p_value: float | None = None
     significant: bool = False
@@ -69,57 +70,105 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSet:
     """Several runs on the same set."""
 
     name: str
     lines: int
-    rows: list[Row]
+    rows: list[ComparedRun]
     test: str  # the signature of the paired test, or why there is none
 
 
-def score_run(run: Run) -> list[ScoredSet]:
+# --- one run ----------------------------------------------------------------------------------
+
+
+def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
+    """Translate the scored sets whose outputs were not kept, with the best checkpoint.
+
+    A test set that the training has not scored yet is left alone. Nothing is written into the run;
+    what cannot be translated becomes a remark.
+    """
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.load import load_translator
+
+    if run.config is None:
+        return
+    engine = EngineOptions(models=[run.folder], engine="torch")
+    data = located(run.config, run.manifest)
+    sources = scored_sources(data)
+    for scored in run.scored:
+        if scored.sentences or scored.name not in sources:
+            continue
+        try:
+            pairs = list(read_pairs(sources[scored.name], data_root(data), scored.name))
+            say(f"{run.label}: translating {len(pairs):,} lines of {scored.name}")
+            with load_translator(SearchOptions(), engine, say) as translator:
+                translations = translator.translate([src for src, _ in pairs])
+                scored.sentences = [
+                    Sentence(src, ref, one.texts[0], sum(one.scores[:1]), one.flags)
+                    for (src, ref), one in zip(pairs, translations, strict=True)
+                ]
+        except MtError as error:
+            run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")
+            continue
+        run.remarks.append(
+            f"{scored.name} was translated for this page with the best checkpoint: another "
+            "precision, engine or version of mt than in training may change a score a little."
+        )
+    if all(one.sentences for one in run.tests):
+        run.remarks = [remark for remark in run.remarks if remark != NOT_KEPT]
+
+
+def score_run(run: RunSummary) -> list[ScoredSet]:
     """The scores of the test sets and of the best validation."""
     return [_score(one) for one in run.scored]
 
 
-def _score(test: TestScore) -> ScoredSet:
-    scored = ScoredSet(
-        test.name, test.step, len(test.sentences), Value(test.bleu, signature=test.signature)
-    )
-    hyps, refs = _texts(test.sentences)
-    if not hyps:
+def _score(recorded: RecordedScore) -> ScoredSet:
+    bleu = ShownScore(recorded.bleu, signature=recorded.signature)
+    scored = ScoredSet(recorded.name, recorded.step, recorded.sentences, bleu)
+    if not scored.sentences:
         return scored
-    tokenize = tokenizer_of(test.signature)
-    is_small = len(hyps) <= MAX_RESAMPLED
+    n_lines = len(scored.sentences)
     slicings = []
-    if len(hyps) >= LEAST_SLICED:
-        slicings.append(by_length([sentence.source for sentence in test.sentences]))
-    settings = Settings(METRICS, tokenize, n_resamples=RESAMPLES if is_small else None)
+    if n_lines >= LEAST_SLICED:
+        slicings.append(by_length([src for src, _ in scored.texts]))
+    n_resamples = RESAMPLES if n_lines <= MAX_RESAMPLED else None
+    settings = Settings(METRICS, tokenizer_of(recorded.signature), n_resamples)
+    data = EvaluationSet("", [[ref for _, ref in scored.texts]], slicings=slicings)
     try:
-        evaluation = evaluate_systems(
-            EvaluationSet("", refs, slicings=slicings), {"": hyps}, settings
-        )
-        bleu, chrf = evaluation.systems[""]
-        if not is_small:
-            scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
-        scored.bleu = Value(bleu.score.value, bleu.interval, bleu.score.signature)
-        scored.chrf = Value(chrf.score.value, chrf.interval, chrf.score.signature)
-        if math.isfinite(test.bleu) and abs(test.bleu - bleu.score.value) > 0.005:
-            scored.note = f"the training recorded BLEU {test.bleu:.2f}"
-        for slicing in slicings:
-            scored.slices = [
-                LengthSlice(part.label, len(part.lines), *values)
-                for part, *values in zip(
-                    slicing.slices, *(one.slices["length"] for one in (bleu, chrf)), strict=True
-                )
-            ]
+        bleu_score, chrf_score = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
         scored.note = f"not scored again: {first_line(error)}"
+        return scored
+    scored.bleu, scored.chrf = _shown(bleu_score), _shown(chrf_score)
+    if math.isfinite(recorded.bleu) and abs(recorded.bleu - scored.bleu.value) > 0.005:
+        scored.note = f"the training recorded BLEU {recorded.bleu:.2f}"
+    elif n_resamples is None:
+        scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
+    for slicing in slicings:
+        values = zip(bleu_score.slices[slicing.by], chrf_score.slices[slicing.by], strict=True)
+        scored.slices = [
+            (part.label, len(part.lines), *pair)
+            for part, pair in zip(slicing.slices, values, strict=True)
+        ]
     return scored
 
 
-def compare(runs: Sequence[Run], scores: Sequence[Sequence[ScoredSet]]) -> list[Compared]:
+def _shown(one: SystemScore) -> ShownScore:
+    return ShownScore(one.score.value, one.interval, one.score.signature)
+
+
+def tokenizer_of(signature: str) -> str:
+    """The BLEU tokenizer that a signature names, without a version that follows it."""
+    match = re.search(r"\btok:([\w-]+?)(?:-\d[^|]*)?(?:\||$)", signature)
+    return match[1] if match else DEFAULT
+
+
+# --- several runs -----------------------------------------------------------------------------
+
+
+def compare(runs: Sequence[RunSummary], scores: Sequence[Sequence[ScoredSet]]) -> list[ComparedSet]:
     """Compare the runs on every set that two of them have been scored on.
 
     Sets of the same name but another text are different ones. The paired bootstrap needs the
@@ -130,66 +179,65 @@ def compare(runs: Sequence[Run], scores: Sequence[Sequence[ScoredSet]]) -> list[
         for one in of_run:
             for group in groups:
                 other, first = group[0]
-                if one.name == first.name and not _differ(runs[other], runs[index], one.name):
+                if one.name == first.name and not _differ(runs[other], first, runs[index], one):
                     group.append((index, one))
                     break
             else:
                 groups.append([(index, one)])
-    return [_compare(group[0][1].name, runs, group) for group in groups if len(group) > 1]
+    labels = [run.label for run in runs]
+    return [_compare(labels, group) for group in groups if len(group) > 1]
 
 
-def _differ(a: Run, b: Run, name: str) -> bool:
-    """Whether the sets of this name are known to be different texts."""
-    texts = _parallel(_sentences(a, name)), _parallel(_sentences(b, name))
-    if all(texts):
-        return texts[0] != texts[1]
-    digests = _digests(a, name), _digests(b, name)
+def _differ(a: RunSummary, of_a: ScoredSet, b: RunSummary, of_b: ScoredSet) -> bool:
+    """Whether two sets of the same name are known to be different texts."""
+    if of_a.sentences and of_b.sentences:
+        return of_a.texts != of_b.texts
+    digests = _digests(a, of_a.name), _digests(b, of_b.name)
     return all(digests) and digests[0] != digests[1]
 
 
-def _digests(run: Run, name: str) -> list[str]:
+def _digests(run: RunSummary, name: str) -> list[str]:
     """The recorded SHA-256 of the files of a set; empty if they are not known."""
     if run.config is None:
         return []
     data, recorded = run.config.data, run.recorded_files
     source = scored_sources(data).get(name)
     files = local_files(source, data_root(data)) if source else []
-    found = [recorded[str(path)].get("sha256") for path in files if str(path) in recorded]
-    return [str(digest) for digest in found if digest]
+    digests = [recorded[str(path)].get("sha256") for path in files if str(path) in recorded]
+    return [str(digest) for digest in digests if digest]
 
 
-def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]) -> Compared:
-    (first, baseline), *others = having
-    sentences = {index: _sentences(runs[index], name) for index, _ in having}
-    rows = [Row(first, runs[first].label, baseline.bleu)]
-    texts = _parallel(sentences[first])
-    same = [index for index, _ in others if texts and _parallel(sentences[index]) == texts]
-    why = (
+def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> ComparedSet:
+    (first, baseline), *others = group
+    same = [
+        (index, scored)
+        for index, scored in others
+        if baseline.sentences and scored.texts == baseline.texts
+    ]
+    test = (
         "no test: the outputs of these runs on this set are not kept; --translate makes them again"
     )
     results = {}
-    if same and len(sentences[first]) <= MAX_RESAMPLED:
-        systems = {f"{index}": [one.output for one in sentences[index]] for index in (first, *same)}
-        refs = [[one.reference for one in sentences[first]]]
+    if same and len(baseline.sentences) <= MAX_RESAMPLED:
+        systems = {f"{index}": scored.outputs for index, scored in [(first, baseline), *same]}
+        data = EvaluationSet("", [[ref for _, ref in baseline.texts]])
+        tokenize = tokenizer_of(baseline.bleu.signature)
+        settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
         try:
-            tokenize = tokenizer_of(baseline.bleu.signature)
-            settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
-            evaluated = evaluate_systems(EvaluationSet("", refs), systems, settings).systems
-            results = {index: evaluated[f"{index}"][0].comparisons["bs"] for index in same}
-            why = (
-                f"paired bootstrap against {runs[first].label}, {RESAMPLES:,} resamples, "
-                f"seed {SEED}"
-            )
+            evaluated = evaluate_systems(data, systems, settings).systems
+            results = {index: evaluated[f"{index}"][0].comparisons["bs"] for index, _ in same}
+            test = f"paired bootstrap against {labels[first]}, {RESAMPLES:,} resamples, seed {SEED}"
         except (MtError, ImportError, RuntimeError) as error:
-            why = f"no test: {first_line(error)}"
+            test = f"no test: {first_line(error)}"
+    rows = [ComparedRun(first, labels[first], baseline.bleu)]
     for index, scored in others:
         result = results.get(index)
         difference = scored.bleu.value - baseline.bleu.value
-        equal = result is not None and _texts(sentences[index]) == _texts(sentences[first])
+        equal = result is not None and scored.outputs == baseline.outputs
         rows.append(
-            Row(
+            ComparedRun(
                 index,
-                runs[index].label,
+                labels[index],
                 scored.bleu,
                 difference if math.isfinite(difference) else None,
                 result.p_value if result and not equal else None,
@@ -197,23 +245,4 @@ def _compare(name: str, runs: Sequence[Run], having: list[tuple[int, ScoredSet]]
                 equal,
             )
         )
-    return Compared(name, len(sentences[first]), rows, why)
-
-
-def _sentences(run: Run, name: str) -> list[Sentence]:
-    return next((one.sentences for one in run.scored if one.name == name), [])
-
-
-def _parallel(sentences: Sequence[Sentence]) -> list[tuple[str, str]]:
-    return [(one.source, one.reference) for one in sentences]
-
-
-def _texts(sentences: Sequence[Sentence]) -> tuple[list[str], list[list[str]]]:
-    hyps = [sentence.output for sentence in sentences]
-    return hyps, [[sentence.reference for sentence in sentences]]
-
-
-def tokenizer_of(signature: str) -> str:
-    """The BLEU tokenizer that a signature names, without a version that follows it."""
-    match = re.search(r"\btok:([\w-]+?)(?:-\d[^|]*)?(?:\||$)", signature)
-    return match[1] if match else DEFAULT
+    return ComparedSet(baseline.name, len(baseline.sentences), rows, test)

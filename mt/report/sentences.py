@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from mt.errors import MtError
 from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
-from mt.report.facts import Run
+from mt.report.run_summary import RunSummary
 from mt.runs.outputs import Sentence
 from mt.translate.quality_flags import FLAGS, is_blank
 
@@ -50,7 +50,7 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownSentence:
     """A sentence on the page."""
 
     source: Text
@@ -59,31 +59,22 @@ class Shown:
     chrf: float
     score: float | None
     flags: list[str]
-    original: Sentence
-    attention: AttentionMap | None = None
-    note: str = ""  # why there is no attention map
+    attention: AttentionMap | None
+    note: str  # why there is no attention map
 
 
-@dataclass
-class Group:
-    """Sentences under one heading."""
+@dataclass(frozen=True)
+class ChosenSentences:
+    """The sentences of a run by group, such as `Worst`, and how they were chosen."""
 
-    title: str
-    sentences: list[Shown]
-
-
-@dataclass
-class Sentences:
-    """The sentences of a run, by group, and how they were chosen."""
-
-    groups: list[Group] = field(default_factory=list)
+    groups: dict[str, list[ShownSentence]]
     note: str = ""
     flagged: int = 0
     set_name: str = ""
 
 
 @dataclass(frozen=True)
-class Progress:
+class SentenceHistory:
     """One sentence of the validation set, and its translation at several updates."""
 
     source: Text
@@ -92,54 +83,109 @@ class Progress:
     note: str
 
 
-def choose_sentences(run: Run, count: int) -> Sentences:
+# --- best, worst and flagged ------------------------------------------------------------------
+
+
+def choose_sentences(
+    run: RunSummary, count: int, say: Callable[[str], None] = lambda _: None
+) -> ChosenSentences:
     """The `count` best, worst and flagged sentences of the first test set, or the validation set.
 
-    Best and worst are by chrF2 of the sentence.
+    Best and worst are by chrF2 of the sentence. The best checkpoint reads these few sentences once
+    more, with the outputs that were kept, for their attention.
     """
     sets = [one for one in run.scored if one.sentences]
     if not sets or not count:
-        return Sentences()
+        return ChosenSentences({})
     test = sets[0]
     sentences = [one for one in test.sentences[:MAX_SCORED] if not is_blank(one.source)]
     metric = Chrf([[one.reference for one in sentences]])
-    values = metric.line_values([one.output for one in sentences])
-    scored = list(zip(values, sentences, strict=True))
+    scored = zip(metric.line_values([one.output for one in sentences]), sentences, strict=True)
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
     long_enough = [pair for pair in ranked if len(pair[1].source.split()) >= LEAST_WORDS] or ranked
-    best = [pair for pair in reversed(long_enough) if pair not in worst][:count]
     flagged = [pair for pair in ranked if pair[1].flags]
+    groups = {
+        "Worst": worst,
+        "Flagged as suspicious": [pair for pair in flagged if pair not in worst][:count],
+        "Best": [pair for pair in reversed(long_enough) if pair not in worst][:count],
+    }
     limit = f" of the first {MAX_SCORED:,} sentences" if len(test.sentences) > MAX_SCORED else ""
-    chosen_groups = [
-        ("Worst", worst),
-        ("Flagged as suspicious", [pair for pair in flagged if pair not in worst][:count]),
-        ("Best", best),
-    ]
-    return Sentences(
-        [
-            Group(title, [_shown(chrf, one) for chrf, one in pairs])
-            for title, pairs in chosen_groups
-            if pairs
-        ],
+    penalty = run.config.decode.length_penalty if run.config else 1.0
+    note = (
         f"By chrF2 of the single sentence{limit}; best only from {LEAST_WORDS} words on. Words "
         "that differ from the reference are underlined. The model score is log-probability / "
-        f"length^{run.config.decode.length_penalty if run.config else 1.0:g}.",
-        len(flagged),
-        test.name,
+        f"length^{penalty:g}."
+    )
+    loaded, attention_note = _load(run, sum(map(len, groups.values())), say)
+    shown = {
+        title: [_shown(chrf, one, loaded) for chrf, one in pairs]
+        for title, pairs in groups.items()
+        if pairs
+    }
+    return ChosenSentences(shown, f"{note} {attention_note}", len(flagged), test.name)
+
+
+def _load(
+    run: RunSummary, n_shown: int, say: Callable[[str], None]
+) -> tuple[LoadedModel | None, str]:
+    """The best checkpoint, and what is said about attention; None where it cannot be loaded."""
+    if not n_shown:
+        return None, ""
+    from mt.model.checkpoint import load_model
+
+    try:
+        loaded = load_model(run.folder)
+    except MtError as error:
+        return None, f"Attention is not shown: {str(error).removeprefix('--model ')}"
+    say(f"{run.label}: attention of {n_shown} sentences")
+    return loaded, (
+        f"Attention: the best checkpoint read these {n_shown} sentences with their outputs once "
+        "more. Each row is a target word; the stronger the colour of a cell, the more it attends "
+        "to the source word of the column."
     )
 
 
-def _shown(chrf: float, sentence: Sentence) -> Shown:
-    return Shown(
+def _shown(chrf: float, sentence: Sentence, loaded: LoadedModel | None) -> ShownSentence:
+    attention, reason = _attention(sentence, loaded) if loaded else (None, "")
+    return ShownSentence(
         source=excerpt(sentence.source),
         reference=excerpt(sentence.reference),
         output=marked(sentence.output, sentence.reference),
         chrf=chrf,
         score=sentence.score,
         flags=[FLAGS.get(flag, flag) for flag in sentence.flags],
-        original=sentence,
+        attention=attention,
+        note=f"no attention map: {reason}" if reason else "",
     )
+
+
+def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[AttentionMap | None, str]:
+    """The cross-attention of a sentence, or None and the reason."""
+    from mt.inspect.attention import read_attention
+    from mt.runtime.devices import choose_device
+
+    too_long = f"longer than {MAX_MAPPED} words"
+    if max(len(sentence.source.split()), len(sentence.output.split())) > MAX_MAPPED:
+        return None, too_long
+    if is_blank(sentence.output):
+        return None, "the output is blank"
+    try:
+        device = choose_device("cpu", "fp32")
+        attention = read_attention(loaded, device, sentence.source, sentence.output)
+    except MtError as error:
+        return None, str(error)
+    if max(len(attention.rows), len(attention.columns)) > 2 * MAX_MAPPED:  # without spaces
+        return None, too_long
+    weights, title = chosen(attention.weights, None, None)
+    rows = [
+        (word, [round(float(weight), 3) for weight in np.nan_to_num(row)])
+        for word, row in zip(attention.rows, weights, strict=True)
+    ]
+    return AttentionMap(attention.columns, rows, title), ""
+
+
+# --- texts ------------------------------------------------------------------------------------
 
 
 def excerpt(text: str) -> Text:
@@ -172,38 +218,23 @@ def _cut(text: str) -> tuple[str, str]:
 # --- one sentence over the training -------------------------------------------------------------
 
 
-def progress(run: Run) -> Progress | None:
+def most_changed(run: RunSummary) -> SentenceHistory | None:
     """The sample sentence whose translation changed most often, and its versions.
 
     A translation that stayed the same is shown once, at its first update.
     """
     if len(run.samples) < 2:
         return None
-    steps = sorted(run.samples)
-    # The same sentences in all validations; a changed validation set begins anew.
-    last = run.samples[steps[-1]]
-    candidates = []
-    for position, sentence in enumerate(last):
-        versions: list[tuple[int, str]] = []
-        for step in steps:
-            block = run.samples[step][position : position + 1]
-            if block and block[0].source == sentence.source:
-                output = block[0].output
-                if not versions or versions[-1][1] != output:
-                    versions.append((step, output))
-        candidates.append((len(versions), len(sentence.source), versions, sentence))
-    readable = [one for one in candidates if one[1] <= MAX_CHARACTERS] or candidates
-    if not readable:
-        return None
-    _, _, versions, sentence = max(readable, key=lambda one: (one[0], one[1]))
-    every = sorted(
-        {round(i) for i in np.linspace(0, len(versions) - 1, min(MAX_STEPS, len(versions)))}
-    )
-    shown = [versions[i] for i in every]
+    *_, last = run.samples.values()
+    candidates = [(sentence, _versions(run, i, sentence)) for i, sentence in enumerate(last)]
+    readable = [one for one in candidates if len(one[0].source) <= MAX_CHARACTERS] or candidates
+    sentence, versions = max(readable, key=lambda one: (len(one[1]), len(one[0].source)))
+    every = np.linspace(0, len(versions) - 1, min(MAX_STEPS, len(versions)))
+    shown = [versions[i] for i in sorted({round(i) for i in every})]
     note = "An update is listed where the translation is another one than before."
     if len(shown) < len(versions):
         note += f" {len(shown)} of {len(versions)} versions are shown."
-    return Progress(
+    return SentenceHistory(
         excerpt(sentence.source),
         excerpt(sentence.reference),
         [(step, marked(output, sentence.reference)) for step, output in shown],
@@ -211,53 +242,15 @@ def progress(run: Run) -> Progress | None:
     )
 
 
-# --- attention ----------------------------------------------------------------------------------
+def _versions(run: RunSummary, position: int, sentence: Sentence) -> list[tuple[int, str]]:
+    """The translations of the sample at `position` that differ from the one before, by update.
 
-
-def add_attention(run: Run, sentences: Sentences, say: Callable[[str], None]) -> str:
-    """Draw the cross-attention of the chosen sentences; returns why not, or what was run.
-
-    The best checkpoint reads each of these few sentences and the output that was kept.
+    All validations have the same sentences, unless the validation set was changed.
     """
-    if not sentences.groups:
-        return ""
-    from mt.model.checkpoint import load_model
-
-    try:
-        loaded = load_model(run.folder)
-    except MtError as error:
-        return f"Attention is not shown: {str(error).removeprefix('--model ')}"
-    n_shown = sum(len(group.sentences) for group in sentences.groups)
-    say(f"{run.label}: attention of {n_shown} sentences")
-    for group in sentences.groups:
-        group.sentences = [_with_attention(loaded, shown) for shown in group.sentences]
-    return (
-        f"Attention: the best checkpoint read these {n_shown} sentences with their outputs once "
-        "more. Each row is a target word; the stronger the colour of a cell, the more it attends "
-        "to the source word of the column."
-    )
-
-
-def _with_attention(loaded: LoadedModel, shown: Shown) -> Shown:
-    from mt.inspect.attention import read_attention
-    from mt.runtime.devices import choose_device
-
-    sentence = shown.original
-    longest = max(len(sentence.source.split()), len(sentence.output.split()))
-    if longest > MAX_MAPPED:
-        return replace(shown, note=f"no attention map: longer than {MAX_MAPPED} words")
-    if is_blank(sentence.output):
-        return replace(shown, note="no attention map: the output is blank")
-    try:
-        device = choose_device("cpu", "fp32")
-        found = read_attention(loaded, device, sentence.source, sentence.output)
-    except MtError as error:
-        return replace(shown, note=f"no attention map: {error}")
-    if max(len(found.rows), len(found.columns)) > 2 * MAX_MAPPED:  # a script without spaces
-        return replace(shown, note=f"no attention map: longer than {MAX_MAPPED} words")
-    weights, title = chosen(found.weights, None, None)
-    rows = [
-        (word, [round(float(weight), 3) for weight in np.nan_to_num(row)])
-        for word, row in zip(found.rows, weights, strict=True)
-    ]
-    return replace(shown, attention=AttentionMap(found.columns, rows, title))
+    versions: list[tuple[int, str]] = []
+    for step, samples in run.samples.items():
+        if position < len(samples) and samples[position].source == sentence.source:
+            output = samples[position].output
+            if not versions or versions[-1][1] != output:
+                versions.append((step, output))
+    return versions

@@ -152,7 +152,7 @@ def write_samples(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> No
 def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:
     """The sentences of each validation, by its update, in order; files without any are left out."""
     samples = {}
-    for path in sorted((run_dir / SAMPLES).glob("step-*.txt")):
+    for path in (run_dir / SAMPLES).glob("step-*.txt"):
         step = re.fullmatch(r"step-(\d+)\.txt", path.name)
         try:
             text = path.read_bytes().decode("utf-8", "replace")
@@ -160,7 +160,7 @@ def read_samples(run_dir: Path) -> dict[int, list[Sentence]]:
             continue
         if step and (sentences := list(_sample_sentences(text))):
             samples[int(step[1])] = sentences
-    return samples
+    return dict(sorted(samples.items()))
 
 
 def _sample_sentences(text: str) -> Iterator[Sentence]:

@@ -108,7 +108,7 @@ def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
 def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
     """Three planted test sources, one of them with its translation, and others without."""
     from mt.report.corpora import read_corpora
-    from mt.report.facts import read_run
+    from mt.report.run_summary import read_run
 
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)

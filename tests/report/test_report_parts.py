@@ -12,15 +12,15 @@ import pytest
 from run_folders import train_line, write_run
 
 from mt.report.corpora import located
-from mt.report.facts import Run, labels_of, read_run
 from mt.report.provenance import commands_of, duration, notable_lines, status_of
+from mt.report.run_summary import RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run, tokenizer_of
-from mt.report.sentences import choose_sentences, excerpt, marked, progress
+from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 
 NOW = datetime(2026, 11, 22, 12, 0, 0)
 
 
-def run_of(folder: Path, **content: Any) -> Run:
+def run_of(folder: Path, **content: Any) -> RunSummary:
     return read_run(write_run(folder, **content), folder.name)
 
 
@@ -51,7 +51,6 @@ def test_the_status_is_read_from_the_end_of_the_log(
     status = status_of(run, NOW)
     assert status.word.startswith(word)
     assert detail in status.detail
-    assert status.running == (word == "running")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,8 @@ def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
     outputs[3]["flags"] = ["looping"]
     chosen = choose_sentences(run_of(tmp_path / "run", outputs=outputs), 1)
     found = {
-        group.title: [one.original.output for one in group.sentences] for group in chosen.groups
+        title: [" ".join(text for text, _ in one.output.parts) for one in shown]
+        for title, shown in chosen.groups.items()
     }
     assert found == {
         "Worst": ["zzz"],
@@ -151,7 +151,7 @@ def test_the_sentence_that_changed_most_is_shown_once_per_version(tmp_path: Path
         step: [("still", "s", "same"), ("moving", "m", f"version {min(step, 30)}")]
         for step in (10, 20, 30, 40)
     }
-    found = progress(run_of(tmp_path / "run", samples=samples))
+    found = most_changed(run_of(tmp_path / "run", samples=samples))
     assert found is not None
     assert found.source.parts == [("moving", False)]
     assert [step for step, _ in found.steps] == [10, 20, 30]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from mt.training.validation import names_of
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
 FIGURES = (
     "step", "seconds", "nll", "grad_norm", "lr", "tokens_per_second", "waiting", "skipped",
-    "memory_mb", "epoch_position",
+    "memory_mb",
 )  # fmt: skip
 # Of a log that has grown for weeks, the part that is read: its end.
 LOG_BYTES = 4_000_000
@@ -48,8 +48,8 @@ NOT_KEPT = (
 
 
 @dataclass
-class TestScore:
-    """The score of a test set, or of the best validation, and the sentences behind it if kept."""
+class RecordedScore:
+    """The score of a test set or of the best validation, and the sentences behind it if kept."""
 
     name: str
     step: int
@@ -78,10 +78,8 @@ class Metrics:
     @property
     def seconds(self) -> float:
         """Seconds of training up to the last record, over all starts."""
-        seconds = [
-            *self.train["seconds"][-1:],
-            *(number(line, "seconds") for line in self.valid[-1:]),
-        ]
+        valid = (number(line, "seconds") for line in self.valid[-1:])
+        seconds = [*self.train["seconds"][-1:], *valid]
         return max((value for value in seconds if math.isfinite(value)), default=0.0)
 
     @property
@@ -91,8 +89,8 @@ class Metrics:
 
 
 @dataclass
-class Run:
-    """All that is known of a run."""
+class RunSummary:
+    """What a run directory holds, as far as it can be read."""
 
     folder: Path
     label: str
@@ -101,12 +99,12 @@ class Run:
     metrics: Metrics
     log: list[str]
     samples: dict[int, list[Sentence]]  # by update
-    tests: list[TestScore]
-    valid: TestScore | None  # the best validation
+    tests: list[RecordedScore]
+    valid: RecordedScore | None  # the best validation
     remarks: list[str]
 
     @property
-    def scored(self) -> list[TestScore]:
+    def scored(self) -> list[RecordedScore]:
         """The test sets, then the best validation."""
         return [*self.tests, *([self.valid] if self.valid else [])]
 
@@ -114,35 +112,26 @@ class Run:
     def recorded_files(self) -> dict[str, dict[str, Any]]:
         """What the manifest has of each data file, by path: lines and SHA-256."""
         sections = [self.manifest.get(key) for key in ("data", "test_data")]
-        return {
-            name: fact
-            for section in sections
-            if isinstance(section, dict)
-            for name, fact in section.items()
-            if isinstance(fact, dict)
-        }
+        files = [file for one in sections if isinstance(one, dict) for file in one.items()]
+        return {name: record for name, record in files if isinstance(record, dict)}
 
 
-def read_run(folder: Path, label: str) -> Run:
+def read_run(folder: Path, label: str) -> RunSummary:
     """Read the run directory `folder`. Raises CheckpointError if it is none."""
     require_run(folder)
     remarks: list[str] = []
     config = _read_config(folder, remarks)
     metrics = _read_metrics(folder, remarks)
-    run = Run(
-        folder=folder,
-        label=label,
-        config=config,
-        manifest=_read_manifest(folder, remarks),
-        metrics=metrics,
-        log=_read_log(folder / LOG),
-        samples=read_samples(folder),
-        tests=_read_tests(folder, metrics),
-        valid=_best_validation(folder, metrics, config),
-        remarks=remarks,
-    )
-    _remark_what_is_missing(run)
-    return run
+    manifest = _read_manifest(folder, remarks)
+    tests = _read_tests(folder, metrics)
+    valid = _best_validation(folder, metrics, config)
+    if valid is None:
+        remarks.append("There is no validation yet, or the run has no validation set.")
+    if not all(one.sentences for one in tests or ([valid] if valid else [])):
+        remarks.append(NOT_KEPT)
+    samples = read_samples(folder)
+    log = _read_log(folder / LOG)
+    return RunSummary(folder, label, config, manifest, metrics, log, samples, tests, valid, remarks)
 
 
 def scored_sources(data: DataConfig) -> dict[str, Source]:
@@ -235,47 +224,34 @@ def _read_log(path: Path) -> list[str]:
     return [line for line in text.split("\n") if line]
 
 
-def _read_tests(folder: Path, metrics: Metrics) -> list[TestScore]:
+def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:
+    signature = str(line.get("signature", ""))
+    return RecordedScore(name, line["step"], number(line, "bleu"), signature, sentences)
+
+
+def _read_tests(folder: Path, metrics: Metrics) -> list[RecordedScore]:
     """The test sets, each with its last score."""
-    by_name: dict[str, TestScore] = {}
+    by_name: dict[str, RecordedScore] = {}
     for line in metrics.tests:
         name = str(line.get("name", "test"))
         by_name.pop(name, None)
-        score = TestScore(name, line["step"], number(line, "bleu"), str(line.get("signature", "")))
-        score.sentences = read_test_sentences(folder, line.get("outputs"), MAX_SENTENCES)
-        by_name[name] = score
+        sentences = read_test_sentences(folder, line.get("outputs"), MAX_SENTENCES)
+        by_name[name] = _recorded(name, line, sentences)
     return list(by_name.values())
 
 
-def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> TestScore | None:
-    """The best validation by `train.metric`, with its sentences if they are kept."""
+def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> RecordedScore | None:
+    """The validation whose outputs are kept, else the best by `train.metric`."""
     lines = {line["step"]: line for line in metrics.valid}
     if not lines:
         return None
-    kept = valid_output_steps(folder)[-1:]
-    if kept and kept[0] in lines:
-        step = kept[0]
+    kept = [step for step in valid_output_steps(folder) if step in lines]
+    if kept:
+        step = kept[-1]
     else:
         metric = config.train.metric if config else "bleu"
         sign = -1 if metric == "nll" else 1
-        known = [s for s, line in lines.items() if math.isfinite(number(line, metric))] or list(
-            lines
-        )
-        step = max(known, key=lambda s: (sign * _finite(number(lines[s], metric)), s))
-    line = lines[step]
-    score = TestScore(VALIDATION, step, number(line, "bleu"), str(line.get("signature", "")))
-    score.sentences = read_valid_sentences(folder, step, MAX_SENTENCES)
-    return score
-
-
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else -math.inf
-
-
-def _remark_what_is_missing(run: Run) -> None:
-    """Say why parts of the page are missing."""
-    if not run.metrics.valid:
-        run.remarks.append("There is no validation yet, or the run has no validation set.")
-    scored = run.tests or ([run.valid] if run.valid else [])
-    if not all(one.sentences for one in scored):
-        run.remarks.append(NOT_KEPT)
+        values = {step: sign * number(line, metric) for step, line in lines.items()}
+        known = {step: value for step, value in values.items() if math.isfinite(value)}
+        step = max(known, key=lambda step: (known[step], step)) if known else max(lines)
+    return _recorded(VALIDATION, lines[step], read_valid_sentences(folder, step, MAX_SENTENCES))
