@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from mt.data.tokens.tokenizer import UNK, Tokenizer, normalize_line
+from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.tokenizer import UNK, Tokenizer
 
 WIDTH = 100  # columns of a line of tokens
 BYTE = re.compile("<0x([0-9A-F]{2})>")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_facts, known_facts
+from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
@@ -29,13 +31,14 @@ from mt.runtime.memory import explain_out_of_memory
 from mt.training.checkpoints import tidy
 from mt.training.finetune import resolve_init_from
 from mt.training.preflight import Preflight, describe_training, run_preflight
-from mt.training.prepare import Prepared, prepare
+from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import check_metric, names_of, score_tests
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.model.checkpoint import LoadedModel
 
 # Seconds of training on a CPU above which a start is warned about: three days.
 LONG_ON_CPU = 3 * 86_400
@@ -107,8 +110,8 @@ def _train(
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
     world.on_main(lambda: check_metric(config, world))
-    lock, notes = world.main_first(
-        lambda: _claim(config, run_dir, fresh), lambda: _find_claimed(run_dir)
+    lock, notes, read = world.main_first(
+        lambda: _claim(config, run_dir, fresh, base), lambda: _find_claimed(run_dir)
     )
     try:
         run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
@@ -123,7 +126,7 @@ def _train(
             others = f", {world.size} processes" if world.size > 1 else ""
             where = "dry run" if dry_run else f"run directory {run_dir}"
             log.say(f"{where} on {device}{others}")
-            prepared = prepare(config, run_dir, device, log, world, base)
+            prepared = prepare(config, run_dir, device, log, world, base, read)
             trainer = Trainer(prepared, run_dir, log)
             world.all_or_raise(lambda: trainer.resume(base))
             base = None  # frees its memory
@@ -145,13 +148,21 @@ def _train(
             lock.close()
 
 
-def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
+def _claim(
+    config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None
+) -> tuple[Any, list[str], CorpusRead]:
     """Check data and run directory, and lock the latter.
 
-    Returns the lock, and what to log: warnings about the data, and changes of the config since the
-    run was started.
+    Returns the lock, what to log (warnings about the data, and changes of the config since the run
+    was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
+    is drawn from the data in the same pass.
     """
-    data = check_data(config.data, before_training=True)
+    known = known_facts(run_dir / "store" / "train")
+    sample = watch = None
+    if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
+        sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
+        watch = partial(_read_with_bar, RunLog(run_dir, 0), sample)
+    data = check_data(config.data, True, known, watch)
     if data.faults:
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
@@ -170,14 +181,21 @@ def _claim(config: Config, run_dir: Path, fresh: bool) -> tuple[Any, list[str]]:
         raise
     notes = [f"warning: {warning}" for warning in data.warnings]
     notes += [f"config changed since this run was started: {line}" for line in changed]
-    return lock, notes
+    return lock, notes, CorpusRead(data.facts, sample)
 
 
-def _find_claimed(run_dir: Path) -> tuple[None, list[str]]:
+def _read_with_bar(
+    log: RunLog, sample: PairSample, pairs: Iterator[tuple[str, str]]
+) -> Iterator[tuple[str, str]]:
+    """Draw the tokenizer's sample from pairs that are read; a terminal shows how many."""
+    return sample.watch(log.watch(pairs, "reading data.train"))
+
+
+def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
     """Check that this rank sees the run directory that the main process has claimed."""
     if not (run_dir / CONFIG).exists():
         raise DataError(f"run directory {run_dir}: holds no {CONFIG}.")
-    return None, []
+    return None, [], CorpusRead()
 
 
 def _require_same_start(trainer: Trainer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from mt.data.tokens.batches import Plan
 from mt.data.tokens.own_tokenizer import own_tokenizer
 from mt.data.tokens.store import known_facts, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample, train_tokenizer
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater
@@ -22,6 +22,7 @@ from mt.training.validation import Validation
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
+    from mt.data.reading.text_files import Facts
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
     from mt.runtime.devices import Device
@@ -43,6 +44,14 @@ PLAN_KEYS = {
         *("user_defined_symbols", "split_digits", "sample_lines", "model", "tgt_model"),
     },
 }
+
+
+@dataclass(frozen=True)
+class CorpusRead:
+    """What the check of the data has read already."""
+
+    facts: Facts = field(default_factory=dict)
+    sample: PairSample | None = None  # for a tokenizer that is to be trained
 
 
 @dataclass(frozen=True)
@@ -82,15 +91,18 @@ def prepare(
     log: RunLog,
     world: World | None = None,
     base: LoadedModel | None = None,
+    read: CorpusRead | None = None,
 ) -> Prepared:
     """Make what training needs, or open it if it is in the run directory already.
 
-    `base` is the model that `train.init_from` names. Raises MtError for what the user can mend.
+    `base` is the model that `train.init_from` names; `read` is what need not be read again. Raises
+    MtError for what the user can mend.
     """
     started = time.perf_counter()
     world = world or World()
-    tokenizer = prepare_tokenizer(config, run_dir, log, world, base)
-    store = prepare_store(config, run_dir, tokenizer, log, world)
+    read = read or CorpusRead()
+    tokenizer = prepare_tokenizer(config, run_dir, log, world, base, read.sample)
+    store = prepare_store(config, run_dir, tokenizer, log, world, read.facts)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     sampling = None
@@ -103,12 +115,24 @@ def prepare(
     return Prepared(config, tokenizer, store, updater, plan, validation, started)
 
 
+def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:
+    """Whether a new run needs a tokenizer that is trained on its data."""
+    is_kept = base is not None and not config.train.new_vocabulary
+    return config.tokenizer.model is None and not is_kept
+
+
 def prepare_tokenizer(
-    config: Config, run_dir: Path, log: RunLog, world: World, base: LoadedModel | None
+    config: Config,
+    run_dir: Path,
+    log: RunLog,
+    world: World,
+    base: LoadedModel | None,
+    sample: PairSample | None,
 ) -> Tokenizer:
     """The tokenizer of the run: an existing one, that of `base`, or a new one trained on the data.
 
-    The main process makes it, the others load it.
+    The main process makes it, the others load it. `sample` is drawn from the data here if it is
+    None.
     """
 
     def find_or_make() -> Tokenizer:
@@ -128,26 +152,25 @@ def prepare_tokenizer(
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
-            pairs = _announced(training_pairs(config.data), log)
-            tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
+            if sample is None:
+                pairs = log.watch(training_pairs(config.data), "reading data.train")
+                tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
+            else:
+                tokenizer = train_on_sample(config.tokenizer, sample, log.say)
+                sample.clear()
         tokenizer.save(run_dir)
         return tokenizer
 
     return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
 
 
-def _announced(pairs: Iterator[tuple[str, str]], log: RunLog) -> Iterator[tuple[str, str]]:
-    """Pairs for the tokenizer, with progress; SentencePiece itself reports none."""
-    yield from log.watch(pairs, "reading data.train")
-    log.say("tokenizer: all pairs are read, SentencePiece learns the tokens")
-
-
 def prepare_store(
-    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World
+    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World, read: Facts
 ) -> Store:
     """The token store of the training text; the main process builds it, the others open it.
 
-    Raises DataError if the processes do not see the same files.
+    `read` are the facts of files that are known. Raises DataError if the processes do not see the
+    same files.
     """
     data = config.data
     folder = run_dir / "store" / "train"
@@ -158,12 +181,10 @@ def prepare_store(
         return log.watch(pairs, "encoding data.train", total)
 
     def build() -> Store:
-        return open_or_build(folder, data.train, "data.train", data, tokenizer, log.say, encoding)
+        where = "data.train"
+        return open_or_build(folder, data.train, where, data, tokenizer, log.say, encoding, read)
 
-    store = world.main_first(
-        build,
-        lambda: open_built(folder),
-    )
+    store = world.main_first(build, lambda: open_built(folder))
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
 from mt.data.cleaning.filters import Counts, DuplicateFilter, keeps_length
-from mt.data.tokens.tokenizer import Tokenizer, normalize_line
+from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.lines import Translation

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.data.reading.corpus import training_pairs
+from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.own_tokenizer import read_model
-from mt.data.tokens.tokenizer import UNK, Tokenizer, normalize_line, train_tokenizer
+from mt.data.tokens.tokenizer import UNK, Tokenizer, train_tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runtime.machine import usable_cores

@@ -16,6 +16,7 @@ from conftest import write_lines
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source, TokenizerConfig
+from mt.data.reading import text_files
 from mt.data.tokens import store as store_module
 from mt.data.tokens.store import Store, open_built, open_or_build
 from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
@@ -232,7 +233,7 @@ def test_files_that_did_not_change_are_not_read_again(
     os.utime(root / "a.de")
     build(root, tokenizer)
     read: list[Path] = []
-    monkeypatch.setattr(store_module, "file_facts", lambda path: read.append(path))
+    monkeypatch.setattr(text_files, "count_lines", lambda path, *_: read.append(path))
     build(root, tokenizer)
     assert read == []
 

@@ -15,8 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.config.schema import Source
-from mt.data.reading.corpus import file_facts, read_pairs
-from mt.data.reading.text_files import decode_lines, first_shifted_line, read_lines
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.text_files import (
+    Facts,
+    decode_lines,
+    file_facts,
+    first_shifted_line,
+    read_lines,
+)
 from mt.errors import DataError
 
 # --- lines ------------------------------------------------------------------------------------
@@ -47,7 +53,18 @@ def test_lines_end_at_line_feeds_only(
     """The first bytes of a file say what it is; the names here say the opposite."""
     path = write(tmp_path / ("text" if packed else "text.gz"), content, packed)
     assert list(read_lines(path)) == lines
-    assert file_facts(path) == (hashlib.sha256(path.read_bytes()).hexdigest(), len(lines))
+    facts: Facts = {}
+    assert list(read_lines(path, facts=facts)) == lines
+    assert (
+        facts[str(path)]
+        == file_facts(path, "", {})
+        == {
+            "size": path.stat().st_size,
+            "mtime_ns": path.stat().st_mtime_ns,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "lines": len(lines),
+        }
+    )
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"))))

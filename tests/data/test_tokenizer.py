@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
-from mt.data.tokens import tokenizer as module
+from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.tokenizer import (
     BOS,
     EOS,
     MAX_LINE_LENGTH,
     PAD,
     UNK,
+    PairSample,
     Tokenizer,
-    normalize_line,
     train_tokenizer,
 )
 from mt.errors import CheckpointError, DataError
@@ -298,8 +298,14 @@ def test_a_line_too_long_to_learn_from_is_counted() -> None:
 def test_a_sample_is_even_aligned_and_seeded() -> None:
     pairs = [(f"s{i}", f"t{i}") for i in range(1000)]
     tenths = [0] * 10
+
+    def sampled(seed: int) -> tuple[list[str], list[str], int]:
+        sample = PairSample(100, seed)
+        assert list(sample.watch(pairs)) == pairs
+        return sample.src, sample.tgt, sample.seen
+
     for seed in range(200):
-        src, tgt, seen = module._sample(iter(pairs), 100, seed)
+        src, tgt, seen = sampled(seed)
         assert seen == 1000
         assert len(set(src)) == 100
         assert [f"t{line[1:]}" for line in src] == tgt
@@ -307,8 +313,7 @@ def test_a_sample_is_even_aligned_and_seeded() -> None:
             tenths[int(line[1:]) // 100] += 1
     # 2000 each on average, standard deviation below 45.
     assert all(abs(count - 2000) < 225 for count in tenths)
-    assert module._sample(pairs, 100, 3) == module._sample(pairs, 100, 3)
-    assert module._sample(pairs, 100, 3) != module._sample(pairs, 100, 4)
+    assert sampled(3) == sampled(3) != sampled(4)
 
 
 def test_sampling_is_said_and_bounds_what_is_learned_from() -> None:

@@ -10,7 +10,8 @@ import pytest
 import sentencepiece
 from sentencepiece import SentencePieceProcessor
 
-from mt.data.tokens.tokenizer import Tokenizer, normalize_line
+from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import load_model

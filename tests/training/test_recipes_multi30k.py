@@ -13,8 +13,7 @@ import yaml
 from conftest import Mt, metrics_of, write_lines
 from corpora import MULTI30K, multi30k
 
-from mt.data.reading.text_files import read_lines
-from mt.data.tokens.tokenizer import normalize_line
+from mt.data.reading.text_files import normalize_line, read_lines
 from mt.evaluation.metrics import score_corpus
 
 # Pairs to train on, and lines of further text, of which only one side is used.

@@ -10,7 +10,8 @@ from conftest import Mt, mt_command, open_pipes, refused
 from odd_lines import odd_lines
 from subwords import made_lines
 
-from mt.data.tokens.tokenizer import Tokenizer, normalize_line
+from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mt.data.tokens.tokenizer import normalize_line
+from mt.data.reading.text_files import normalize_line
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig

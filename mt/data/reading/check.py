@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from mt.config.schema import named_sources
 from mt.data.reading.corpus import (
@@ -17,12 +17,13 @@ from mt.data.reading.corpus import (
     local_files,
     read_pairs,
 )
-from mt.data.reading.text_files import suffix_of
+from mt.data.reading.text_files import Facts, suffix_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig, Source
 
+Pair: TypeAlias = tuple[str, str]
 # Pairs of a training source that are read: of local files and of a stream from the hub; and right
 # before training, which reads all of them next.
 MAX_PAIRS = 1_000_000
@@ -42,41 +43,53 @@ class DataCheck:
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # what was not read, and so not checked
+    facts: Facts = field(default_factory=dict)  # of the files that were read whole
 
 
-def check_data(data: DataConfig, before_training: bool = False) -> DataCheck:
+def check_data(
+    data: DataConfig,
+    before_training: bool = False,
+    known: Facts | None = None,
+    watch: Callable[[Iterator[Pair]], Iterator[Pair]] | None = None,
+) -> DataCheck:
     """Read the data as far as possible and say what is wrong with it.
 
     Text files, and validation and test sets of every kind, are read whole; of other training data
     the first `MAX_PAIRS`. Training data on the hub is not downloaded for that, unless
-    `before_training` says that it is needed anyway.
+    `before_training` says that it is needed anyway. Text files for training that have not changed
+    since their facts became `known` are not read whole again.
+
+    `watch`, where given, gets all pairs of each training text, and passes them on.
     """
     root = data_root(data)
-    check = DataCheck()
+    check = DataCheck(facts=dict(known or {}))
     for where, source in named_sources(data):
-        if source.path is None and (faults := aligned_files_faults(source, root, where)):
-            check.faults += faults
-            continue
         is_training = where.startswith("data.train")
         is_streamed = is_training and not before_training and not local_files(source, root)
-        limit = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
+        limit: int | None = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
         limit = MAX_STREAMED_PAIRS if is_streamed else limit
+        if watch is not None or not is_training:
+            limit = None
         sample = _Sample()
         try:
-            pairs = read_pairs(source, root, where, is_streamed)
-            if is_training:
-                for _ in islice(sample.watch(pairs), limit):
-                    pass
-                if source.path is not None and next(pairs, None) is not None:
-                    check.unread.append(
-                        f"{where}: the first {limit:,} rows of {source.path} are good; the others "
-                        "were not read"
-                    )
-            else:
-                for _ in sample.watch(pairs):
-                    pass
+            if limit and source.path is None:
+                faults = aligned_files_faults(source, root, where, check.facts)
+                if faults:
+                    check.faults += faults
+                    continue
+            rest = read_pairs(source, root, where, is_streamed, None if limit else check.facts)
+            pairs = sample.watch(rest)
+            for _ in islice(watch(pairs) if watch and is_training else pairs, limit):
+                pass
+            if limit and source.path is not None and next(rest, None) is not None:
+                check.unread.append(
+                    f"{where}: the first {limit:,} rows of {source.path} are good; the others "
+                    "were not read"
+                )
         except DataError as error:
-            check.faults += str(error).split("\n")
+            # A single pass ends at the first fault.
+            every = source.path is None and aligned_files_faults(source, root, where, check.facts)
+            check.faults += every or str(error).split("\n")
         else:
             check.warnings += sample.warnings(source, root, where)
     return check

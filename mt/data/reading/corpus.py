@@ -13,19 +13,19 @@ from mt.data.reading.table_files import read_table
 from mt.data.reading.text_files import (
     DELIMITERS,
     TABLE_SUFFIXES,
+    Facts,
     count_lines,
     existing_path,
+    file_facts,
     first_shifted_line,
     is_pattern,
     matching_files,
-    os_errors_as_data_errors,
     read_lines,
     require_text,
     suffix_of,
     under,
 )
 from mt.errors import DataError
-from mt.files import sha256_of
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig, Source
@@ -46,33 +46,26 @@ def local_files(source: Source, root: Path) -> list[Path]:
     return [file for file in matching_files(source.path, root) if file.is_file()]
 
 
-def file_facts(path: Path) -> tuple[str, int | None]:
-    """SHA-256 in hex of a file as it is on disk, and its number of lines once unpacked.
-
-    The number of lines is None where the file is not text, such as a Parquet file.
-    """
-    with os_errors_as_data_errors(path, ""):
-        digest = sha256_of(path)
-    try:
-        return digest, count_lines(path, "")
-    except DataError:
-        return digest, None
-
-
 def read_pairs(
-    source: Source, root: Path, where: str, stream: bool = False
+    source: Source,
+    root: Path,
+    where: str,
+    stream: bool = False,
+    facts: Facts | None = None,
 ) -> Iterator[tuple[str, str]]:
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
     `where` names the source in messages, such as `data.train[0]`. With `stream` a hub data set is
-    not downloaded whole. Raises `DataError` for everything that makes the source unusable; unequal
-    line counts are found at the end.
+    not downloaded whole. `facts` gets those of every text file that is read to its end. Raises
+    `DataError` for everything that makes the source unusable; unequal line counts are found at the
+    end.
     """
     if source.path is None:
         for src, tgt in aligned_files(source, root, where):
-            yield from _aligned_lines(src, tgt, where)
+            yield from _aligned_lines(src, tgt, where, facts)
     else:
-        yield from select_pairs(_rows(source, source.path, root, where, stream), source, where)
+        rows = _rows(source, source.path, root, where, stream, facts)
+        yield from select_pairs(rows, source, where)
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
@@ -85,7 +78,9 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
 # --- rows with columns ------------------------------------------------------------------------
 
 
-def _rows(source: Source, path: str, root: Path, where: str, stream: bool) -> Iterator[Row]:
+def _rows(
+    source: Source, path: str, root: Path, where: str, stream: bool, facts: Facts | None
+) -> Iterator[Row]:
     """The rows of the table files or the data set at `path`."""
     suffix = suffix_of(Path(path))
     for key in ("delimiter", "quoting"):
@@ -104,7 +99,7 @@ def _rows(source: Source, path: str, root: Path, where: str, stream: bool) -> It
             "that it has: 'train'."
         )
     for file in matching_files(path, root):
-        yield from read_table(file, source, where)
+        yield from read_table(file, source, where, facts)
 
 
 # --- line-aligned text files ------------------------------------------------------------------
@@ -137,11 +132,13 @@ def _by_wildcards(name: str, root: Path, where: str) -> dict[tuple[str, ...], Pa
     return {match.groups(): file for match, file in matches if match}
 
 
-def _aligned_lines(src_path: Path, tgt_path: Path, where: str) -> Iterator[tuple[str, str]]:
+def _aligned_lines(
+    src_path: Path, tgt_path: Path, where: str, facts: Facts | None
+) -> Iterator[tuple[str, str]]:
     require_text(src_path, f"{where}.src")
     require_text(tgt_path, f"{where}.tgt")
-    src_lines = read_lines(src_path, f"{where}.src")
-    tgt_lines = read_lines(tgt_path, f"{where}.tgt")
+    src_lines = read_lines(src_path, f"{where}.src", facts=facts)
+    tgt_lines = read_lines(tgt_path, f"{where}.tgt", facts=facts)
     n_pairs = 0
     src_surplus = 0
     for src in src_lines:
@@ -157,8 +154,12 @@ def _aligned_lines(src_path: Path, tgt_path: Path, where: str) -> Iterator[tuple
         raise DataError("\n".join(faults))
 
 
-def aligned_files_faults(source: Source, root: Path, where: str) -> list[str]:
-    """The faults of line-aligned files, read whole: existence, UTF-8, line ends, line counts."""
+def aligned_files_faults(source: Source, root: Path, where: str, facts: Facts) -> list[str]:
+    """The faults of line-aligned files, read whole: existence, UTF-8, line ends, line counts.
+
+    Files that have not changed since their `facts` were taken are not read; those of others are
+    added.
+    """
     faults: list[str] = []
     lines: dict[Path, int] = {}
     for side, name in (("src", source.src), ("tgt", source.tgt)):
@@ -166,7 +167,8 @@ def aligned_files_faults(source: Source, root: Path, where: str) -> list[str]:
         try:
             for path in _by_wildcards(name, root, field).values():
                 require_text(path, field)
-                lines[path] = count_lines(path, field)
+                facts[str(path)] = fact = file_facts(path, field, facts, text=True)
+                lines[path] = fact["lines"] or count_lines(path, field)
         except DataError as error:
             faults.append(str(error))
     if faults:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from mt.data.reading.columns import lookup
 from mt.data.reading.text_files import (
     DELIMITERS,
     TABLE_SUFFIXES,
+    Facts,
     read_lines,
     require_text,
     suffix_of,
@@ -29,19 +30,21 @@ if TYPE_CHECKING:
 USUAL_DELIMITERS = (";", "\t", "|", ",")
 
 
-def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
+def read_table(path: Path, source: Source, where: str, facts: Facts | None = None) -> Iterator[Row]:
     """The rows of a table file, in order; of all but `.json` lists in bounded memory.
 
-    Raises `DataError`, with the line, where the file is damaged.
+    `facts` gets those of the file once it is read to its end. Raises `DataError`, with the line,
+    where the file is damaged.
     """
     require_text(path, f"{where}.path")
+    lines = read_lines(path, f"{where}.path", facts=facts)
     match suffix := suffix_of(path):
         case ".jsonl":
-            return _json_lines(path, where)
+            return _json_lines(lines, path, where)
         case ".json":
-            return _json_rows(path, source, where)
+            return _json_rows(lines, path, source, where)
         case ".csv" | ".tsv" | ".txt":
-            return _delimited_rows(path, source, where)
+            return _delimited_rows(lines, path, source, where)
         case _:
             raise DataError(
                 f"{where}.path: {path} must end in {', '.join(TABLE_SUFFIXES)} (or that and .gz), "
@@ -52,8 +55,8 @@ def read_table(path: Path, source: Source, where: str) -> Iterator[Row]:
 # --- JSON -------------------------------------------------------------------------------------
 
 
-def _json_lines(path: Path, where: str) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path, f"{where}.path"), start=1):
+def _json_lines(lines: Iterable[str], path: Path, where: str) -> Iterator[Row]:
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{path}, line {number:,}"
             yield place, _json_object(line, place, where)
@@ -76,12 +79,16 @@ def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _json_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
+def _json_rows(lines: Iterator[str], path: Path, source: Source, where: str) -> Iterator[Row]:
     """The rows of a list in a `.json` file, or of JSON Lines under that name."""
-    if _holds_json_lines(path, source, where):
-        yield from _json_lines(path, where)
+    start: list[str] = []  # up to the second line that is not blank
+    while sum(map(bool, map(str.strip, start))) < 2 and (line := next(lines, None)) is not None:
+        start.append(line)
+    lines = chain(start, lines)
+    if _are_json_lines(list(filter(str.strip, start)), source):
+        yield from _json_lines(lines, path, where)
         return
-    text = "\n".join(read_lines(path, f"{where}.path"))
+    text = "\n".join(lines)
     try:
         rows = json.loads(text) if text.strip() else []
     except (ValueError, RecursionError) as error:
@@ -101,20 +108,19 @@ def _json_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
         yield place, row
 
 
-def _holds_json_lines(path: Path, source: Source, where: str) -> bool:
-    """Whether the first line that is not blank is a whole JSON object: one row.
+def _are_json_lines(lines: list[str], source: Source) -> bool:
+    """Whether the first of one or two lines is a whole JSON object: one row.
 
     If it is all there is, it must have the two columns: other objects hold the rows inside.
     """
-    lines = filter(str.strip, read_lines(path, f"{where}.path"))
     try:
-        first = json.loads(next(lines, ""))
+        first = json.loads(lines[0] if lines else "")
     except (ValueError, RecursionError):
         return False
     if not isinstance(first, dict):
         return False
     is_row = all(isinstance(lookup(first, column), str) for column in (source.src, source.tgt))
-    return is_row or next(lines, None) is not None
+    return is_row or len(lines) > 1
 
 
 def _not_a_list(value: object, path: Path, where: str) -> str:
@@ -136,11 +142,10 @@ def _not_a_list(value: object, path: Path, where: str) -> str:
 # --- cells between delimiters -----------------------------------------------------------------
 
 
-def _delimited_rows(path: Path, source: Source, where: str) -> Iterator[Row]:
+def _delimited_rows(lines: Iterator[str], path: Path, source: Source, where: str) -> Iterator[Row]:
     """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
     delimiter = source.delimiter or DELIMITERS[suffix_of(path)]
     quoting = source.quoting or ("csv" if suffix_of(path) == ".csv" else "none")
-    lines = read_lines(path, f"{where}.path")
     match quoting:
         case "csv":
             rows = _quoted_cells(lines, delimiter, path, where)

@@ -6,15 +6,20 @@ import codecs
 import difflib
 import glob
 import gzip
+import hashlib
+import io
+import os
 import re
+import unicodedata
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from mt.errors import DataError
+from mt.files import sha256_of
 
 # First bytes of compressed files that mt does not read -> the command that unpacks them.
 OTHER_COMPRESSION = {
@@ -28,17 +33,38 @@ OTHER_COMPRESSION = {
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
 
+# A file's path -> its size, mtime_ns, sha256 as it is on disk, and lines (None: it is not text).
+Facts: TypeAlias = dict[str, dict[str, Any]]
+
 # `first_shifted_line` looks at this many lines: about 200 MB of memory.
 MAX_LINES_COMPARED = 2_000_000
 
 
+class _HashedFile(io.FileIO):
+    """A file whose bytes are hashed as they are read."""
+
+    def __init__(self, path: Path, digest: Any) -> None:
+        super().__init__(path)
+        self._digest = digest
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read into a buffer, as `io.BufferedReader` asks for."""
+        count = super().readinto(buffer)
+        self._digest.update(memoryview(buffer)[:count])
+        return count
+
+
 @contextmanager
-def open_text(path: Path, where: str = "") -> Iterator[BinaryIO]:
+def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[BinaryIO]:
     """Open a text file as bytes, unpacking gzip (recognised by its first bytes, not its name).
 
-    Raises `DataError`, opening with `where`, when the file cannot be opened or, later, read.
+    `digest`, of hashlib, gets the bytes of the file as it is on disk. Raises `DataError`, opening
+    with `where`, when the file cannot be opened or, later, read.
     """
-    with os_errors_as_data_errors(path, where), open(path, "rb") as raw:
+    with (
+        os_errors_as_data_errors(path, where),
+        io.BufferedReader(_HashedFile(path, digest)) if digest else open(path, "rb") as raw,
+    ):
         head = raw.peek(10)
         for magic, command in OTHER_COMPRESSION.items():
             if head.startswith(magic):
@@ -53,10 +79,49 @@ def open_text(path: Path, where: str = "") -> Iterator[BinaryIO]:
             yield raw
 
 
-def read_lines(path: Path, where: str = "", errors: str = "strict") -> Iterator[str]:
-    """The lines of a text file, plain or gzip, in bounded memory; see `decode_lines`."""
-    with open_text(path, where) as file:
-        yield from decode_lines(file, f"{prefix(where)}{path}", errors)
+def read_lines(
+    path: Path, where: str = "", errors: str = "strict", facts: Facts | None = None
+) -> Iterator[str]:
+    """The lines of a text file, plain or gzip, in bounded memory; see `decode_lines`.
+
+    `facts`, where given, gets those of the file when it has been read to its end.
+    """
+    digest = None if facts is None else hashlib.sha256()
+    number = 0
+    with open_text(path, where, digest) as file:
+        stat = path.stat()
+        lines = decode_lines(file, f"{prefix(where)}{path}", errors)
+        for line in lines:
+            number += 1
+            yield line
+    if facts is not None and digest:
+        facts[str(path)] = _facts(stat, digest.hexdigest(), number)
+
+
+def file_facts(path: Path, where: str, known: Facts, text: bool = False) -> dict[str, Any]:
+    """The facts of a file: the known ones while its size and time are the same, else read from it.
+
+    Raises `DataError` where it cannot be read. `text` says that it must also be lines of UTF-8.
+    """
+    with os_errors_as_data_errors(path, where):
+        stat = path.stat()
+    old = known.get(str(path))
+    if old and (old["size"], old["mtime_ns"]) == (stat.st_size, stat.st_mtime_ns):
+        return old
+    digest = hashlib.sha256()
+    try:
+        lines = count_lines(path, where, digest)
+    except DataError:
+        if text:
+            raise
+        with os_errors_as_data_errors(path, where):
+            return _facts(stat, sha256_of(path), None)
+    return _facts(stat, digest.hexdigest(), lines)
+
+
+def _facts(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, Any]:
+    size, mtime = stat.st_size, stat.st_mtime_ns
+    return {"size": size, "mtime_ns": mtime, "sha256": sha256, "lines": lines}
 
 
 def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
@@ -74,13 +139,13 @@ def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> It
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
-def count_lines(path: Path, where: str) -> int:
+def count_lines(path: Path, where: str, digest: Any = None) -> int:
     """Number of lines as `read_lines` gives them, and the same errors, several times faster."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     lines = 0
     last_byte = b"\n"
     try:
-        with open_text(path, where) as file:
+        with open_text(path, where, digest) as file:
             while block := file.read(1 << 20):
                 decoder.decode(block)
                 lines += block.count(b"\n")
@@ -89,6 +154,16 @@ def count_lines(path: Path, where: str) -> int:
     except UnicodeDecodeError:
         return sum(1 for _ in read_lines(path, where))  # raises, and names the line
     return lines + (last_byte != b"\n")
+
+
+def normalize_line(line: str) -> str:
+    """Normalise a line as tokens see it: `decode(encode(line)) == normalize_line(line)`.
+
+    Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
+    space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
+    and U+2581, SentencePiece's sign for a space. Nothing else changes.
+    """
+    return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
 
 
 def existing_path(name: str, root: Path, where: str) -> Path:

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.data.cleaning.filters import Counts, DuplicateFilter, clean_text, keeps_length
-from mt.data.reading.corpus import data_root, file_facts, local_files, read_pairs
+from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.reading.text_files import Facts, file_facts
 from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
 
@@ -90,7 +91,7 @@ def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
 
 
 def fingerprint_of(
-    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: dict[str, Any]
+    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: Facts
 ) -> str:
     """SHA-256 of everything that decides the content of the store: texts, tokenizer, settings.
 
@@ -131,32 +132,14 @@ def _heavier_than_before(sources: list[Source]) -> list[int]:
     return sorted(later, key=lambda number: -sources[number].weight)
 
 
-def corpus_facts(sources: list[Source], data: DataConfig, known: dict[str, Any]) -> dict[str, Any]:
-    """Size, SHA-256 and lines of every local file.
-
-    Facts in `known` are reused while the size and modification time of the file are the same.
-    """
+def corpus_facts(sources: list[Source], data: DataConfig, known: Facts) -> Facts:
+    """The facts of every local file; see `file_facts`."""
     root = data_root(data)
-    facts = {}
-    for source in sources:
-        for path in local_files(source, root):
-            name = str(path)
-            stat = path.stat()
-            old = known.get(name)
-            if old and old["size"] == stat.st_size and old["mtime_ns"] == stat.st_mtime_ns:
-                facts[name] = old
-                continue
-            sha256, lines = file_facts(path)
-            facts[name] = {
-                "size": stat.st_size,
-                "mtime_ns": stat.st_mtime_ns,
-                "sha256": sha256,
-                "lines": lines,
-            }
-    return facts
+    paths = [path for source in sources for path in local_files(source, root)]
+    return {str(path): file_facts(path, "", known) for path in paths}
 
 
-def known_facts(folder: Path) -> dict[str, Any]:
+def known_facts(folder: Path) -> Facts:
     """Facts of the files that the store in `folder` was built from; empty without a store."""
     try:
         return dict(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["facts"])
@@ -172,17 +155,19 @@ def open_or_build(
     tokenizer: Tokenizer,
     log: Callable[[str], None],
     watch: Watch | None = None,
+    read: Facts | None = None,
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
     `watch` gets the pairs of each corpus that are encoded, and how many there are, None where that
-    is not known. It yields the same pairs, and may count them.
+    is not known. It yields the same pairs, and may count them. `read` are facts of files that have
+    been read already.
 
     Only one of several processes may call this, because it writes. Raises DataError where a text
     cannot be read or no pair is left.
     """
     known = known_facts(folder)
-    facts = corpus_facts(sources, data, known)
+    facts = corpus_facts(sources, data, {**known, **(read or {})})
     fingerprint = fingerprint_of(sources, data, tokenizer, facts)
     store = _open(folder, fingerprint)
     try:

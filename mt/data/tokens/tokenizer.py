@@ -6,11 +6,11 @@ import hashlib
 import io
 import random
 import re
-import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import PieceVocabulary, read_vocabularies
 from mt.data.tokens.sentencepiece_model import model_facts
 from mt.errors import CheckpointError, DataError
@@ -45,16 +45,6 @@ FEW_LINES = 50
 
 # Fixed, because unigram training sums floats by thread: the result depends on their number.
 TRAINING_THREADS = 4
-
-
-def normalize_line(line: str) -> str:
-    """Normalise a line as tokens see it: `decode(encode(line)) == normalize_line(line)`.
-
-    Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
-    space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
-    and U+2581, SentencePiece's sign for a space. Nothing else changes.
-    """
-    return " ".join(unicodedata.normalize("NFC", line).replace("\u2581", " ").split())
 
 
 class Tokenizer:
@@ -243,6 +233,37 @@ class Tokenizer:
             ) from error
 
 
+class PairSample:
+    """At most `size` pairs, normalised, drawn uniformly from all that are watched.
+
+    Reservoir sampling (Vitter, 1985, algorithm R).
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.src: list[str] = []
+        self.tgt: list[str] = []
+        self.seen = 0  # pairs watched
+        self._size = size
+        self._draw = random.Random(seed).random
+
+    def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        """Pass the pairs on, and draw from them."""
+        for src, tgt in pairs:
+            self.seen += 1
+            if self.seen <= self._size:
+                self.src.append(normalize_line(src))
+                self.tgt.append(normalize_line(tgt))
+            elif (place := int(self._draw() * self.seen)) < self._size:
+                self.src[place] = normalize_line(src)
+                self.tgt[place] = normalize_line(tgt)
+            yield src, tgt
+
+    def clear(self) -> None:
+        """Free the memory of the pairs."""
+        self.src.clear()
+        self.tgt.clear()
+
+
 def train_tokenizer(
     cfg: TokenizerConfig,
     pairs: Iterable[tuple[str, str]],
@@ -257,9 +278,19 @@ def train_tokenizer(
     is no text, or where `cfg.vocab_size` is smaller than the alphabet. `unit`: what messages call a
     pair.
     """
-    src, tgt, seen = _sample(pairs, cfg.sample_lines, seed)
-    if seen > len(src):
-        log(f"tokenizer: trained on {len(src):,} of {seen:,} {unit}, drawn at random")
+    sample = PairSample(cfg.sample_lines, seed)
+    for _ in sample.watch(pairs):
+        pass
+    return train_on_sample(cfg, sample, log, unit)
+
+
+def train_on_sample(
+    cfg: TokenizerConfig, sample: PairSample, log: Callable[[str], None], unit: str = "pairs"
+) -> Tokenizer:
+    """Learn the vocabulary or vocabularies from pairs drawn before; see `train_tokenizer`."""
+    src, tgt = sample.src, sample.tgt
+    if sample.seen > len(src):
+        log(f"tokenizer: trained on {len(src):,} of {sample.seen:,} {unit}, drawn at random")
     if cfg.joint:
         return Tokenizer(_train(cfg, src + tgt, "", log))
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
@@ -300,27 +331,6 @@ def _encode(
 
 def _normalized(lines: list[str]) -> list[str]:
     return [normalize_line(line) for line in lines]
-
-
-def _sample(
-    pairs: Iterable[tuple[str, str]], size: int, seed: int
-) -> tuple[list[str], list[str], int]:
-    """`size` pairs drawn uniformly, normalised, as two lists; and the number of all pairs.
-
-    Reservoir sampling (Vitter, 1985, algorithm R).
-    """
-    draw = random.Random(seed).random
-    src: list[str] = []
-    tgt: list[str] = []
-    seen = 0
-    for seen, (src_line, tgt_line) in enumerate(pairs, start=1):
-        if seen <= size:
-            src.append(normalize_line(src_line))
-            tgt.append(normalize_line(tgt_line))
-        elif (place := int(draw() * seen)) < size:
-            src[place] = normalize_line(src_line)
-            tgt[place] = normalize_line(tgt_line)
-    return src, tgt, seen
 
 
 def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
