@@ -316,7 +316,7 @@ def bench_config(
 
 def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Contender]:
     """Build every model of this shape."""
-    found = []
+    models = []
     for precision in args.precision:
         for optimizer in args.optimizer:
             config = bench_config(args, shape, precision, optimizer, folder)
@@ -325,12 +325,12 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             trainer = Trainer(prepare(config, folder, device, log), folder, log)
             name = "mt" if optimizer == "adamw" else f"mt {optimizer}"
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
-            found.append(Contender(name, precision, own_step(trainer), feed, trainer))
+            models.append(Contender(name, precision, own_step(trainer), feed, trainer))
         if args.marian:
             marian = marian_step(config, trainer.tokenizer.tgt_vocab_size, device)
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
-            found.append(Contender("Marian", precision, marian, feed, trainer))
-    return found
+            models.append(Contender("Marian", precision, marian, feed, trainer))
+    return models
 
 
 def bench(args: argparse.Namespace, shape: str, folder: Path) -> list[Row]:

@@ -355,8 +355,8 @@ def count_flips(args: argparse.Namespace, lines: list[str]) -> None:
             for tokens in (50, 400, None):  # about 3 lines, 25 lines, and the default
                 args.batch_tokens = None if tokens is None else tokens * beam
                 with mt_engine(args, args.engine[0], precision, beam) as translate:
-                    found = translate(shuffled)
-                changed = sum(expected[i] != text for i, text in zip(order, found, strict=True))
+                    texts = translate(shuffled)
+                changed = sum(expected[i] != text for i, text in zip(order, texts, strict=True))
                 size = "the default size" if tokens is None else f"{tokens} tokens"
                 share = f"{changed:,} of {len(lines):,} lines differ ({changed / len(lines):.2%})"
                 print(f"{precision:<5} beam {beam}, shuffled, batches of {size}: {share}")

@@ -150,7 +150,7 @@ def test_translation_refuses_what_cannot_be_sharded(
 
 
 def test_shards_of_another_input_are_not_mixed(tmp_path: Path) -> None:
-    command = "input=$1 folder=$2; mkdir -p $folder; SLURM_JOB_ID=5 check_made_with --model m"
+    command = "input=$1 folder=$2; mkdir -p $folder; SLURM_JOB_ID=5 check_same_settings --model m"
     source, folder = tmp_path / "in", tmp_path / "out.shards"
     write_lines(source, ["eins"])
     assert [bash(command, source, folder).returncode for _ in range(2)] == [0, 0]
