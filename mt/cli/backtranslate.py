@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT
+from mt.cli.help import INPUT, OUTPUT, argument, option
 from mt.cli.options import (
     NO_SAMPLING,
     BatchTokens,
@@ -31,22 +29,13 @@ def backtranslate(
     model: Models,
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="IN",
-            help="text in the language to translate into, plain or .gz; - is stdin",
-            rich_help_panel=INPUT,
-        ),
+        argument(INPUT, "IN", "text in the language to translate into, plain or .gz; - is stdin"),
     ],
     output: Corpus,
     errors: Errors = "strict",
     tag: Annotated[
         str | None,
-        typer.Option(
-            "--tag",
-            metavar="WORD",
-            help="word before each synthetic source, such as <BT>",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "--tag", "word before each synthetic source, such as <BT>", "WORD"),
     ] = None,
     resume: Resume = False,
     beam_size: BeamSize = None,

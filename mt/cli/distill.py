@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mt.cli.console import say
-from mt.cli.help import INPUT, OUTPUT, SEARCH
+from mt.cli.help import INPUT, OUTPUT, SEARCH, option
 from mt.cli.options import (
     BatchTokens,
     BeamSize,
@@ -28,50 +26,39 @@ def distill(
     output: Corpus,
     src: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            INPUT,
             "--src",
-            metavar="FILE",
-            help="text for the teacher to translate",
+            "text for the teacher to translate",
+            "FILE",
             show_default="its training data",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     ref: Annotated[
         Path | None,
-        typer.Option(
-            "--ref",
-            metavar="FILE",
-            help="translations of --src, to choose among the --n-best",
-            rich_help_panel=INPUT,
-        ),
+        option(INPUT, "--ref", "translations of --src, to choose among the --n-best", "FILE"),
     ] = None,
     student: Annotated[
-        str,
-        typer.Option(
-            "--student",
-            metavar="N-M",
-            help="layers of the student's encoder and decoder",
-            rich_help_panel=OUTPUT,
-        ),
+        str, option(OUTPUT, "--student", "layers of the student's encoder and decoder", "N-M")
     ] = "6-2",
     resume: Resume = False,
     n_best: Annotated[
         int,
-        typer.Option(
+        option(
+            SEARCH,
             "--n-best",
+            "of N outputs, keep the most similar to the reference; 1 keeps the best by score",
+            "N",
             min=1,
-            metavar="N",
-            help="of N outputs, keep the most similar to the reference; 1 keeps the best by score",
-            rich_help_panel=SEARCH,
         ),
     ] = 1,
     metric: Annotated[
         str | None,
-        typer.Option(
+        option(
+            SEARCH,
             "--metric",
-            metavar="NAME",
-            help="similarity to the reference: bleu or chrf of the sentence; bleu if not given",
-            rich_help_panel=SEARCH,
+            "similarity to the reference: bleu or chrf of the sentence; bleu if not given",
+            "NAME",
         ),
     ] = None,
     beam_size: BeamSize = None,

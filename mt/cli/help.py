@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand
 
 # The panels, by what an option is about. An option without a panel stands under OTHER.
@@ -17,6 +18,16 @@ CONSTRAINTS = "Constraints on outputs"
 SAMPLING = "Sampling"
 EXECUTION = "Execution"
 OTHER = "Options"
+
+
+def option(panel: str, names: str, text: str, metavar: str | None = None, **more: Any) -> Any:
+    """Describe an option, such as `--model -m`; `metavar` stands for its value in --help."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, rich_help_panel=panel, **more)
+
+
+def argument(panel: str, metavar: str, text: str, **more: Any) -> Any:
+    """Describe an argument, which `metavar` stands for in --help."""
+    return typer.Argument(metavar=metavar, help=text, rich_help_panel=panel, **more)
 
 
 class PanelCommand(TyperCommand):

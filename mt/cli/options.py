@@ -9,9 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH
+from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH, option
 
 if TYPE_CHECKING:
     from mt.search.options import Sampling
@@ -24,191 +22,142 @@ def config_names() -> list[str]:
     return shipped_configs()
 
 
-_CONFIG = typer.Option(
-    "--config",
-    "-c",
-    metavar="NAME",
-    help="config file, or the name of a shipped config",
+_CONFIG = option(
+    CONFIG,
+    "--config -c",
+    "config file, or the name of a shipped config",
+    "NAME",
     autocompletion=config_names,
-    rich_help_panel=CONFIG,
 )
 ConfigName = Annotated[str, _CONFIG]
 OptionalConfigName = Annotated[str | None, _CONFIG]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="override one value, such as model.d_ff=1024; repeatable",
-        rich_help_panel=CONFIG,
-    ),
+    option(CONFIG, "--set", "override one value, such as model.d_ff=1024; repeatable", "KEY=VALUE"),
 ]
 Model = Annotated[
     Path,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="run directory, checkpoint or exported model folder",
-        rich_help_panel=INPUT,
-    ),
+    option(INPUT, "--model -m", "run directory, checkpoint or exported model folder", "FOLDER"),
 ]
 TokenizerModel = Annotated[
     Path,
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="PATH",
-        help="SentencePiece .model file, run directory, checkpoint or exported model folder",
-        rich_help_panel=INPUT,
+    option(
+        INPUT,
+        "--model -m",
+        "SentencePiece .model file, run directory, checkpoint or exported model folder",
+        "PATH",
     ),
 ]
 Models = Annotated[
     list[Path],
-    typer.Option(
-        "--model",
-        "-m",
-        metavar="FOLDER",
-        help="run directory, checkpoint or exported model folder; several make an ensemble",
-        rich_help_panel=INPUT,
+    option(
+        INPUT,
+        "--model -m",
+        "run directory, checkpoint or exported model folder; several make an ensemble",
+        "FOLDER",
     ),
 ]
 Output = Annotated[
     str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="output file, written completely or not at all; - is stdout",
-        rich_help_panel=OUTPUT,
+    option(
+        OUTPUT, "--output -o", "output file, written completely or not at all; - is stdout", "FILE"
     ),
 ]
 Corpus = Annotated[
     str,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE.tsv",
-        help="corpus of two columns, source and target; written completely or not at all",
-        rich_help_panel=OUTPUT,
+    option(
+        OUTPUT,
+        "--output -o",
+        "corpus of two columns, source and target; written completely or not at all",
+        "FILE.tsv",
     ),
 ]
 Alignments = Annotated[
     bool,
-    typer.Option(
-        "--alignments",
-        help="add a word alignment to each output: i-j pairs, counted from 0",
-        rich_help_panel=OUTPUT,
+    option(
+        OUTPUT, "--alignments", "add a word alignment to each output: i-j pairs, counted from 0"
     ),
 ]
 AlignmentHeads = Annotated[
     str | None,
-    typer.Option(
+    option(
+        OUTPUT,
         "--alignment-heads",
-        metavar="L:H,...",
-        help="align by the mean of these cross-attention layers (L) or heads (L:H)",
+        "align by the mean of these cross-attention layers (L) or heads (L:H)",
+        "L:H,...",
         show_default="the last layer but one",
-        rich_help_panel=OUTPUT,
     ),
 ]
 BeamSize = Annotated[
     int | None,
-    typer.Option(
+    option(
+        SEARCH,
         "--beam-size",
+        "hypotheses kept per sentence; 1 is greedy search",
+        "N",
         min=1,
-        metavar="N",
-        help="hypotheses kept per sentence; 1 is greedy search",
         show_default="the model's config",
-        rich_help_panel=SEARCH,
     ),
 ]
 LengthPenalty = Annotated[
     float | None,
-    typer.Option(
+    option(
+        SEARCH,
         "--length-penalty",
+        "divide log-probabilities by length^A; higher favours longer outputs",
+        "A",
         min=0,
         max=100,
-        metavar="A",
-        help="divide log-probabilities by length^A; higher favours longer outputs",
         show_default="the model's config",
-        rich_help_panel=SEARCH,
     ),
 ]
 BatchTokens = Annotated[
     int | None,
-    typer.Option(
+    option(
+        EXECUTION,
         "--batch-tokens",
+        "batch size: source tokens, padding included, times beam size",
+        "N",
         min=1,
-        metavar="N",
-        help="batch size: source tokens, padding included, times beam size",
         show_default="chosen for the device",
-        rich_help_panel=EXECUTION,
     ),
 ]
 Precision = Annotated[
     str,
-    typer.Option(
-        "--precision",
-        metavar="NAME",
-        help="auto, fp32, bf16, fp16 (GPU only) or int8 (CPU only)",
-        rich_help_panel=EXECUTION,
+    option(
+        EXECUTION, "--precision", "auto, fp32, bf16, fp16 (GPU only) or int8 (CPU only)", "NAME"
     ),
 ]
-NewFolder = Annotated[
-    Path,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FOLDER",
-        help="new folder to write",
-        rich_help_panel=OUTPUT,
-    ),
-]
+NewFolder = Annotated[Path, option(OUTPUT, "--output -o", "new folder to write", "FOLDER")]
 EngineName = Annotated[
     str,
-    typer.Option(
+    option(
+        EXECUTION,
         "--engine",
-        metavar="NAME",
-        help="torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is installed "
-        "and supports all options",
-        rich_help_panel=EXECUTION,
+        (
+            "torch, ctranslate2 (CPU only, faster), or auto: ctranslate2 where it is "
+            "installed and supports all options"
+        ),
+        "NAME",
     ),
 ]
-DeviceName = Annotated[
-    str,
-    typer.Option(
-        "--device",
-        metavar="NAME",
-        help="auto, cpu, cuda or cuda:N",
-        rich_help_panel=EXECUTION,
-    ),
-]
+DeviceName = Annotated[str, option(EXECUTION, "--device", "auto, cpu, cuda or cuda:N", "NAME")]
 Errors = Annotated[
     str,
-    typer.Option(
-        "--errors",
-        metavar="HOW",
-        help="bytes that are not UTF-8: strict stops, replace puts U+FFFD",
-        rich_help_panel=INPUT,
-    ),
+    option(INPUT, "--errors", "bytes that are not UTF-8: strict stops, replace puts U+FFFD", "HOW"),
 ]
 Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="continue the output file of an interrupted job",
-        rich_help_panel=OUTPUT,
-    ),
+    bool, option(OUTPUT, "--resume", "continue the output file of an interrupted job")
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(
+    option(
+        EXECUTION,
         "--workers",
+        "processes that translate: on a CPU, or each on a GPU",
+        "N",
         min=1,
-        metavar="N",
-        help="processes that translate: on a CPU, or each on a GPU",
         show_default="one per core; a GPU, or all for a large file",
-        rich_help_panel=EXECUTION,
     ),
 ]
 
@@ -219,47 +168,32 @@ class SamplingGroup:
 
     sample: Annotated[
         bool,
-        typer.Option(
-            "--sample",
-            help="draw outputs at random instead of searching for the best",
-            rich_help_panel=SAMPLING,
-        ),
+        option(SAMPLING, "--sample", "draw outputs at random instead of searching for the best"),
     ] = False
     temperature: Annotated[
         float | None,
-        typer.Option(
+        option(
+            SAMPLING,
             "--temperature",
-            metavar="T",
-            help="divide logits by T: below 1 is less random, above 1 more; 1 is off",
-            rich_help_panel=SAMPLING,
+            "divide logits by T: below 1 is less random, above 1 more; 1 is off",
+            "T",
         ),
     ] = None
     top_k: Annotated[
         int | None,
-        typer.Option(
-            "--top-k",
-            metavar="K",
-            help="draw from the K most probable tokens; 0 is off",
-            rich_help_panel=SAMPLING,
-        ),
+        option(SAMPLING, "--top-k", "draw from the K most probable tokens; 0 is off", "K"),
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option(
+        option(
+            SAMPLING,
             "--top-p",
-            metavar="P",
-            help="draw from the most probable tokens that together reach P; 1 is off",
-            rich_help_panel=SAMPLING,
+            "draw from the most probable tokens that together reach P; 1 is off",
+            "P",
         ),
     ] = None
     seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            help="seed of the random draws; 1 if not given",
-            rich_help_panel=SAMPLING,
-        ),
+        int | None, option(SAMPLING, "--seed", "seed of the random draws; 1 if not given", "N")
     ] = None
 
     def value(self) -> Sampling | None:

@@ -8,10 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT
+from mt.cli.help import INPUT, OUTPUT, option
 from mt.cli.options import (
     AlignmentHeads,
     Alignments,
@@ -31,40 +29,31 @@ if TYPE_CHECKING:
 def score(
     model: Model,
     src: Annotated[
-        str | None,
-        typer.Option(
-            "--src",
-            metavar="FILE",
-            help="source text, plain or .gz; - is stdin",
-            rich_help_panel=INPUT,
-        ),
+        str | None, option(INPUT, "--src", "source text, plain or .gz; - is stdin", "FILE")
     ] = None,
     tgt: Annotated[
-        str | None,
-        typer.Option(
-            "--tgt",
-            metavar="FILE",
-            help="its translation, line by line; - is stdin",
-            rich_help_panel=INPUT,
-        ),
+        str | None, option(INPUT, "--tgt", "its translation, line by line; - is stdin", "FILE")
     ] = None,
     contrastive: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            INPUT,
             "--contrastive",
-            metavar="FILE",
-            help="wrong translations to compare with --tgt, line by line; without --src and --tgt: "
-            "a table with columns source, correct, contrastive, phenomenon; repeatable",
-            rich_help_panel=INPUT,
+            (
+                "wrong translations to compare with --tgt, line by line; without --src and "
+                "--tgt: a table with columns source, correct, contrastive, phenomenon; "
+                "repeatable"
+            ),
+            "FILE",
         ),
     ] = None,
     phenomena: Annotated[
         str | None,
-        typer.Option(
+        option(
+            INPUT,
             "--phenomena",
-            metavar="FILE",
-            help="what each line of --contrastive tests, for a table by phenomenon",
-            rich_help_panel=INPUT,
+            "what each line of --contrastive tests, for a table by phenomenon",
+            "FILE",
         ),
     ] = None,
     output: Output = "-",
@@ -72,11 +61,7 @@ def score(
     alignment_heads: AlignmentHeads = None,
     as_json: Annotated[
         bool,
-        typer.Option(
-            "--json",
-            help="write a JSON object per line, with the score of every token",
-            rich_help_panel=OUTPUT,
-        ),
+        option(OUTPUT, "--json", "write a JSON object per line, with the score of every token"),
     ] = False,
     length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
@@ -100,13 +85,13 @@ def score(
 
     contrastive = contrastive or []
     _check_options(src, tgt, contrastive, phenomena, aligned=alignments or bool(alignment_heads))
-    for option, path in (
+    for name, path in (
         ("--src", src),
         ("--tgt", tgt),
         ("--phenomena", phenomena),
         *(("--contrastive", path) for path in contrastive),
     ):
-        refuse_overwrite(output, {option: path})
+        refuse_overwrite(output, {name: path})
     heads = alignment_heads or ("auto" if alignments else None)
     scorer = partial(_load_scorer, model, length_penalty, heads, batch_tokens, precision, device)
     if contrastive:
@@ -166,8 +151,8 @@ def _read_items(
     from mt.evaluation.contrastive import items_of_lines, read_items
     from mt.translate.streaming import read_input
 
-    def texts(option: str, *paths: str) -> dict[str, list[str]]:
-        return {f"{option} {path}": list(read_input(path, option=option)) for path in paths}
+    def texts(name: str, *paths: str) -> dict[str, list[str]]:
+        return {f"{name} {path}": list(read_input(path, option=name)) for path in paths}
 
     if src is None or tgt is None:
         return [item for path in contrastive for item in read_items(Path(path), "--contrastive")]

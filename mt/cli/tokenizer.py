@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import INPUT, OUTPUT, PanelCommand
+from mt.cli.help import INPUT, OUTPUT, PanelCommand, argument, option
 from mt.cli.options import Errors, OptionalConfigName, Output, Settings, TokenizerModel
 
 app = typer.Typer(
@@ -17,17 +17,14 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Source = Annotated[
-    str,
-    typer.Argument(metavar="IN", help="text file, plain or .gz; - is stdin", rich_help_panel=INPUT),
-]
+Source = Annotated[str, argument(INPUT, "IN", "text file, plain or .gz; - is stdin")]
 Side = Annotated[
     str | None,
-    typer.Option(
+    option(
+        INPUT,
         "--side",
-        metavar="NAME",
-        help="src or tgt: which vocabulary, where source and target have their own",
-        rich_help_panel=INPUT,
+        "src or tgt: which vocabulary, where source and target have their own",
+        "NAME",
     ),
 ]
 LEARNING = "Vocabulary (of the config if not given)"
@@ -35,89 +32,70 @@ LEARNING = "Vocabulary (of the config if not given)"
 
 @app.command("train", cls=PanelCommand)
 def train(
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="new .model file to write",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
+    output: Annotated[Path, option(OUTPUT, "--output -o", "new .model file to write", "FILE")],
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="text files, plain or .gz; - is stdin; data.train of --config if not given",
-            rich_help_panel=INPUT,
+        argument(
+            INPUT,
+            "FILE",
+            "text files, plain or .gz; - is stdin; data.train of --config if not given",
         ),
     ] = None,
     vocab_size: Annotated[
         int | None,
-        typer.Option(
-            "--vocab-size",
-            metavar="N",
-            help="tokens, 4 special ones included",
-            show_default="32000",
-            rich_help_panel=LEARNING,
+        option(
+            LEARNING, "--vocab-size", "tokens, 4 special ones included", "N", show_default="32000"
         ),
     ] = None,
     kind: Annotated[
         str | None,
-        typer.Option(
-            "--type",
-            metavar="NAME",
-            help="algorithm: bpe or unigram",
-            show_default="bpe",
-            rich_help_panel=LEARNING,
-        ),
+        option(LEARNING, "--type", "algorithm: bpe or unigram", "NAME", show_default="bpe"),
     ] = None,
     character_coverage: Annotated[
         float | None,
-        typer.Option(
+        option(
+            LEARNING,
             "--character-coverage",
-            metavar="SHARE",
-            help="share of the text whose characters get a token, 0.98 to 1",
+            "share of the text whose characters get a token, 0.98 to 1",
+            "SHARE",
             show_default="0.99999, or 1 without byte fallback",
-            rich_help_panel=LEARNING,
         ),
     ] = None,
     user_defined_symbols: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            LEARNING,
             "--user-defined-symbols",
-            metavar="TEXT,...",
-            help="texts that are always one token; repeatable",
-            rich_help_panel=LEARNING,
+            "texts that are always one token; repeatable",
+            "TEXT,...",
         ),
     ] = None,
     split_digits: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            LEARNING,
             "--split-digits/--no-split-digits",
-            help="make each digit a token",
+            "make each digit a token",
             show_default="on",
-            rich_help_panel=LEARNING,
         ),
     ] = None,
     byte_fallback: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            LEARNING,
             "--byte-fallback/--no-byte-fallback",
-            help="encode unknown characters as bytes",
+            "encode unknown characters as bytes",
             show_default="on",
-            rich_help_panel=LEARNING,
         ),
     ] = None,
     sample_lines: Annotated[
         int | None,
-        typer.Option(
+        option(
+            LEARNING,
             "--sample-lines",
-            metavar="N",
-            help="learn from N lines drawn at random",
+            "learn from N lines drawn at random",
+            "N",
             show_default="2000000",
-            rich_help_panel=LEARNING,
         ),
     ] = None,
     config: OptionalConfigName = None,
@@ -168,9 +146,7 @@ def encode(
     source: Source = "-",
     side: Side = None,
     errors: Errors = "strict",
-    ids: Annotated[
-        bool, typer.Option("--ids", help="write ids, not pieces", rich_help_panel=OUTPUT)
-    ] = False,
+    ids: Annotated[bool, option(OUTPUT, "--ids", "write ids, not pieces")] = False,
     output: Output = "-",
 ) -> None:
     """Split lines into pieces or ids, separated by spaces.
@@ -193,9 +169,7 @@ def decode(
     source: Source = "-",
     side: Side = None,
     errors: Errors = "strict",
-    ids: Annotated[
-        bool, typer.Option("--ids", help="read ids, not pieces", rich_help_panel=INPUT)
-    ] = False,
+    ids: Annotated[bool, option(INPUT, "--ids", "read ids, not pieces")] = False,
     output: Output = "-",
 ) -> None:
     """Join pieces or ids to text, line for line.

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from mt.cli.console import say
-from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SEARCH
+from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SEARCH, argument, option
 from mt.cli.options import (
     NO_SAMPLING,
     AlignmentHeads,
@@ -32,61 +30,35 @@ from mt.cli.options import (
 @with_groups
 def translate(
     model: Models,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="IN",
-            help="text file, plain or .gz; - is stdin",
-            rich_help_panel=INPUT,
-        ),
-    ] = "-",
+    source: Annotated[str, argument(INPUT, "IN", "text file, plain or .gz; - is stdin")] = "-",
     form: Annotated[
         str,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help="format of input and output lines: text, tsv or jsonl",
-            rich_help_panel=INPUT,
-        ),
+        option(INPUT, "--format", "format of input and output lines: text, tsv or jsonl", "NAME"),
     ] = "text",
     column: Annotated[
         int | None,
-        typer.Option(
+        option(
+            INPUT,
             "--column",
+            "column to translate in TSV lines; 1 is the first, and the default",
+            "N",
             min=1,
-            metavar="N",
-            help="column to translate in TSV lines; 1 is the first, and the default",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     field: Annotated[
         str | None,
-        typer.Option(
-            "--field",
-            metavar="NAME",
-            help="field to translate in JSON lines; text if not given",
-            rich_help_panel=INPUT,
-        ),
+        option(INPUT, "--field", "field to translate in JSON lines; text if not given", "NAME"),
     ] = None,
     errors: Errors = "strict",
     output: Output = "-",
     n_best: Annotated[
         int,
-        typer.Option(
-            "--n-best",
-            min=1,
-            metavar="N",
-            help="outputs per input line, as `index ||| text ||| score`",
-            rich_help_panel=OUTPUT,
+        option(
+            OUTPUT, "--n-best", "outputs per input line, as `index ||| text ||| score`", "N", min=1
         ),
     ] = 1,
     scores: Annotated[
-        bool,
-        typer.Option(
-            "--scores",
-            help="put the score and a tab before each output",
-            rich_help_panel=OUTPUT,
-        ),
+        bool, option(OUTPUT, "--scores", "put the score and a tab before each output")
     ] = False,
     alignments: Alignments = False,
     alignment_heads: AlignmentHeads = None,
@@ -95,98 +67,85 @@ def translate(
     length_penalty: LengthPenalty = None,
     exact: Annotated[
         bool,
-        typer.Option(
-            "--exact",
-            help="stop a sentence only when no open hypothesis can still win",
-            rich_help_panel=SEARCH,
-        ),
+        option(SEARCH, "--exact", "stop a sentence only when no open hypothesis can still win"),
     ] = False,
     mbr: Annotated[
         str | None,
-        typer.Option(
+        option(
+            SEARCH,
             "--mbr",
-            metavar="METRIC",
-            help="minimum Bayes risk: choose among the --n-best by chrf or bleu",
-            rich_help_panel=SEARCH,
+            "minimum Bayes risk: choose among the --n-best by chrf or bleu",
+            "METRIC",
         ),
     ] = None,
     ensemble: Annotated[
         str | None,
-        typer.Option(
+        option(
+            SEARCH,
             "--ensemble",
-            metavar="MEAN",
-            help="average probabilities (probability, if not given) or log-probabilities (log)",
-            rich_help_panel=SEARCH,
+            "average probabilities (probability, if not given) or log-probabilities (log)",
+            "MEAN",
         ),
     ] = None,
     prefix: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            CONSTRAINTS,
             "--prefix",
-            metavar="FILE",
-            help="target prefixes, one per input line: outputs start with them",
-            rich_help_panel=CONSTRAINTS,
+            "target prefixes, one per input line: outputs start with them",
+            "FILE",
         ),
     ] = None,
     min_length: Annotated[
-        int,
-        typer.Option(
-            "--min-length",
-            metavar="N",
-            help="shortest output, in tokens",
-            rich_help_panel=CONSTRAINTS,
-        ),
+        int, option(CONSTRAINTS, "--min-length", "shortest output, in tokens", "N")
     ] = 0,
     no_repeat_ngram: Annotated[
         int,
-        typer.Option(
-            "--no-repeat-ngram",
-            metavar="N",
-            help="never repeat N tokens in a row; 0 is off",
-            rich_help_panel=CONSTRAINTS,
-        ),
+        option(CONSTRAINTS, "--no-repeat-ngram", "never repeat N tokens in a row; 0 is off", "N"),
     ] = 0,
     repetition_penalty: Annotated[
         float,
-        typer.Option(
+        option(
+            CONSTRAINTS,
             "--repetition-penalty",
-            metavar="P",
-            help="multiply log-probabilities of tokens already in the output by P",
-            rich_help_panel=CONSTRAINTS,
+            "multiply log-probabilities of tokens already in the output by P",
+            "P",
         ),
     ] = 1.0,
     forbid: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            CONSTRAINTS,
             "--forbid",
-            metavar="TOKEN",
-            help="a token of the vocabulary never to output; repeatable",
-            rich_help_panel=CONSTRAINTS,
+            "a token of the vocabulary never to output; repeatable",
+            "TOKEN",
         ),
     ] = None,
     sampling: SamplingGroup = NO_SAMPLING,
     workers: Workers = None,
     max_wait: Annotated[
         float | None,
-        typer.Option(
+        option(
+            EXECUTION,
             "--max-wait",
+            "wait at most SECONDS for a batch to fill, then translate it",
+            "SECONDS",
             min=0,
-            metavar="SECONDS",
-            help="wait at most SECONDS for a batch to fill, then translate it",
             show_default="0.2 for stdin",
-            rich_help_panel=EXECUTION,
         ),
     ] = None,
     batch_tokens: BatchTokens = None,
     engine: EngineName = "auto",
     shortlist: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            EXECUTION,
             "--shortlist",
-            metavar="FILE",
-            help="faster: only the likely target pieces in this vmap.txt, which mt export "
-            "ctranslate2 --shortlist writes; for --engine ctranslate2",
-            rich_help_panel=EXECUTION,
+            (
+                "faster: only the likely target pieces in this vmap.txt, which mt export "
+                "ctranslate2 --shortlist writes; for --engine ctranslate2"
+            ),
+            "FILE",
         ),
     ] = None,
     precision: Precision = "auto",
