@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -15,16 +17,18 @@ import typer
 from conftest import ROOT, Mt, config_of, log_of, metrics_of, refused, write_lines
 from messages import says
 from pydantic import Field
+from typer.testing import CliRunner
 
 from mt.cli.console import print_result
-from mt.cli.help import OUTPUT, PanelCommand
+from mt.cli.help import OUTPUT, SAMPLING, PanelCommand, option
 from mt.cli.main import app
-from mt.cli.options import BatchTokens
+from mt.cli.options import BatchTokens, SamplingGroup, with_groups
 from mt.config import load, schema
 from mt.data.reading import corpus
 from mt.data.reading.text_files import read_lines, suffix_of
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score, Statistics
+from mt.search.options import Sampling
 from mt.training.launch import train
 
 PAGE = (ROOT / "mt" / "README.md").read_text(encoding="utf-8")
@@ -33,7 +37,8 @@ RECIPES = re.findall(r"^\*\*(.+?)\.\*\* ", PAGE, re.MULTILINE)
 
 def test_every_recipe_is_followed_below() -> None:
     assert RECIPES == [
-        "a metric", "a corpus format", "an exporter", "a command or an option", "a config key",
+        "a metric", "a corpus format", "an exporter", "a command or an option",
+        "an option of the search", "a config key",
     ]  # fmt: skip
 
 
@@ -259,3 +264,35 @@ def test_a_config_key_has_its_default_in_the_schema_and_two_tests_ask_for_the_pa
     with pytest.raises(ConfigError) as error:
         load.load_config("base.yaml", ["run.greetings=hi"])
     assert says(str(error.value), "--set", "run.greetings", "greeting")
+
+
+# --- an option of the search --------------------------------------------------------------------
+
+
+def test_what_sampling_knows_is_an_option_of_every_command_that_samples(mt: Mt) -> None:
+    names = {field.name for field in fields(Sampling)}
+    assert {field.name for field in fields(SamplingGroup)} == {"sample", *names}
+    for command in ("translate", "backtranslate"):
+        text = mt(command, "--help").out.decode()
+        assert all(f"  --{name.replace('_', '-')} " in text for name in names)
+
+
+def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
+    """`--min-p` in a group of one's own: shown where the group stands, passed on as its field."""
+
+    @dataclass(frozen=True)
+    class Group:
+        min_p: Annotated[float, option(SAMPLING, "--min-p", "least share of the best", "P")] = 0.0
+
+    received: list[Any] = []
+
+    def command(first: int = 1, group: Group = Group(), last: int = 2) -> None:
+        received.extend((first, group, last))
+
+    command.__annotations__["group"] = Group
+    app = typer.Typer()
+    app.command()(expanded := with_groups(command))
+    assert list(inspect.signature(expanded).parameters) == ["first", "min_p", "last"]
+    result = CliRunner().invoke(app, ["--min-p", "0.05", "--last", "3"])
+    assert result.exit_code == 0, result.output
+    assert received == [1, Group(0.05), 3]
