@@ -28,7 +28,10 @@ PAGES = sorted(
 # What a command of a page may name that no test can have: such commands are parsed and not run.
 PLACEHOLDER = re.compile(r"\b(FOLDER|FILE|IN|OUT|HOST|RUN)\b")
 # First words of lines that are for other programs than mt.
-OTHERS = {"bash", "docker", "eval", "export", "for", "git", "hf", "pip", "source", "squeue"}
+OTHERS = {
+    "bash", "docker", "echo", "eval", "export", "for", "git", "hf", "pip", "python", "sbatch",
+    "source", "squeue", "time", "torchrun",
+}  # fmt: skip
 
 
 def bash_lines(page: str) -> Iterator[str]:
@@ -190,24 +193,20 @@ def test_commands_of_the_pages(page: Path, line: str, workplace: Path) -> None:
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(
-    ("page", "line"), [pair for pair in LINES if mt_arguments(pair[1]) is None], ids=name_of
-)
-def test_other_lines_name_what_is_there(page: Path, line: str) -> None:
+def test_other_lines_name_what_is_there() -> None:
     """A script is in the repository, and knows each of its options."""
-    words = shlex.split(line)
-    for word in words:
-        if re.fullmatch(r"(\./)?(scripts|configs|tests)/[\w./-]+", word):
-            assert (ROOT / word).exists(), f"{page}: {word}"
-    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-        words = words[1:]
-    first, *rest = words
-    assert first in OTHERS | {"python", "sbatch", "torchrun", "echo", "time"}, f"{page}: {line}"
-    if first in ("python", "time") and rest[0].startswith("scripts/"):
-        source = (ROOT / rest[0]).read_text(encoding="utf-8")
-        for word in rest[1:]:
-            if word.startswith("--"):
-                assert f'"{word.partition("=")[0]}"' in source, f"{page}: {word}"
+    for page, line in LINES:
+        if mt_arguments(line) is not None:
+            continue
+        words = shlex.split(re.sub(r"^([A-Z_]+=\S* )+", "", line))
+        for word in words:
+            if re.fullmatch(r"(\./)?(scripts|configs|tests)/[\w./-]+", word):
+                assert (ROOT / word).exists(), f"{page}: {word}"
+        assert words[0] in OTHERS, f"{page}: {line}"
+        if words[0] == "python" and words[1].startswith("scripts/"):
+            source = (ROOT / words[1]).read_text(encoding="utf-8")
+            options = [word.partition("=")[0] for word in words if word.startswith("--")]
+            assert [option for option in options if f'"{option}"' not in source] == [], line
 
 
 # --- links and sizes --------------------------------------------------------------------------
@@ -222,16 +221,14 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_to_files_and_headings(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
-    for target in targets:
-        if "://" in target:
-            continue
-        name, _, heading = target.partition("#")
-        linked = (page.parent / name) if name else page
-        assert linked.exists(), f"{page.relative_to(ROOT)}: {target}"
-        assert not heading or heading in anchors(linked), f"{page.relative_to(ROOT)}: {target}"
+def test_links_lead_to_files_and_headings() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            name, _, heading = target.partition("#")
+            linked = page.parent / name if name else page
+            if "://" not in target:
+                assert linked.exists(), f"{page.relative_to(ROOT)}: {target}"
+                assert not heading or heading in anchors(linked), f"{page}: {target}"
 
 
 def test_the_readme_is_three_minutes_reading() -> None:
