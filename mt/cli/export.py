@@ -49,13 +49,13 @@ def ctranslate2(
     mt export ctranslate2 --model runs/base -o base.ct2
     mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
-    from mt.interop.ctranslate2 import export_compared
+    from mt.interop.ctranslate2 import export
     from mt.interop.shortlist import store_of
     from mt.model.checkpoint import load_model
 
     loaded = load_model(model)
     store = store_of(loaded.folder) if shortlist else None
-    export_compared(loaded, output, quantization, say, store)
+    export(loaded, output, quantization, say, store)
 
 
 @app.command("argos", cls=PanelCommand)

@@ -19,7 +19,7 @@ from pathlib import Path
 from mt.config.schema import DataConfig, DecodeConfig
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
-from mt.interop.ctranslate2 import check_quantization, export, import_library
+from mt.interop.ctranslate2 import import_library, write_model
 from mt.interop.exporter import Translate, compare_translations
 from mt.interop.model_card import UNKNOWN, model_card
 from mt.interop.normalization import with_normalization
@@ -83,16 +83,13 @@ def export_package(
     metadata = names.metadata(loaded.config.data)
     if faults := list(_faults(loaded, output, names, metadata)):
         raise ConfigError("\n".join(faults))
-    check_quantization(quantization)
     version = names.version.replace(".", "_")
     folder = f"translate-{metadata['from_code']}_{metadata['to_code']}-{version}"
     try:
         with tempfile.TemporaryDirectory() as place:
             package = Path(place) / folder
-            package.mkdir()
-            parity = export(loaded, package / "model", quantization)
-            for path in (package / "model").glob("tokenizer.*"):
-                path.unlink()
+            (package / "model").mkdir(parents=True)
+            parity = write_model(loaded, package / "model", quantization)
             (sentencepiece,) = loaded.tokenizer.models
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)

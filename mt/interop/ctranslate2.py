@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mt.config.schema import Config, DecodeConfig
-from mt.data.tokens.tokenizer import Tokenizer
+from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.exporter import (
@@ -53,84 +52,70 @@ def export(
     loaded: LoadedModel,
     output: Path,
     quantization: str = "fp32",
-    add: Callable[[Path], None] = lambda _: None,
+    say: Callable[[str], None] | None = None,
+    store: Path | None = None,
 ) -> Parity:
-    """Write the model to `output`, a new folder, with the SentencePiece models beside the weights.
+    """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
-    `quantization`: the precision of the weights, of `QUANTIZATIONS`. `add` writes more files into
-    the folder before it appears.
+    `quantization`: the precision of the weights, of `QUANTIZATIONS`. `say` is told what was proved
+    and how translations compare; without it, they are not compared. `store`: a token store, from
+    which a lexical shortlist is learned and written, too.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
-    check_quantization(quantization)
-    library = import_library()
     with new_folder(output, loaded.model) as partial:
-        specification(loaded.model, loaded.tokenizer, quantization).save(str(partial))
+        parity = write_model(loaded, partial, quantization)
+        notes = [f"{output}: {parity}"]
         loaded.tokenizer.save(partial)
-        parity = _compare_precisions(loaded, partial, quantization, library)
-        add(partial)
+        source = sorted(path.name for path in partial.glob("*.model"))[0]
+        usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
+        write_whole(partial / "README.md", model_card(loaded, usage))
+        if store is not None:
+            pieces = write_shortlist(store, loaded.tokenizer, partial / FILE)
+            notes.append(f"{output / FILE}: candidates of {pieces:,} source pieces")
+        if say is not None:
+            translate = translate_with(partial, loaded, quantization)
+            notes.append(f"{output}: {compare_translations(loaded, translate)}")
+    if say is not None:
+        for note in notes:
+            say(note)
     return parity
 
 
-def export_compared(
-    loaded: LoadedModel,
-    output: Path,
-    quantization: str,
-    say: Callable[[str], None],
-    store: Path | None = None,
-) -> None:
-    """Export with a model card, then `say` what was proved and how translations compare.
+def write_model(loaded: LoadedModel, folder: Path, quantization: str) -> Parity:
+    """Write what CTranslate2 reads to a folder, then prove it; raises as `export` does.
 
-    `store`: a token store, from which a lexical shortlist is learned and written, too.
+    Computations in float32 with equal weights are compared; then what rounding changes is measured.
     """
-    notes = []
-
-    def add(folder: Path) -> None:
-        source = sorted(path.name for path in folder.glob("*.model"))[0]
-        usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
-        write_whole(folder / "README.md", model_card(loaded, usage))
-        if store is not None:
-            pieces = write_shortlist(store, loaded.tokenizer, folder / FILE)
-            notes.append(f"{output / FILE}: candidates of {pieces:,} source pieces")
-
-    parity = export(loaded, output, quantization, add)
-    for note in (f"{output}: {parity}", *notes):
-        say(note)
-    translate = translate_with(output, loaded.tokenizer, loaded.config, quantization)
-    say(f"{output}: {compare_translations(loaded, translate)}")
-
-
-def _compare_precisions(
-    loaded: LoadedModel, folder: Path, quantization: str, library: Any
-) -> Parity:
-    """Compare computations in float32 with equal weights; then measure what rounding changes."""
-    translator = library.Translator(str(folder), device="cpu", compute_type="float32")
+    check_quantization(quantization)
+    library = import_library()
+    specification(loaded.model, loaded.tokenizer, quantization).save(str(folder))
+    score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="float32"))
     if quantization == "fp32":
-        return prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))
+        return prove(loaded, "ctranslate2", score)
     same = replace(loaded, model=rounded(loaded.model, quantization))
     tolerance = INT8_TOLERANCE if quantization == "int8" else TOLERANCE
-    parity = prove(same, "ctranslate2", scorer(loaded.tokenizer, translator), tolerance)
+    parity = prove(same, "ctranslate2", score, tolerance)
     if quantization == "int8":  # as it runs: activations are rounded, too
-        translator = library.Translator(str(folder), device="cpu", compute_type="int8")
-    changed = prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator), math.inf)
+        score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="int8"))
+    changed = prove(loaded, "ctranslate2", score, math.inf)
     return replace(parity, quantization=quantization, change=changed.mean_difference)
 
 
-def translate_with(
-    folder: Path, tokenizer: Tokenizer, config: Config, quantization: str
-) -> Translate:
+def translate_with(folder: Path, loaded: LoadedModel, quantization: str) -> Translate:
     """Return what translates lines with the exported model, as mt's own engine would."""
     from mt.search.engine_ctranslate2 import CTranslate2Engine
     from mt.translate.translator import Translator
 
-    compute_type = "int8" if quantization == "int8" else "float32"
-    library = import_library()
-    engine_model = library.Translator(str(folder), device="cpu", compute_type=compute_type)
+    config, tokenizer = loaded.config, loaded.tokenizer
+    precision, compute_type = "fp32", "float32"
+    if quantization == "int8":
+        precision = compute_type = "int8"
+    model = import_library().Translator(str(folder), device="cpu", compute_type=compute_type)
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
-        precision = "int8" if quantization == "int8" else "fp32"
         positions = config.model.max_positions
-        engine = CTranslate2Engine(engine_model, tokenizer, search, positions, precision)
+        engine = CTranslate2Engine(model, tokenizer, search, positions, precision)
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
         return [translation.texts[0] for translation in translator.translate(lines)]
 

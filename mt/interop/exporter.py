@@ -1,8 +1,7 @@
-"""What every exporter does: write a new folder, prove equal probabilities, compare translations.
+"""What every exporter does beside the proof: write a new folder, and compare translations.
 
-Random pairs are scored by mt and by the other program, which must give the same probabilities. What
-that comes to is shown on the validation text: how many translations are the same, and both BLEU
-scores.
+The proof of equal probabilities is `prove` in search/parity.py. What they come to is shown on the
+validation text: how many translations are the same, and both BLEU scores.
 """
 
 from __future__ import annotations
@@ -58,13 +57,6 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _cpu() -> Device:
-    return Device(torch.device("cpu"), "fp32")
-
-
-# --- translations -----------------------------------------------------------------------------
-
-
 def compare_translations(
     loaded: LoadedModel, translate: Translate, search: DecodeConfig | None = None
 ) -> str:
@@ -83,7 +75,8 @@ def compare_translations(
     sources = [src for src, _ in pairs]
     references = [ref for _, ref in pairs]
     search = search or loaded.config.decode
-    engine = TorchEngine(Inference(loaded.model, _cpu()), search)
+    cpu = Device(torch.device("cpu"), "fp32")
+    engine = TorchEngine(Inference(loaded.model, cpu), search)
     translator = Translator(engine, loaded.tokenizer, max_source=data.max_tokens)
     ours = [translation.texts[0] for translation in translator.translate(sources)]
     theirs = translate(sources, search)
