@@ -252,8 +252,8 @@ def average_run(
     """
     folders = checkpoints(run_dir)
     if not folders:
-        found = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
-        raise CheckpointError(f"{run_dir}: must be a run directory; {found}")
+        reason = "it has no checkpoint" if run_dir.exists() else "nothing exists at this path"
+        raise CheckpointError(f"{run_dir}: must be a run directory; {reason}")
     metas = {folder: read_meta(folder, []) for folder in folders}
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
@@ -261,18 +261,16 @@ def average_run(
         scored = [folder for folder in folders if metas[folder].get("score") is not None]
         # The sort is stable: of equal scores the earlier checkpoint comes first, as in training.
         chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]
-        asked = f"--best {count}"
+        kind = "best"
         kept = "with a score"
-        key = "keep_best"
     else:
         chosen = folders[-count:]
-        asked = f"--last {count}"
+        kind = "last"
         kept = "in all"
-        key = "keep_last"
     if len(chosen) < count:
         raise CheckpointError(
-            f"{run_dir}: {asked}{by_default} checkpoints asked for, the run keeps {len(chosen)} "
-            f"{kept}; ask for fewer, or train with a larger train.{key}"
+            f"{run_dir}: --{kind} {count}{by_default} checkpoints asked for, the run keeps "
+            f"{len(chosen)} {kept}; ask for fewer, or train with a larger train.keep_{kind}"
         )
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")

@@ -84,12 +84,12 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
     def saved(step: int, **meta: Any) -> Path:
         folder = run_dir / "checkpoints" / step_name(step)
         weights = {name: step * tensor for name, tensor in weights_of(model).items()}
-        facts = {
+        described = {
             "config": config.model_dump(mode="json"),
             "tokenizer": tokenizer.fingerprint,
             "step": step,
         }
-        save_model_folder(folder, weights, facts | meta, {"moments": torch.arange(5.0) * step})
+        save_model_folder(folder, weights, described | meta, {"moments": torch.arange(5.0) * step})
         return folder
 
     return saved
