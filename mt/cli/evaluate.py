@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.evaluate_inputs import SLICES, read_texts, systems_of, with_slices
-from mt.cli.evaluate_models import System, Texts, outputs_of, scoring_of
+from mt.cli.evaluate_inputs import (
+    SLICES,
+    System,
+    Texts,
+    outputs_of,
+    read_texts,
+    scoring_of,
+    systems_of,
+    with_slices,
+)
 from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS
 from mt.cli.options import (
     BatchTokens,

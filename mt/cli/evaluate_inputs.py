@@ -1,22 +1,44 @@
-"""What `mt evaluate` reads: test sets, the outputs of systems, and texts to slice by."""
+"""What `mt evaluate` scores: its systems, test sets, their outputs, and texts to slice by."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mt.cli.evaluate_models import System, Texts, config_of
+from mt.cli.console import say
 from mt.errors import DataError
 
 if TYPE_CHECKING:
+    from mt.config.schema import Config
     from mt.data.tokens.tokenizer import Tokenizer
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import EvaluationSet
 
 SLICES = ("length", "rare", "unknown")
+# What messages call the lines of a file: check_counts names them by it.
+NamedLines = dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class System:
+    """A system to evaluate: a model, or its outputs in files, one for each test set."""
+
+    name: str
+    text: str  # as given
+    model: Path | None = None
+
+
+@dataclass(frozen=True)
+class Texts:
+    """A test set, the outputs that are in files, and labels."""
+
+    data: EvaluationSet
+    hyps: dict[str, list[str]]  # by system
+    domains: list[str] | None
 
 
 def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -> list[System]:
@@ -29,18 +51,59 @@ def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -
         name, folder = _name_and_path(text)
         systems.append(System(name or str(Path(folder)), text, Path(folder)))
     names = [system.name for system in systems]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+    if twice := _first_twice(names):
         raise DataError(
-            f"evaluate: two systems are called {twice[0]}; give one of them another name: "
-            f"NAME={twice[0]}"
+            f"evaluate: two systems are called {twice}; give one of them another name: NAME={twice}"
         )
-    if baseline is not None:
-        if baseline not in names:
-            raise DataError(
-                f"--baseline: must be one of {', '.join(names)}, found {baseline}; correct the name"
-            )
-        systems.sort(key=lambda system: system.name != baseline)  # stable
-    return systems
+    if baseline is not None and baseline not in names:
+        raise DataError(
+            f"--baseline: must be one of {', '.join(names)}, found {baseline}; correct the name"
+        )
+    return sorted(systems, key=lambda system: system.name != (baseline or names[0]))  # stable
+
+
+def _name_and_path(text: str) -> tuple[str, str]:
+    """Split NAME=PATH; an existing file may have = in its name."""
+    name, equals, path = text.partition("=")
+    if not equals or not name or not path or "/" in name or Path(text).exists():
+        return "", text
+    return name, path
+
+
+def _first_twice(names: Sequence[str]) -> str | None:
+    return next((name for name, count in Counter(names).items() if count > 1), None)
+
+
+def config_of(model: Path) -> Config:
+    """The config that a model was trained with."""
+    from mt.config.load import config_from_mapping
+    from mt.runs.model_folder import find_model, read_meta
+
+    folder = find_model(model)
+    return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
+
+
+def scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
+    """Target language and BLEU tokenizer: as given, else those of the models' configs."""
+    if not models or (tgt_lang is not None and tokenize != "auto"):
+        return tgt_lang or "", tokenize
+    pairs = []
+    for model in models:
+        config = config_of(model)
+        choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
+        pairs.append((tgt_lang or config.data.tgt_lang, choice))
+    if len(set(pairs)) > 1:
+        each = "; ".join(
+            f"{model} {', '.join(pair)}" for model, pair in zip(models, pairs, strict=True)
+        )
+        raise DataError(
+            f"evaluate: target language and BLEU tokenizer of the models differ: {each}; give "
+            "--tgt-lang, or --tgt-lang and --tokenize, for all"
+        )
+    return pairs[0]
+
+
+# --- test sets --------------------------------------------------------------------------------
 
 
 def read_texts(
@@ -61,15 +124,13 @@ def read_texts(
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
     elif ref:
-        named = {f"--ref {path}": read(path, "--ref") for path in ref}
-        sources = None if src is None else read(src, "--src")
-        before = {} if sources is None else {f"--src {src}": sources}
-        sets = [(_evaluation_set("", sources, list(named.values())), before | named)]
+        sources = {} if src is None else {f"--src {src}": read(src, "--src")}
+        sets = [_set("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
         sets = _configured_sets(models[0])
     names = [data.name for data, _ in sets]
-    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
-        raise DataError(f"--test-set: two are called {twice[0]}; rename one of them")
+    if twice := _first_twice(names):
+        raise DataError(f"--test-set: two are called {twice}; rename one of them")
     for data, _ in sets:
         if models and data.sources is None:
             raise DataError(
@@ -90,6 +151,130 @@ def read_texts(
         check_counts(own)
         texts.append(Texts(data, hyps, labels))
     return texts
+
+
+def read(path: str, option: str) -> list[str]:
+    """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
+    from mt.translate.streaming import read_input
+
+    return list(read_input(path, option=option))
+
+
+def _per_set(text: str, names: Sequence[str], option: str) -> list[str]:
+    """The files for each test set: one, or as many as there are, separated by commas."""
+    files = [text] if len(names) == 1 else text.split(",")
+    if len(files) != len(names):
+        raise DataError(
+            f"{option} {text}: names {len(files)} files for {len(names)} test sets "
+            f"({', '.join(names)}); give one for each, in this order, separated by commas"
+        )
+    return files
+
+
+def _set(name: str, sources: NamedLines, refs: NamedLines) -> tuple[EvaluationSet, NamedLines]:
+    """A test set, and all its lines by what messages call them. `sources` may be empty."""
+    from mt.evaluation.systems import EvaluationSet
+
+    src = next(iter(sources.values()), None)
+    return EvaluationSet(name, list(refs.values()), src), sources | refs
+
+
+def _listed_set(text: str) -> tuple[EvaluationSet, NamedLines]:
+    """Read the files of NAME=SRC,REF[,REF...]; SRC may be empty."""
+    name, equals, files = text.partition("=")
+    src, *refs = files.split(",")
+    if not equals or not name or not refs or not all(refs):
+        raise DataError(
+            f"--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC may be empty), found {text}"
+        )
+    option = f"--test-set {name}"
+    sources, references = (
+        {f"{option}: {path}": read(path, option) for path in paths if path}
+        for paths in ([src], refs)
+    )
+    return _set(name, sources, references)
+
+
+def _configured_sets(model: Path) -> list[tuple[EvaluationSet, NamedLines]]:
+    """The test sets of a model's config."""
+    from mt.training.validation import names_of, read_text
+
+    config = config_of(model)
+    if not config.data.test:
+        raise DataError(
+            f"--model {model}: its config has no data.test to translate; give --src FILE and "
+            "--ref FILE, or --test-set NAME=SRC,REF"
+        )
+    sets = []
+    tests = config.data.test
+    for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
+        where = f"data.test[{number}]"
+        try:
+            sources, refs = read_text(config, source, where)
+        except DataError as error:
+            raise DataError(
+                f"{error} This is a test set of {model}; or give --src FILE and --ref FILE, or "
+                "--test-set NAME=SRC,REF"
+            ) from error
+        sets.append(_set(name, {f"{where}.src": sources}, {where: refs}))
+    return sets
+
+
+# --- outputs of models ------------------------------------------------------------------------
+
+
+def outputs_of(
+    systems: Sequence[System], texts: Sequence[Texts], decoding: Mapping[str, Any]
+) -> dict[str, list[list[str]]]:
+    """The outputs of each system for each test set: read from files, or translated now.
+
+    `decoding`: the values of options by their names, None where not given.
+    """
+    outputs = {}
+    for system in systems:
+        if system.model is None:
+            outputs[system.name] = [one.hyps[system.name] for one in texts]
+        else:
+            name = system.name if len(systems) > 1 else ""
+            sets = [one.data for one in texts]
+            outputs[system.name] = _translate(system.model, sets, decoding, name)
+    return outputs
+
+
+def _translate(
+    model: Path, data: Sequence[EvaluationSet], decoding: Mapping[str, Any], name: str
+) -> list[list[str]]:
+    """Translate test sets with one model; report on each, by the system's name if it has one."""
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.load import load_translator
+    from mt.translate.progress import Progress, Tally, can_show_bar
+
+    search = SearchOptions(
+        beam_size=decoding["--beam-size"],
+        length_penalty=decoding["--length-penalty"],
+        with_scores=False,
+    )
+    options = EngineOptions(
+        models=[model],
+        engine=decoding["--engine"] or "auto",
+        precision=decoding["--precision"] or "auto",
+        device=decoding["--device"] or "auto",
+        batch_tokens=decoding["--batch-tokens"],
+    )
+    outputs = []
+    with load_translator(search, options, say) as translator:
+        for one in data:
+            translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
+            sources = one.sources or []
+            with Progress(len(sources), 0, say, can_show_bar()) as bar:
+                translator.on_progress = bar.update
+                outputs.append([found.texts[0] for found in translator.translate(sources)])
+            which = ", ".join(filter(None, [name, one.name]))
+            say(f"{which}: " * bool(which) + translator.tally.summary())
+    return outputs
+
+
+# --- slices -----------------------------------------------------------------------------------
 
 
 def with_slices(
@@ -158,76 +343,3 @@ def _slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer
     if folder is not None and Tokenizer.exists_in(folder):
         return Tokenizer.load(folder)
     return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer
-
-
-def read(path: str, option: str) -> list[str]:
-    """All lines of a file, or of stdin (`-`); `option` names the file's option in messages."""
-    from mt.translate.streaming import read_input
-
-    return list(read_input(path, option=option))
-
-
-def _name_and_path(text: str) -> tuple[str, str]:
-    """Split NAME=PATH; an existing file may have = in its name."""
-    name, equals, path = text.partition("=")
-    if not equals or not name or not path or "/" in name or Path(text).exists():
-        return "", text
-    return name, path
-
-
-def _per_set(text: str, names: Sequence[str], option: str) -> list[str]:
-    """The files for each test set: one, or as many as there are, separated by commas."""
-    files = [text] if len(names) == 1 else text.split(",")
-    if len(files) != len(names):
-        raise DataError(
-            f"{option} {text}: names {len(files)} files for {len(names)} test sets "
-            f"({', '.join(names)}); give one for each, in this order, separated by commas"
-        )
-    return files
-
-
-def _evaluation_set(name: str, sources: list[str] | None, refs: list[list[str]]) -> EvaluationSet:
-    from mt.evaluation.systems import EvaluationSet
-
-    return EvaluationSet(name, refs, sources)
-
-
-def _listed_set(text: str) -> tuple[EvaluationSet, dict[str, list[str]]]:
-    """Read the files of NAME=SRC,REF[,REF...]; SRC may be empty."""
-    name, equals, files = text.partition("=")
-    src, *refs = files.split(",")
-    if not equals or not name or not refs or not all(refs):
-        raise DataError(
-            f"--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC may be empty), found {text}"
-        )
-    option = f"--test-set {name}"
-    sources = read(src, option) if src else None
-    lines = [read(ref, option) for ref in refs]
-    named = {} if sources is None else {f"{option}: {src}": sources}
-    named |= {f"{option}: {ref}": one for ref, one in zip(refs, lines, strict=True)}
-    return _evaluation_set(name, sources, lines), named
-
-
-def _configured_sets(model: Path) -> list[tuple[EvaluationSet, dict[str, list[str]]]]:
-    """The test sets of a model's config."""
-    from mt.training.validation import names_of, read_text
-
-    config = config_of(model)
-    if not config.data.test:
-        raise DataError(
-            f"--model {model}: its config has no data.test to translate; give --src FILE and "
-            "--ref FILE, or --test-set NAME=SRC,REF"
-        )
-    sets = []
-    for number, (name, source) in enumerate(
-        zip(names_of(config.data.test), config.data.test, strict=True)
-    ):
-        try:
-            sources, refs = read_text(config, source, f"data.test[{number}]")
-        except DataError as error:
-            raise DataError(
-                f"{error} This is a test set of {model}; or give --src FILE and --ref FILE, or "
-                "--test-set NAME=SRC,REF"
-            ) from error
-        sets.append((_evaluation_set(name, sources, [refs]), {f"data.test[{number}]": refs}))
-    return sets

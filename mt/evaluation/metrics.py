@@ -105,7 +105,7 @@ class LineMetric(Metric):
 
 
 class SacreBleuMetric(LineMetric):
-    """A metric that sacreBLEU computes."""
+    """A metric that sacreBLEU computes. A subclass makes its object, and may explain a score."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -115,6 +115,10 @@ class SacreBleuMetric(LineMetric):
         """The object of sacreBLEU."""
         raise NotImplementedError
 
+    def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
+        """Detail and note of a score."""
+        return "", ""
+
     def statistics(self, hyps: Sequence[str]) -> Statistics:
         """The counts that sacreBLEU adds up."""
         counts = self._metric._extract_corpus_statistics(hyps, None)
@@ -123,6 +127,13 @@ class SacreBleuMetric(LineMetric):
     def value(self, sums: Sequence[float]) -> float:
         """sacreBLEU's formula."""
         return self._metric._compute_score_from_stats(sums).score
+
+    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
+        """With sacreBLEU's signature."""
+        result = self._metric._compute_score_from_stats(statistics.sum(axis=0).tolist())
+        # Rounding may leave 100.00000000000004; only an error rate can be higher.
+        value = result.score if self.lower_is_better else min(result.score, 100.0)
+        return Score(self.title, value, self.signature(), *self.explain(result, hyps))
 
     def signature(self) -> str:
         """sacreBLEU's signature."""
@@ -142,17 +153,14 @@ class Bleu(SacreBleuMetric):
 
         return BLEU(tokenize=self.tokenize, smooth_method="exp", force=True, references=self.refs)
 
-    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
-        """With precisions and lengths, and a note if the value may mislead."""
-        result = self._metric._compute_score_from_stats(statistics.sum(axis=0).tolist())
+    def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
+        """Precisions and lengths, and why the value may mislead."""
         precisions = "/".join(f"{precision:.1f}" for precision in result.precisions)
         detail = (
             f"precisions {precisions}, brevity penalty {result.bp:.3f}, "
             f"length {result.sys_len:,} against {result.ref_len:,}"
         )
-        value = min(result.score, 100.0)  # rounding may leave 100.00000000000004
-        note = self._note(hyps, has_4_grams=result.totals[3] > 0)
-        return Score(self.title, value, self.signature(), detail, note)
+        return detail, self._note(hyps, has_4_grams=result.totals[3] > 0)
 
     def _note(self, hyps: Sequence[str], has_4_grams: bool) -> str:
         """Why the value may mislead; empty if there is no reason."""
@@ -187,11 +195,6 @@ class Chrf(SacreBleuMetric):
 
         return CHRF(references=self.refs)
 
-    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
-        """Not above 100, where rounding may lead."""
-        value = min(self.value(statistics.sum(axis=0).tolist()), 100.0)
-        return Score(self.title, value, self.signature())
-
 
 class Ter(SacreBleuMetric):
     """Word edits, a shift of a phrase being one, per 100 reference words."""
@@ -206,11 +209,9 @@ class Ter(SacreBleuMetric):
 
         return TER(references=self.refs)
 
-    def score_from(self, statistics: Statistics, hyps: Sequence[str]) -> Score:
-        """With edits and reference words."""
-        edits, words = statistics.sum(axis=0).tolist()
-        detail = f"{edits:,.0f} edits, {words:,.1f} reference words"
-        return Score(self.title, self.value([edits, words]), self.signature(), detail)
+    def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
+        """Edits and reference words."""
+        return f"{result.num_edits:,.0f} edits, {result.ref_length:,.1f} reference words", ""
 
 
 class CometMetric(LineMetric):

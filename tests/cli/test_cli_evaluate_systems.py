@@ -14,14 +14,18 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from conftest import ROOT, Mt, refused
+from conftest import ROOT, Mt, refused, write_lines
+from messages import says
 
 from mt.evaluation.differences import differing_words, largest_differences
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
 
 METRICS = ("bleu", "chrf", "ter")
-REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()[:120]
+SRC, REF = (
+    (ROOT / "data" / "demo" / f"test.{side}").read_text(encoding="utf-8").splitlines()[:120]
+    for side in ("de", "en")
+)
 
 
 def damaged(lines: list[str], rows: range, word: str = "else") -> list[str]:
@@ -46,13 +50,10 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("c", damaged(REF, range(1, 41))),
         ("ref", REF),
         ("ref2", damaged(REF, range(0, 120, 3), "other")),
-        (
-            "src",
-            (ROOT / "data" / "demo" / "test.de").read_text(encoding="utf-8").splitlines()[:120],
-        ),
+        ("src", SRC),
         ("domains", ["news", "law"] * 60),
     ):
-        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(tmp_path / name, lines)
     return tmp_path
 
 
@@ -71,19 +72,9 @@ def test_figures_are_those_of_the_sacrebleu_command(
     hyps = ["--hyp", "a", "--hyp", "b", "--hyp", "c"]
     three = json.loads(mt("evaluate", *hyps, *refs, *tests, "--json").out)
     for test, n in (("bs", 60), ("ar", 80)):
-        table = sacrebleu(
-            "-i",
-            "a",
-            "b",
-            "c",
-            f"--paired-{test}",
-            f"--paired-{test}-n",
-            str(n),
-            "-w",
-            "9",
-            "-f",
-            "latex",
-        )  # its JSON ends in a TypeError with chrF
+        paired = [f"--paired-{test}", f"--paired-{test}-n", str(n)]
+        # Its JSON ends in a TypeError with chrF.
+        table = sacrebleu("-i", "a", "b", "c", *paired, "-w", "9", "-f", "latex")
         for system in "bc":
             (row,) = re.findall(rf"^ *{system} +& (.*) \\\\$", table, re.MULTILINE)
             for ours, cell in zip(three[system], row.split("&"), strict=True):
@@ -163,10 +154,7 @@ def test_slices_and_differences_as_text_json_and_tsv(mt: Mt, texts: Path) -> Non
     shown = tree["differences"]
     assert [one["systems"][1]["chrf"] < one["systems"][0]["chrf"] for one in shown] == [True] * 3
     for one in shown:
-        assert (
-            one["source"]
-            == (texts / "src").read_text(encoding="utf-8").splitlines()[one["line"] - 1]
-        )
+        assert one["source"] == SRC[one["line"] - 1]
         for system in one["systems"]:
             assert [system["text"][a:b] for a, b in system["differs"]].count("else") <= 1
     table = mt(*options, *sliced, "--differences", 1).out.decode()
@@ -239,11 +227,7 @@ def test_models_that_score_differently_are_refused(mt: Mt, tiny_run: Path, tmp_p
     (other / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
     test = ["--src", tiny_run / "config.yaml", "--ref", tiny_run / "config.yaml"]
     message = refused(mt("evaluate", "-m", tiny_run, "-m", other, *test))
-    assert message == (
-        "evaluate: target language and BLEU tokenizer of the models differ: "
-        f"{tiny_run} en, auto; {other} ja, auto; give --tgt-lang, or --tgt-lang and --tokenize, "
-        "for all"
-    )
+    assert says(message, f"{tiny_run} en, auto; {other} ja, auto", "--tgt-lang", "--tokenize")
 
 
 def test_models_and_files_on_several_test_sets(
@@ -252,27 +236,18 @@ def test_models_and_files_on_several_test_sets(
     monkeypatch.chdir(tmp_path)
     for side in ("src", "tgt"):
         lines = (tiny_corpus / f"valid.{side}").read_text(encoding="utf-8").splitlines()[:25]
-        Path(f"short.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_lines(Path(f"short.{side}"), lines)
     test = f"all={tiny_corpus}/test.src,{tiny_corpus}/test.tgt"
     sets = ["--test-set", test, "--test-set", "short=short.src,short.tgt"]
     sliced = ["--slices", "length,rare,unknown", "--metrics", "chrf"]
     model = ["--model", f"M={tiny_run}", "--beam-size", 1]
-    ended = mt(
-        "evaluate",
-        *model,
-        "--hyp",
-        f"copy={tiny_corpus}/test.tgt,short.tgt",
-        *sets,
-        *sliced,
-        "--json",
-    )
+    copies = ["--hyp", f"copy={tiny_corpus}/test.tgt,short.tgt"]
+    ended = mt("evaluate", *model, *copies, *sets, *sliced, "--json")
     for head in ("M, all: 40 lines", "M, short: 25 lines"):
         assert re.search(rf"^mt: {head} in .* tokens/s$", ended.err, re.MULTILINE)
     tree = json.loads(ended.out)
-    assert [(score["test_set"], score["value"]) for score in tree["copy"]] == [
-        ("all", 100),
-        ("short", 100),
-    ]
+    copied = [(score["test_set"], score["value"]) for score in tree["copy"]]
+    assert copied == [("all", 100), ("short", 100)]
     assert [score["verdict"] for score in tree["M"]] == ["worse"] * 2
     assert list(tree["M"][0]["slices"]) == ["length", "rare", "unknown"]
     # Without test sets on the command line those of the config: here test.src and test.tgt.
@@ -285,80 +260,59 @@ def test_models_and_files_on_several_test_sets(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
+        ("--hyp a --hyp a --ref ref", "evaluate: … two … called a … NAME=a"),
+        ("--hyp a --ref ref --baseline x", "--baseline: … a … x … correct"),
+        ("--hyp a --ref ref --paired-ar", "--paired-ar: … another --hyp or --model"),
+        ("--hyp a --ref ref --paired-bs-n 20", "--paired-bs: … another --hyp or --model"),
+        ("--hyp a --ref ref --differences 2", "--differences: … another --hyp or --model"),
+        ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: … --tsv … --json"),
         (
-            "--hyp a --hyp a --ref ref",
-            "evaluate: two systems are called a; give one of them another name: NAME=a",
+            "--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9",
+            "--paired-bs-n: … --paired-bs",
         ),
-        (
-            "--hyp a --ref ref --baseline x",
-            "--baseline: must be one of a, found x; correct the name",
-        ),
-        ("--hyp a --ref ref --paired-ar", "--paired-ar: compares systems; give another --hyp or"),
-        ("--hyp a --ref ref --paired-bs-n 20", "--paired-bs: compares systems; give another"),
-        ("--hyp a --ref ref --differences 2", "--differences: compares systems; give another"),
-        ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: not in --tsv; give"),
-        ("--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: only with"),
         (
             "--hyp differences=a --hyp b --ref ref --differences 2 --json",
-            "--differences: is the key `differences` in --json, which is also the name of a system",
+            "--differences: … `differences` … --json … rename … NAME=differences",
         ),
-        ("--hyp a --ref ref --seed 3", "--seed: only with --confidence or a paired test; nothing"),
-        ("--hyp a --ref ref --train-src ref", "--train-src: only with --slices rare"),
-        ("--hyp a --ref ref --tokenizer-of .", "--tokenizer-of: only with --slices unknown"),
-        ("--hyp a --ref ref --json --tsv", "evaluate: --json and --tsv are two formats; give one"),
-        (
-            "--hyp a --ref ref --slices long,rare",
-            "--slices: choose among length, rare, unknown, found long;",
-        ),
-        ("--hyp a --ref ref --slices length", "--slices length: slices by the source; give --src"),
-        ("--hyp a --ref ref --src src --slices rare", "--slices rare: needs the training data to"),
-        (
-            "--hyp a --ref ref --src src --slices unknown",
-            "--slices unknown: needs a tokenizer; give --tok",
-        ),
+        ("--hyp a --ref ref --seed 3", "--seed: … --confidence … test"),
+        ("--hyp a --ref ref --train-src ref", "--train-src: … --slices rare"),
+        ("--hyp a --ref ref --tokenizer-of .", "--tokenizer-of: … --slices unknown"),
+        ("--hyp a --ref ref --json --tsv", "--json … --tsv … one or the other"),
+        ("--hyp a --ref ref --slices long,rare", "--slices: … length, rare, unknown … long"),
+        ("--hyp a --ref ref --slices length", "--slices length: … --src"),
+        ("--hyp a --ref ref --src src --slices rare", "--slices rare: … --train-src"),
+        ("--hyp a --ref ref --src src --slices unknown", "--slices unknown: … --tokenizer-of"),
         (
             "--hyp a --ref ref --src src --slices unknown --tokenizer-of .",
-            "--tokenizer-of .: must be a run directory",
+            "--tokenizer-of .: … run directory",
         ),
-        ("--hyp a --ref ref --domain short", "--domain short has 2 lines, --hyp a has 120; line n"),
-        ("--hyp a --ref ref --test-set x=src,ref", "evaluate: --test-set takes the place of --src"),
-        (
-            "--hyp a --test-set x=src",
-            "--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC may",
-        ),
-        ("--hyp a --test-set src,ref", "--test-set: must be NAME=SRC,REF or NAME=SRC,REF,REF (SRC"),
-        ("--hyp a --test-set x=src,nowhere", "--test-set x: there is no file"),
-        ("--hyp a --test-set x=src,ref --test-set x=,ref", "--test-set: two are called x; rename"),
-        (
-            "--hyp a --test-set x=src,ref --test-set y=,ref",
-            "--hyp a: names 1 files for 2 test sets (x, y); give one",
-        ),
+        ("--hyp a --ref ref --domain short", "--domain short … 2 lines, --hyp a … 120; … line n"),
+        ("--hyp a --ref ref --test-set x=src,ref", "--test-set … --src … one or the other"),
+        ("--hyp a --test-set x=src", "--test-set: … NAME=SRC,REF … found x=src"),
+        ("--hyp a --test-set src,ref", "--test-set: … NAME=SRC,REF … found src,ref"),
+        ("--hyp a --test-set x=src,nowhere", "--test-set x: … no file"),
+        ("--hyp a --test-set x=src,ref --test-set x=,ref", "--test-set: … two … x … rename"),
+        ("--hyp a --test-set x=src,ref --test-set y=,ref", "--hyp a: … 1 files … 2 … (x, y)"),
         (
             "--hyp a,short --test-set x=src,ref --test-set y=,ref",
-            "--test-set y: ref has 120 lines, --hyp short has 2;",
+            "--test-set y: ref … 120 lines, --hyp short … 2;",
         ),
-        (
-            "--model m --test-set x=,ref",
-            "--test-set x: has no source for --model to translate; write x=SRC,REF",
-        ),
-        ("--model m", "--model m: must be a run directory, a checkpoint or an exported folder"),
-        ("--hyp - --test-set x=-,ref", "evaluate: only one FILE can be - (stdin)"),
+        ("--model m --test-set x=,ref", "--test-set x: … source … --model … x=SRC,REF"),
+        ("--model m", "--model m: … run directory"),
+        ("--hyp - --test-set x=-,ref", "only one … - (stdin)"),
     ],
 )
-def test_messages(options: str, message: str, mt: Mt, texts: Path) -> None:
+def test_messages(options: str, parts: str, mt: Mt, texts: Path) -> None:
     (texts / "short").write_text("x\ny\n", encoding="utf-8")
-    assert refused(mt("evaluate", *options.split())).startswith(message)
+    assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
 
 
 def test_message_about_memory(mt: Mt, texts: Path) -> None:
     with mock.patch("mt.evaluation.systems.resample", side_effect=MemoryError):
         ended = mt("evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref")
-    assert refused(ended) == (
-        "resampling 120 lines does not fit into memory; lower --confidence-n, --paired-bs-n or "
-        "--paired-ar-n, or evaluate fewer lines"
-    )
+    assert says(refused(ended), "120 lines", "memory", "--confidence-n, --paired-bs-n", "fewer")
 
 
 def test_message_about_the_seed(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
