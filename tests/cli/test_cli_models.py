@@ -13,20 +13,14 @@ from conftest import Mt, refused
 from messages import says
 from model_files import drop, flip, truncate
 
+from mt.model.checkpoint import average_run
+
 
 @pytest.fixture(scope="module")
 def exported(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete model folder: weights, tokenizer and meta.json."""
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.model import checkpoint
-
+    """A complete model folder: the newest weights, tokenizer and meta.json."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    newest = checkpoint.checkpoints(tiny_run)[-1]
-    meta = checkpoint.read_meta(newest, [])
-    kept = {key: meta[key] for key in ("config", "tokenizer", "step")}
-    checkpoint.save_model_folder(
-        folder, checkpoint.load_weights(newest), kept, tokenizer=Tokenizer.load(tiny_run)
-    )
+    average_run(tiny_run, 1, folder)
     return folder
 
 
