@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -155,21 +154,16 @@ WEIGHTS = np.array(
 )  # 2 layers, 2 heads
 
 
-@pytest.mark.parametrize(
-    ("layer", "head", "first", "title"),
-    [
+def test_a_layer_and_a_head_are_chosen() -> None:
+    for layer, head, first, title in (
         (None, None, [0.7, 0.3], "layer 1, mean of 2 heads"),
         (2, None, [0.5, 0.5], "layer 2, mean of 2 heads"),
         (2, 2, [0.0, 1.0], "layer 2, head 2"),
         (None, 1, [0.9, 0.1], "layer 1, head 1"),
-    ],
-)
-def test_a_layer_and_a_head_are_chosen(
-    layer: int | None, head: int | None, first: list[float], title: str
-) -> None:
-    weights, said = chosen(WEIGHTS, layer, head)
-    np.testing.assert_allclose(weights[0], first, atol=1e-6)
-    assert said == title
+    ):
+        weights, said = chosen(WEIGHTS, layer, head)
+        np.testing.assert_allclose(weights[0], first, atol=1e-6)
+        assert said == title
 
 
 def test_text_names_what_each_word_looks_at_most() -> None:
@@ -181,40 +175,32 @@ def test_text_names_what_each_word_looks_at_most() -> None:
 def test_an_svg_holds_the_words_as_text(tmp_path: Path, view: str) -> None:
     path, again = tmp_path / "map.svg", tmp_path / "again.svg"
     attention = AttentionOfSentence(WEIGHTS, ("one", "<&$5"), ("eins", "zwei $"))
-    assert save_picture(path, view, attention) == ""
+    assert save_picture(path, view, attention, 1, 1) == ""
     svg = path.read_text(encoding="utf-8")
     for word in ("one", "&lt;&amp;$5", "eins", "zwei $"):
         assert f">{word}</text>" in svg
+    save_picture(again, view, attention, 1, 1)
+    assert again.read_bytes() == path.read_bytes()
     if view == "grid":
         assert len(re.findall(r">layer \d, head \d</text>", svg)) == 4
-    save_picture(again, view, attention)
-    assert again.read_bytes() == path.read_bytes()
+    if view == "lines":  # as thick as the weights
+        widths = np.array(sorted(map(float, re.findall(r"stroke-width: ([\d.]+)", svg))))
+        np.testing.assert_allclose(widths / max(widths), [1 / 9, 2 / 9, 8 / 9, 1], atol=1e-3)
 
 
-def test_lines_are_as_thick_as_weights(tmp_path: Path) -> None:
-    path = tmp_path / "lines.svg"
-    attention = AttentionOfSentence(WEIGHTS, ("one", "two"), ("eins", "zwei"))
-    save_picture(path, "lines", attention, layer=1, head=1)
-    widths = sorted(map(float, re.findall(r"stroke-width: ([\d.]+)", path.read_text())))
-    np.testing.assert_allclose(np.array(widths) / max(widths), [1 / 9, 2 / 9, 8 / 9, 1], atol=1e-3)
+def test_what_a_png_cannot_show(tmp_path: Path) -> None:
+    """A character that its font lacks is reported; more pixels than it can have are refused."""
+    from matplotlib.figure import Figure
 
-
-def test_a_png_says_where_the_font_lacks_a_character(tmp_path: Path) -> None:
     path = tmp_path / "map.png"
     assert save_picture(path, "map", AttentionOfSentence(WEIGHTS, ("a", "b"), ("c", "d"))) == ""
     assert path.read_bytes().startswith(b"\x89PNG")
     foreign = AttentionOfSentence(WEIGHTS, ("a", "b"), ("一", "二"))
     assert "font lacks" in save_picture(path, "map", foreign)
-
-
-def test_a_png_that_is_too_large_is_refused(tmp_path: Path) -> None:
-    """At 150 dots per inch; an SVG has no such limit."""
-    from matplotlib.figure import Figure
-
     with pytest.raises(ConfigError, match=r"would be 75,000 pixels wide or high, a \.png has"):
-        save_figure(tmp_path / "map.png", lambda: Figure(figsize=(500, 1)))
-    assert list(tmp_path.iterdir()) == []
-    assert save_figure(tmp_path / "map.svg", lambda: Figure(figsize=(500, 1))) == ""
+        save_figure(tmp_path / "large.png", lambda: Figure(figsize=(500, 1)))
+    assert list(tmp_path.iterdir()) == [path]
+    assert save_figure(tmp_path / "large.svg", lambda: Figure(figsize=(500, 1))) == ""
 
 
 # --- the page ---------------------------------------------------------------------------------
@@ -304,6 +290,13 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
     assert data["first"]["kind"] == "decoder"
 
 
+@pytest.fixture
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
@@ -323,15 +316,8 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_message(
-    mt: Mt,
-    tiny_run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    parts: list[str],
+    mt: Mt, tiny_run: Path, in_tmp_path: Path, options: list[str], parts: list[str]
 ) -> None:
-    shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
-    monkeypatch.chdir(tmp_path)
-    ended = mt("inspect", "attention", "--model", "run", *options)
+    ended = mt("inspect", "attention", "--model", tiny_run, *options)
     assert says(refused(ended), *parts)
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert list(in_tmp_path.iterdir()) == []

@@ -11,38 +11,43 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Mt, metrics_of, refused
+from messages import says
 from run_folders import HOSTILE, SCRIPT, hostile_run, train_line, write_run
 
+from mt.report.corpora import read_corpora
 from mt.report.curves import INTERVALS, thin
 from mt.report.page import make_page
+from mt.report.run_summary import read_run
 
 OLD_RUN = Path(__file__).parents[1] / "files" / "run-0.1.0" / "run"
 
 
 class Page(HTMLParser):
-    """The tags, ids and text of a page."""
+    """The tags, attributes and text of a page."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.tags: list[str] = []
-        self.ids: list[str] = []
-        self.handlers: list[str] = []
-        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: list[tuple[str, str]] = []
         self.texts: list[str] = []
         self.feed(html)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        for name, value in attrs:
-            if name == "id":
-                self.ids.append(value or "")
-            if name.startswith("on"):
-                self.handlers.append(name)
-            if name in ("src", "href", "xlink:href"):
-                self.links.append(value or "")
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
 
     def handle_data(self, data: str) -> None:
         self.texts.append(data)
+
+    def values(self, *names: str) -> list[str]:
+        """The values of all attributes of these names."""
+        return [value for name, value in self.attributes if name in names]
+
+    @property
+    def runs_scripts(self) -> bool:
+        """Whether anything on the page can run."""
+        handlers = [name for name, _ in self.attributes if name.startswith("on")]
+        return bool({"script", "iframe", "object", "embed", "img"} & self.tags or handlers)
 
     @property
     def text(self) -> str:
@@ -60,15 +65,14 @@ def page(html: str) -> Page:
 
 
 def test_the_page_is_whole_by_itself(page: Page, html: str) -> None:
-    assert not {"script", "iframe", "object", "embed"} & set(page.tags)
-    assert page.handlers == []
-    assert all(link.startswith(("#", "data:")) for link in page.links)
+    assert not page.runs_scripts
+    links, ids = page.values("src", "href", "xlink:href"), page.values("id")
+    assert all(link.startswith(("#", "data:")) for link in links)
     assert "@import" not in html
     assert "url(http" not in html
-    assert len(set(page.ids)) == len(page.ids), "ids are unique over all pictures"
+    assert len(set(ids)) == len(ids), "ids are unique over all pictures"
     targets = set(re.findall(r"url\(#([^)]+)\)", html))
-    targets |= {link[1:] for link in page.links if link.startswith("#")}
-    assert targets <= set(page.ids)
+    assert targets | {link[1:] for link in links if link.startswith("#")} <= set(ids)
 
 
 def test_the_pictures_take_the_colours_of_the_page(html: str) -> None:
@@ -107,31 +111,24 @@ def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
 
 def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) -> None:
     """Three planted test sources, one of them with its translation, and others without."""
-    from mt.report.corpora import read_corpora
-    from mt.report.run_summary import read_run
-
-    run = tmp_path / "run"
+    run, corpus = tmp_path / "run", tmp_path / "corpus"
     shutil.copytree(tiny_run, run, symlinks=True)
-    corpus = tmp_path / "corpus"
     shutil.copytree(tiny_corpus, corpus)
     assert [leak.sources for leak in read_corpora(read_run(run, "")).leaks] == [0, 0]
     for name in ("config.yaml", "manifest.json"):
         text = (run / name).read_text(encoding="utf-8")
         (run / name).write_text(text.replace(str(tiny_corpus), str(corpus)), encoding="utf-8")
-    src, tgt = (
-        (corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    )
+    src = (corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    tgt = (corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
     with (corpus / "train.src").open("a") as sources, (corpus / "train.tgt").open("a") as targets:
         sources.write(f"{src[0]}\n  {src[1]} \n{src[2]}\n")
         targets.write(f"{tgt[0]}\nanother\n\n")
-    found = read_corpora(read_run(run, ""))
-    valid, test = found.leaks
+    corpora = read_corpora(read_run(run, ""))
+    valid, test = corpora.leaks
     assert (valid.sources, test.sentences, test.sources, test.pairs) == (0, 40, 3, 1)
     assert test.examples == src[:3]
-    states = {Path(file.name).name: file.state for file in found.files}
-    assert states["test.src"] == "unchanged"
-    assert states["train.src"] == "changed since"
+    states = {Path(file.name).name: file.state for file in corpora.files}
+    assert (states["test.src"], states["train.src"]) == ("unchanged", "changed since")
 
 
 def test_sentences_with_attention(page: Page, html: str) -> None:
@@ -152,8 +149,7 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     html = make_page([hostile_run(tmp_path / "run")])
     html.encode("utf-8")
     page = Page(html)
-    assert not {"script", "img"} & set(page.tags)
-    assert page.handlers == []
+    assert not page.runs_scripts
     assert SCRIPT in page.text
     assert "{{ 7 * 7 }}" in page.text
     assert html.count('dir="auto"') > 20
@@ -255,30 +251,30 @@ def test_the_page_stands_in_the_run_and_replaces_only_pages(tmp_path: Path, mt: 
     assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     assert mt("report", run).code == 0, "an earlier page is replaced"
     before = (run / "metrics.jsonl").read_bytes()
-    message = refused(mt("report", run, "-o", run / "metrics.jsonl"))
-    assert "metrics.jsonl: exists and was not written by mt report" in message
+    for output, parts in (
+        (run / "metrics.jsonl", ["metrics.jsonl", "not written by mt report", "another file"]),
+        (tmp_path / "no" / "page.html", ["page.html", "does not exist", "create"]),
+        (tmp_path, [tmp_path, "folder", "report.html"]),
+    ):
+        assert says(refused(mt("report", run, "-o", output)), "-o", *parts)
     assert (run / "metrics.jsonl").read_bytes() == before
-    message = refused(mt("report", run, "-o", tmp_path / "no" / "page.html"))
-    assert "does not exist; create it" in message
-    assert "is a folder" in refused(mt("report", run, "-o", tmp_path))
     assert mt("report", run, "-o", "-").out.startswith(b"<!doctype html>")
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "parts"),
     [
-        ("nowhere", "nothing exists at this path"),
-        ("run/metrics.jsonl", "this is a file"),
-        ("run/outputs", "it has none of config.yaml, manifest.json, metrics.jsonl, train.log"),
-        ("model", "this is a checkpoint or model folder; give the run directory"),
+        ("nowhere", ["nothing exists"]),
+        ("run/metrics.jsonl", ["a file"]),
+        ("run/outputs", ["config.yaml, manifest.json, metrics.jsonl, train.log"]),
+        ("model", ["model folder", "give the run directory"]),
     ],
 )
-def test_what_is_no_run_is_refused(name: str, message: str, tmp_path: Path, mt: Mt) -> None:
+def test_what_is_no_run_is_refused(name: str, parts: list[str], tmp_path: Path, mt: Mt) -> None:
     write_run(tmp_path / "run")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "meta.json").write_text("{}")
-    found = refused(mt("report", tmp_path / name))
-    assert "must be the run directory of a training" in found
-    assert message in found
+    message = refused(mt("report", tmp_path / name))
+    assert says(message, f"RUN {tmp_path / name}", "run directory", *parts)
     assert not list(tmp_path.rglob("*.html"))

@@ -24,18 +24,12 @@ def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     return folder
 
 
-def test_an_old_run_translates_as_it_did(old: Path, mt: Mt) -> None:
-    ended = mt(
-        "translate", "--model", old / "run", "--precision", "fp32", "--workers", 1, "test.de"
-    )
-    assert ended.code == 0
-    assert ended.out == (old / "translations.en").read_bytes()
-
-
-def test_an_old_run_scores_as_it_did(old: Path, mt: Mt) -> None:
-    options = ["--precision", "fp32", "--src", "test.de", "--tgt", "test.en"]
-    ended = mt("score", "--model", old / "run", *options)
+def test_an_old_run_translates_and_scores_as_it_did(old: Path, mt: Mt) -> None:
+    model = ("--model", old / "run", "--precision", "fp32")
+    ended = mt("translate", *model, "--workers", 1, "test.de")
+    assert (ended.code, ended.out) == (0, (old / "translations.en").read_bytes())
     before = [float(line) for line in (old / "scores.txt").read_text().split()]
+    ended = mt("score", *model, "--src", "test.de", "--tgt", "test.en")
     assert [float(line) for line in ended.lines] == pytest.approx(before, abs=2e-4)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import (
-    Mt,
-    metrics_of,
-)
+from conftest import Mt, metrics_of
 
 from mt.config.schema import Config
 from mt.evaluation.metrics import score_corpus
 from mt.model import checkpoint
+from mt.runs.outputs import (
+    Sentence,
+    read_samples,
+    read_test_sentences,
+    write_samples,
+    write_test_outputs,
+)
 from mt.training.launch import train
 from mt.training.optim import learning_rate
 from mt.translate.quality_flags import FLAGS
@@ -82,68 +85,30 @@ def test_outputs_are_kept_with_what_their_scores_were_computed_from(tiny_run: Pa
         assert all(line["score"] < 0 and set(line["flags"]) <= FLAGS.keys() for line in lines)
 
 
-def test_bleu_in_training_is_what_translate_and_evaluate_find(
-    tiny_run: Path,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
+def test_scores_of_training_are_what_the_commands_find(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
-    """The same BLEU to the last digit, and the samples are lines of that output."""
+    """The same BLEU to the last digit; the samples are lines of the translation."""
     model, hyp = tiny_run / "checkpoints" / "step-00000200", tmp_path / "hyp"
-    options = ["--device", "cpu", "--precision", "fp32"]
-    assert (
-        mt(
-            "translate",
-            "--model",
-            model,
-            *options,
-            tiny_corpus / "valid.src",
-            "-o",
-            hyp,
-        ).code
-        == 0
-    )
-    evaluate = [
-        "evaluate",
-        "--hyp",
-        hyp,
-        "--ref",
-        tiny_corpus / "valid.tgt",
-        "--metrics",
-        "bleu",
-        "--json",
-    ]
-    ((score,),) = json.loads(mt(*evaluate).out).values()
-    in_training = metrics_of(tiny_run, "valid")[-1]
-    assert (score["value"], score["signature"]) == (in_training["bleu"], in_training["signature"])
-    assert 30 < score["value"] < 100
-    blocks = (tiny_run / "samples" / "step-00000200.txt").read_text(encoding="utf-8").split("\n\n")
-    texts = (path.read_text(encoding="utf-8").splitlines() for path in (
-        tiny_corpus / "valid.src", tiny_corpus / "valid.tgt", hyp,
-    ))  # fmt: skip
-    rows = list(zip(*texts, strict=True))[::5]
-    assert [block.rstrip("\n") for block in blocks] == [
-        f"source     {src}\nreference  {ref}\noutput     {out}" for src, ref, out in rows
-    ]
-
-
-def test_tests_are_scored_with_the_best_model_and_once(
-    tiny_run: Path,
-    tiny_corpus: Path,
-    tmp_path: Path,
-    mt: Mt,
-) -> None:
-    options = ["--device", "cpu", "--precision", "fp32", "--metrics", "bleu", "--json"]
-    files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
-    ended = mt("evaluate", "--model", tiny_run, *files, *options)
-    ((score,),) = json.loads(ended.out).values()
-    (line,) = metrics_of(tiny_run, "test")
-    assert (score["value"], score["signature"]) == (line["bleu"], line["signature"])
-    run = tmp_path / "run"
-    shutil.copytree(tiny_run, run, symlinks=True)
-    before = (run / "metrics.jsonl").read_text()
-    train(checkpoint.load_model(run).config, run, "cpu")
-    assert (run / "metrics.jsonl").read_text() == before
+    options = ("--device", "cpu", "--precision", "fp32")
+    bleu = ("--metrics", "bleu", "--json")
+    src, ref = tiny_corpus / "valid.src", tiny_corpus / "valid.tgt"
+    assert mt("translate", "--model", model, *options, src, "-o", hyp).code == 0
+    ((valid,),) = json.loads(mt("evaluate", "--hyp", hyp, "--ref", ref, *bleu).out).values()
+    assert 30 < valid["value"] < 100
+    files = ("--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt")
+    ended = mt("evaluate", "--model", tiny_run, *files, *options, *bleu)
+    ((test,),) = json.loads(ended.out).values()
+    for score, kind in ((valid, "valid"), (test, "test")):
+        recorded = metrics_of(tiny_run, kind)[-1]
+        assert (score["value"], score["signature"]) == (recorded["bleu"], recorded["signature"])
+    texts = (path.read_text(encoding="utf-8").splitlines() for path in (src, ref, hyp))
+    samples = [Sentence(*row) for row in zip(*texts, strict=True)][::5]
+    assert read_samples(tiny_run)[200] == samples
+    first = samples[0]
+    text = f"source     {first.source}\nreference  {first.reference}\noutput     {first.output}\n\n"
+    path = tiny_run / "samples" / "step-00000200.txt"
+    assert path.read_text(encoding="utf-8").startswith(text)
 
 
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
@@ -151,14 +116,27 @@ def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
 ) -> None:
     """Two references of one source; a third text is asked for when training has ended."""
     scripted_bleu(1.0)
-    tests = [{"src": "test.src", "tgt": "test.tgt"}, {"src": "test.src", "tgt": "test.src"}]
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
-    train(quick_config(settings, data={"test": tests}), tmp_path, "cpu")
+    tests = [{"src": "test.src", "tgt": tgt} for tgt in ("test.tgt", "test.src")]
     names = ["test.src test.tgt", "test.src test.src"]
-    assert [line["name"] for line in metrics_of(tmp_path, "test")] == names
-    train(
-        quick_config(settings, data={"test": [*tests, {"src": "valid.src", "tgt": "valid.tgt"}]}),
-        tmp_path,
-        "cpu",
-    )
-    assert [line["name"] for line in metrics_of(tmp_path, "test")] == [*names, "valid.src"]
+    more = {"src": "valid.src", "tgt": "valid.tgt"}
+    for texts, scored in ((tests, names), (tests, names), ([*tests, more], [*names, "valid.src"])):
+        train(quick_config(settings, data={"test": texts}), tmp_path, "cpu")
+        assert [line["name"] for line in metrics_of(tmp_path, "test")] == scored
+
+
+def test_samples_are_read_whatever_is_in_them(tmp_path: Path) -> None:
+    """By their update, also beyond eight digits; a text may look like the start of another."""
+    odd = Sentence("a", " ", "output     b"), Sentence("source     c", "", "d")
+    for step in (100_000_000, 20):
+        write_samples(tmp_path, step, odd)
+    (tmp_path / "samples" / "step-00000030.txt").write_text("no sample", encoding="utf-8")
+    assert list(read_samples(tmp_path).items()) == [(20, [*odd]), (100_000_000, [*odd])]
+
+
+def test_outputs_are_read_from_their_own_folder_only(tmp_path: Path) -> None:
+    """The metrics of a stranger may name any file."""
+    name = write_test_outputs(tmp_path, 7, 1, [Sentence("s", "r", "o")])
+    assert read_test_sentences(tmp_path, name, 5) == [Sentence("s", "r", "o")]
+    for other in ("outputs/../" + name, str(tmp_path / name), None, 3):
+        assert read_test_sentences(tmp_path, other, 5) == []
