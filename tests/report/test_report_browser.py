@@ -27,21 +27,18 @@ def browser() -> Iterator[Browser]:
         yield one
 
 
-@pytest.mark.parametrize(
-    ("body", "fault"),
-    [
+def test_the_browser_sees_faults(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "bad.html"
+    for body, fault in (
         ("<script>console.error('a')</script>", "errors"),
         ("<script>nowhere()</script>", "errors"),
         ("<div style='width: 2000px'>wide</div>", "too_wide"),
         ("<p style='white-space: nowrap'>" + "wide " * 400 + "</p>", "too_wide"),
         ("<img src='http://localhost:9/a.png'>", "requests"),
-    ],
-)
-def test_the_browser_sees_faults(browser: Browser, body: str, fault: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.html"
-    path.write_text(f"<!doctype html><body>{body}</body>", encoding="utf-8")
-    for width in WIDTHS:
-        assert getattr(browser.look(path, width), fault)
+    ):
+        path.write_text(f"<!doctype html><body>{body}</body>", encoding="utf-8")
+        for width in WIDTHS:
+            assert getattr(browser.look(path, width), fault), body
 
 
 def test_the_page_fits_and_reports_no_error(

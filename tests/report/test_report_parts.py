@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,11 +29,7 @@ def run_of(folder: Path, **content: Any) -> RunSummary:
         (["11:00:00 no better validation in the last 3, at"], "finished early", "20 of 40"),
         (["11:00:00 stopped by SIGINT after update 20; run"], "interrupted", "by SIGINT after 20"),
         (["11:00:00 training gave up at update 20: x"], "diverged", "20 of 40 updates"),
-        (
-            ["11:59:30 step 20 | epoch 0"],
-            "running",
-            "10 s left, last log line 30 seconds ago",
-        ),
+        (["11:59:30 step 20 | epoch 0"], "running", "10 s left, last log line 30 seconds ago"),
         (["09:00:00 step 20 | epoch 0"], "not finished", "last log line 3 hours ago"),
         # Resumed after it was stopped.
         (["10:00:00 stopped by SIGINT", "11:59:00 run directory r on CPU"], "running", "20 of 40"),
@@ -44,43 +39,29 @@ def run_of(folder: Path, **content: Any) -> RunSummary:
 def test_the_status_is_read_from_the_end_of_the_log(
     lines: list[str], word: str, detail: str, tmp_path: Path
 ) -> None:
-    config = {"train": {"max_steps": 40}}
-    run = run_of(tmp_path / "run", train=[train_line(20)], config=config)
+    run = run_of(tmp_path / "run", train=[train_line(20)], config={"train": {"max_steps": 40}})
     run.log = [f"2026-11-22 {line}" for line in lines]
     status = status_of(run, NOW)
     assert status.word.startswith(word)
     assert detail in status.detail
 
 
-@pytest.mark.parametrize(
-    ("manifest", "typed"),
-    [
-        (
-            {"command": ["/v/bin/mt", "train", "--config", "a b.yaml"]},
-            "mt train --config 'a b.yaml'",
-        ),
-        ({"command": ["/x/mt/__main__.py", "train"], "cwd": "/d"}, "cd /d\npython -m mt train"),
-        (
-            {"command": ["/x/mt/__main__.py", "train"], "processes": 4},
-            "torchrun --nproc-per-node=4 -m mt train",
-        ),
+def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
+    """A long one has a line for each option."""
+    module = ["/x/mt/__main__.py", "train"]
+    settings = [word for i in range(8) for word in ("--set", f"model.d_ff={i}")]
+    wrapped = " \\\n".join(["mt train", *(f"    --set model.d_ff={i}" for i in range(8))])
+    for number, (manifest, typed) in enumerate([
+        ({"command": ["/v/bin/mt", "train", "-c", "a b.yaml"]}, "mt train -c 'a b.yaml'"),
+        ({"command": module, "cwd": "/d"}, "cd /d\npython -m mt train"),
+        ({"command": module, "processes": 4}, "torchrun --nproc-per-node=4 -m mt train"),
+        ({"command": ["mt", "train", *settings]}, wrapped),
         ({"command": "mt train"}, ""),
         ({}, ""),
-    ],
-)
-def test_the_command_can_be_typed_again(
-    manifest: Mapping[str, Any], typed: str, tmp_path: Path
-) -> None:
-    run = run_of(tmp_path / "run", manifest=manifest)
-    assert commands_of(run)[0] == typed
-    assert commands_of(run)[1].startswith("mt train --config ")
-
-
-def test_a_long_command_has_a_line_for_each_option(tmp_path: Path) -> None:
-    settings = [word for i in range(8) for word in ("--set", f"model.d_ff={i}")]
-    run = run_of(tmp_path / "run", manifest={"command": ["mt", "train", *settings]})
-    lines = commands_of(run)[0].split(" \\\n")
-    assert lines == ["mt train", *(f"    --set model.d_ff={i}" for i in range(8))]
+    ]):  # fmt: skip
+        run = run_of(tmp_path / f"{number}", manifest=manifest)
+        assert commands_of(run)[0] == typed
+        assert commands_of(run)[1].startswith("mt train --config ")
 
 
 def outputs_of(*triples: tuple[str, str, str]) -> list[dict[str, Any]]:
@@ -185,9 +166,5 @@ def test_small_things() -> None:
 
 def test_notable_lines_of_the_log(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")
-    run.log = [
-        "2026-11-22 10:00:00 step 5",
-        "2026-11-22 10:00:01 warning: odd",
-        "x resuming after 3",
-    ]
+    run.log = ["x 10:00:00 step 5", "x 10:00:01 warning: odd", "x resuming after 3"]
     assert notable_lines(run) == run.log[1:]

@@ -117,8 +117,8 @@ class Browser:
         self._call("Page.navigate", url=self._url)
         while not self._loaded:
             self._receive()
-        found = self._call("Runtime.evaluate", expression=TOO_WIDE, returnByValue=True)
-        self._seen.too_wide = found["result"]["value"]
+        answer = self._call("Runtime.evaluate", expression=TOO_WIDE, returnByValue=True)
+        self._seen.too_wide = answer["result"]["value"]
         if screenshot is not None:
             taken = self._call("Page.captureScreenshot", captureBeyondViewport=True)
             screenshot.write_bytes(base64.b64decode(taken["data"]))
@@ -126,8 +126,8 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression on the page."""
-        found = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
-        return found["result"].get("value")
+        answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return answer["result"].get("value")
 
     def pdf(self, path: Path) -> int:
         """Print the page to a PDF file; returns its size in bytes."""
@@ -162,16 +162,16 @@ class Browser:
         self._note(message.get("method", ""), message.get("params", {}))
         return message
 
-    def _note(self, event: str, facts: dict[str, Any]) -> None:
+    def _note(self, event: str, details: dict[str, Any]) -> None:
         if event == "Page.loadEventFired":
             self._loaded = True
         elif event == "Runtime.exceptionThrown":
-            self._seen.errors.append(facts["exceptionDetails"]["text"])
-        elif event == "Runtime.consoleAPICalled" and facts["type"] in ("error", "warning"):
-            self._seen.errors.append(str(facts["args"]))
-        elif event == "Log.entryAdded" and facts["entry"]["level"] in ("error", "warning"):
-            self._seen.errors.append(facts["entry"]["text"])
+            self._seen.errors.append(details["exceptionDetails"]["text"])
+        elif event == "Runtime.consoleAPICalled" and details["type"] in ("error", "warning"):
+            self._seen.errors.append(str(details["args"]))
+        elif event == "Log.entryAdded" and details["entry"]["level"] in ("error", "warning"):
+            self._seen.errors.append(details["entry"]["text"])
         elif event == "Network.requestWillBeSent":
-            url = facts["request"]["url"]
+            url = details["request"]["url"]
             if url != self._url and not url.startswith("data:"):
                 self._seen.requests.append(url)
