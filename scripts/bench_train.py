@@ -38,6 +38,7 @@ from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
+from mt.data.tokens.batches import shard_of
 from mt.data.tokens.loader import Prefetcher, Update
 from mt.runtime.devices import Device, choose_device
 from mt.runtime.memory import peak_memory_mb
@@ -280,7 +281,7 @@ def feed_speed(trainer: Trainer, n_updates: int = 50) -> int:
     plan = trainer.plan
     updates = plan.updates(0)[:n_updates]
     start = perf_counter()
-    n_tgt = sum(plan.shard(update, pin=trainer.device.is_cuda)[1] for update in updates)
+    n_tgt = sum(shard_of(plan.store, update, pin=trainer.device.is_cuda)[1] for update in updates)
     return round(n_tgt / (perf_counter() - start))
 
 

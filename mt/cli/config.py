@@ -28,7 +28,7 @@ def check(config: ConfigName, settings: Settings = None) -> None:
     require_training_data(loaded.config)
     data = check_data(loaded.config.data)
     if loaded.config.tokenizer.model is not None:
-        from mt.data.tokens.own_tokenizer import own_tokenizer
+        from mt.data.tokens.tokenizer import own_tokenizer
 
         try:
             own_tokenizer(loaded.config.tokenizer)

@@ -82,7 +82,7 @@ def model(
     import json
 
     from mt.config.load import load_config
-    from mt.data.tokens.own_tokenizer import own_tokenizer
+    from mt.data.tokens.tokenizer import own_tokenizer
     from mt.errors import ConfigError
     from mt.inspect.cost import BYTES, cost_of, format_cost
     from mt.inspect.summary import format_summary, summarise, summary_as_json

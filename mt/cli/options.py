@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def config_names() -> list[str]:
     """Complete `--config` with the shipped configs; without a match a shell completes files."""
-    from mt.config.shipped import shipped_configs
+    from mt.config.load import shipped_configs
 
     return shipped_configs()
 

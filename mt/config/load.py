@@ -5,19 +5,23 @@ All faults of a config are reported in one `ConfigError`, a line each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from mt.config import settings, yaml_text
+from mt.config import yaml_text
 from mt.config.combinations import Fault, combination_faults
 from mt.config.messages import problem, shown, unknown_key, unknown_section
 from mt.config.schema import Config, sections
-from mt.config.shipped import find_config
 from mt.errors import ConfigError
+
+# The keys and list indices that lead to a value: ("data", "train", 0, "src").
+Steps = Sequence[str | int]
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,19 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         known = ", ".join(Config.model_fields)
         raise ConfigError(f"{path}: must have sections ({known}), found {found}")
     tree = _normalise(value)
-    file_paths = set(settings.leaves(tree))
+    file_paths = set(leaves(tree))
     set_paths: list[str] = []
     faults: list[str] = []
     for setting in sets:
         try:
-            set_paths.append(settings.apply(setting, tree))
+            set_paths.append(apply_setting(setting, tree))
         except ValueError as error:
             faults.append(f"--set {setting}: {error}")
     config = _validate(_normalise(tree), str(path), set_paths, faults)
     origins: dict[str, str] = {}
-    for leaf in settings.leaves(config.model_dump(mode="json")):
+    for leaf in leaves(config.model_dump(mode="json")):
         from_file = path.name if leaf in file_paths else "default"
-        origins[leaf] = "--set" if settings.is_set(leaf, set_paths) else from_file
+        origins[leaf] = "--set" if is_set(leaf, set_paths) else from_file
     return Loaded(config, origins, path.stem, path)
 
 
@@ -79,9 +83,7 @@ def with_origins(loaded: Loaded) -> str:
         lines.append(f"{section}:")
         for key, value in values.items():
             path = f"{section}.{key}"
-            origins = {
-                origin for leaf, origin in loaded.origins.items() if settings.is_within(leaf, path)
-            }
+            origins = {origin for leaf, origin in loaded.origins.items() if is_within(leaf, path)}
             first, *rest = yaml_text.dump({key: value}).rstrip("\n").split("\n")
             lines.append(f"  {first:<40}  # {', '.join(sorted(origins))}")
             lines += [f"  {line}" for line in rest]
@@ -118,11 +120,11 @@ def _validate(
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 steps = (section, *detail["loc"])
-                faults.append(Fault([settings.path_of(steps)], problem(detail, steps)))
+                faults.append(Fault([path_of(steps)], problem(detail, steps)))
     faults += combination_faults(valid)
     lines = list(messages)
     for paths, text in faults:
-        by_set = any(settings.is_set(path, set_paths) for path in paths)
+        by_set = any(is_set(path, set_paths) for path in paths)
         # A shell takes one pair of quotes away.
         hint = f", as in --set \"{paths[0]}='...'\"" if text.endswith("in quotes") else ""
         lines.append(
@@ -131,3 +133,118 @@ def _validate(
     if lines:
         raise ConfigError("\n".join(lines))
     return Config.model_validate(valid)
+
+
+# --- paths into a config, such as data.train[0].src, and --set PATH=VALUE ------------------------
+
+
+def path_of(steps: Steps) -> str:
+    """Return the path of ("data", "train", 0, "src"): "data.train[0].src"."""
+    return "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in steps).removeprefix(".")
+
+
+def leaves(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the path of every value in a tree; a list is one value unless it holds mappings."""
+    if isinstance(value, dict):
+        for key, below in value.items():
+            yield from leaves(below, f"{path}.{key}".removeprefix("."))
+    elif isinstance(value, list) and value and isinstance(value[0], dict):
+        for index, below in enumerate(value):
+            yield from leaves(below, f"{path}[{index}]")
+    else:
+        yield path
+
+
+def is_within(path: str, holder: str) -> bool:
+    """Whether `path` is `holder` or lies below it."""
+    return path == holder or path.startswith((f"{holder}.", f"{holder}["))
+
+
+def is_set(path: str, set_paths: Iterable[str]) -> bool:
+    """Whether a setting named this path, a value below it, or a mapping or list around it."""
+    return any(is_within(path, other) or is_within(other, path) for other in set_paths)
+
+
+def apply_setting(setting: str, tree: dict[str, Any]) -> str:
+    """Put the value of `section.key=value` into the tree; return its path.
+
+    Raises ValueError for a setting that cannot be read, and where the path leads nowhere.
+    """
+    path, equals, text = setting.partition("=")
+    steps = [int(i) if i else word for word, i in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path)]
+    if not equals or not steps or path_of(steps) != path:
+        raise ValueError("must be section.key=value, such as optim.peak_lr=1e-3")
+    value = yaml_text.parse(text)
+    if len(steps) == 1 and (value is None or isinstance(value, dict)):
+        raise ValueError(f"must name one key, found a whole section; write {path}.KEY=value")
+    _put(tree, steps, value, "")
+    return path
+
+
+def _put(tree: Any, steps: Steps, value: object, here: str) -> None:
+    """Set the value below `tree`, whose path is `here`; create missing mappings and lists."""
+    step, rest = steps[0], steps[1:]
+    if isinstance(step, str) and isinstance(tree, list):
+        raise ValueError(f"{here} is a list; say which entry, such as {here}[0].{step}")
+    if not isinstance(tree, dict if isinstance(step, str) else list):
+        raise ValueError(f"there is nothing below {here}; set {here} itself")
+    node: Any = tree  # a mapping or a list, as the step requires
+    if isinstance(step, int):
+        if step > len(node):
+            raise ValueError(
+                f"{here} has {len(node)} entries; set {here}[{len(node)}] or {here}=[...]"
+            )
+        if step == len(node):
+            node.append(None)
+    if rest:
+        child = node[step] if isinstance(step, int) else node.get(step)
+        if child is None:
+            child = [] if isinstance(rest[0], int) else {}
+        _put(child, rest, value, path_of([here, step]).lstrip("."))
+        value = child
+    node[step] = value
+
+
+# --- the file -----------------------------------------------------------------------------------
+
+
+def shipped_configs() -> list[str]:
+    """Names of the configs that come with mt, such as `base.yaml`."""
+    return sorted(path.name for path in _shipped_folder().glob("*.yaml"))
+
+
+def find_config(name: str) -> Path:
+    """The file at path `name`, else the shipped config of that name, with or without `.yaml`.
+
+    Raises ConfigError, with the nearest known name, where there is neither.
+    """
+    path = Path(name)
+    shipped = shipped_configs()
+    if path.is_file():
+        return path
+    for candidate in (name, f"{name}.yaml"):
+        if candidate in shipped:
+            return _shipped_folder() / candidate
+    found = "a folder" if path.is_dir() else "neither"
+    near = _nearest_config(path, shipped)
+    hint = f"; did you mean {near}?" if near else ""
+    raise ConfigError(
+        f"--config {name}: must be a file or the name of a shipped config "
+        f"({', '.join(shipped)}), found {found}{hint}"
+    )
+
+
+def _nearest_config(path: Path, shipped: list[str]) -> str | None:
+    """The config that was probably meant: in the folder given, beside the path, or shipped."""
+    if (path / "config.yaml").is_file():
+        return str(path / "config.yaml")
+    known = {Path(other).stem: other for other in shipped}
+    known |= {other.stem: str(other) for other in path.parent.glob("*.y*ml")}
+    near = difflib.get_close_matches(path.stem, known, 1)
+    return known[near[0]] if near else None
+
+
+def _shipped_folder() -> Path:
+    """`mt/configs` in an installed package, `configs` beside `mt` in a checkout."""
+    inside = Path(__file__).parents[1] / "configs"
+    return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"

@@ -1,8 +1,8 @@
 """Text becomes batches: takes the data section of a config, gives batches of token ids.
 
 `corpus` reads sentence pairs from `text_files`, or from the `columns` of `table_files` or of a
-`datasets_source`; `check` looks for faults before training. `clean` drops pairs that are unfit for
-training, `tokenizer` turns lines into ids and back, `store` keeps the ids on disk,
-`subword_regularisation` samples other tokens for the same text in each epoch, `batches` plans
-updates and pads batches, `loader` loads them ahead of training.
+`datasets_source`; `check` looks for faults before training. `filters` drops pairs that are unfit
+for training, `tokenizer` turns lines into ids and back, `store` keeps the ids on disk,
+`subword_regularisation` samples other tokens for the same text in each epoch, `plan` chooses the
+sentences of each update, `batches` pads them, `loader` loads them ahead of training.
 """

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.lengths import batch_ends
+from mt.data.tokens.plan import batch_ends
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from mt.data.tokens.batches import collate
+from mt.data.tokens.batches import collate, shard_of
 from mt.errors import NonFiniteError
 from mt.runtime.memory import (
     explain_out_of_memory,
@@ -27,7 +27,7 @@ from mt.training.runlog import format_duration
 from mt.training.validation import translate
 
 if TYPE_CHECKING:
-    from mt.data.tokens.batches import Plan
+    from mt.data.tokens.plan import Plan
     from mt.training.checkpoints import TrainState
     from mt.training.prepare import Prepared
     from mt.training.update import Updater
@@ -120,7 +120,7 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
     updates = plan.updates(epoch)
     per_token: list[float] = []
     for update in updates[:N_TIMED]:
-        batches, _ = plan.shard(update, world.rank, world.size)
+        batches, _ = shard_of(plan.store, update, world.rank, world.size)
         for batch in batches[: n_batches - len(per_token)]:
             seconds = _seconds_of(updater, updater.dry_run_step, batch)
             per_token.append(seconds / batch.n_padded)

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.data.reading.corpus import training_pairs
-from mt.data.tokens.batches import Plan
-from mt.data.tokens.own_tokenizer import own_tokenizer
+from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_facts, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
-from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample, train_tokenizer
+from mt.data.tokens.tokenizer import (
+    PairSample,
+    Tokenizer,
+    own_tokenizer,
+    train_on_sample,
+    train_tokenizer,
+)
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater

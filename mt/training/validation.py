@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from mt.data.reading.corpus import data_root, read_pairs
-from mt.data.tokens.batches import bucket, collate
+from mt.data.tokens.batches import collate
+from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
 from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer

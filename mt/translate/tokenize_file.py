@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
-from mt.data.tokens.own_tokenizer import read_model
+from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import UNK, Tokenizer, train_tokenizer
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole

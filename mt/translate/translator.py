@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.data.tokens.lengths import batch_ends
+from mt.data.tokens.plan import batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job

@@ -19,8 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.batches import Batch, Plan, gather_batch
+from mt.data.tokens.batches import Batch, gather_batch
 from mt.data.tokens.loader import Update
+from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights
 from mt.model.cpu_ops import attend

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.lengths import batch_ends
+from mt.data.tokens.plan import batch_ends
 from mt.runtime.devices import can_compile
 from mt.search.candidates import best_candidates, log_normaliser
 from mt.search.engine import TorchEngine

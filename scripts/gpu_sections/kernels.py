@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.batches import Batch, Plan
+from mt.data.tokens.batches import Batch
+from mt.data.tokens.plan import Plan
 from mt.model.attention import attention_bias
 from mt.runtime.devices import can_compile
 from mt.training.compilation import compile_loss

@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.data.tokens.batches import Plan
 from mt.data.tokens.loader import Update
+from mt.data.tokens.plan import Plan
 from mt.runtime.devices import can_compile
 from mt.runtime.memory import peak_memory_mb, reset_peak_memory
 from mt.training.compilation import n_compiled_graphs

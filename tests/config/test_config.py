@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from mt.config.load import (
     Loaded,
     config_from_mapping,
+    leaves,
     load_config,
     require_training_data,
+    shipped_configs,
 )
 from mt.config.schema import Config, DataConfig, Source, json_schema
-from mt.config.settings import leaves
-from mt.config.shipped import shipped_configs
 from mt.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -143,7 +143,7 @@ def test_chiasson_vaila_is_the_document() -> None:
 
 
 def test_chiasson_vaila_takes_one_sentence_per_update() -> None:
-    from mt.data.tokens.batches import Plan
+    from mt.data.tokens.plan import Plan
     from mt.data.tokens.store import Store
 
     lengths = np.array([1, 7, 3, 3, 20, 5])

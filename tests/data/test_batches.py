@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
-from mt.data.tokens.batches import Plan, bucket, collate, gather_batch
-from mt.data.tokens.lengths import Indices, batch_ends, equal_ends
+from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.loader import Prefetcher, Update
+from mt.data.tokens.plan import Indices, Plan, batch_ends, bucket, equal_ends
 from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.tokenizer import train_tokenizer
 

@@ -14,11 +14,9 @@ from conftest import BLIND, Mt, metrics_of, refused
 from subwords import made_lines
 
 from mt.config.schema import Config, TokenizerConfig
-from mt.data.tokens.bpe_dropout import BpeDropout
-from mt.data.tokens.own_tokenizer import own_tokenizer
 from mt.data.tokens.sentencepiece_model import ModelFacts, model_facts
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
-from mt.data.tokens.unigram_sampling import UnigramSampling
+from mt.data.tokens.subword_regularisation import BpeDropout, UnigramSampling
+from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer, train_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
 

@@ -12,10 +12,8 @@ from subwords import NASTY, STRONG, made_lines, rows, sampling_of, store_of, tra
 
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens import subword_regularisation
-from mt.data.tokens.bpe_dropout import BpeDropout
-from mt.data.tokens.segmenter import Segmenter
+from mt.data.tokens.subword_regularisation import BpeDropout, Segmenter, UnigramSampling
 from mt.data.tokens.tokenizer import UNK, Tokenizer
-from mt.data.tokens.unigram_sampling import UnigramSampling
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])

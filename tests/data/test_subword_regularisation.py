@@ -20,9 +20,10 @@ from subwords import STRONG, epochs, made_lines, sampling_of, store_of, trained
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Config
 from mt.data.tokens import subword_regularisation
-from mt.data.tokens.batches import Plan, collate
+from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Prefetcher
-from mt.data.tokens.segmenter import Segmenter
+from mt.data.tokens.plan import Plan
+from mt.data.tokens.subword_regularisation import Segmenter
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model import checkpoint
 from mt.runtime.devices import choose_device

@@ -21,7 +21,7 @@ from gpu_sections import correctness, training
 from gpu_sections.report import Item, Report, read_items
 from gpu_sections.setting import Setting
 
-from mt.data.tokens.batches import Plan
+from mt.data.tokens.plan import Plan
 from mt.errors import ConfigError
 from mt.training import compilation, update
 

@@ -31,8 +31,8 @@ from processes import (
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig
-from mt.data.tokens.batches import Plan, shard_batches
 from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.plan import Plan, shard_batches
 from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError

@@ -29,7 +29,7 @@ from processes import (
 )
 
 from mt.config.load import config_from_mapping
-from mt.data.tokens.batches import Plan
+from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model import checkpoint

@@ -19,7 +19,7 @@ from messages import says
 from test_batch_size import auto_is
 
 from mt.config.schema import Config
-from mt.data.tokens.batches import Batch
+from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.training import launch, loss, update
@@ -144,7 +144,7 @@ class StandIn:
     ) -> None:
         plan = prepared.plan.for_epoch(0, Event())
         updates = plan.updates(0)
-        sizes = [batch.n_padded for update in updates for batch in plan.shard(update)[0]]
+        sizes = [batch.n_padded for update in updates for batch in shard_of(plan.store, update)[0]]
         self.cached = 1.5 * float(np.mean(sizes))
         self.per_token = 0.001 * slower
         self.loading = 30.0

@@ -31,7 +31,7 @@ from conftest import (
 from run_comparison import EVERY, Mapped, check_equal
 
 from mt.config.load import config_from_mapping
-from mt.data.tokens.batches import Plan
+from mt.data.tokens.plan import Plan
 from mt.model import checkpoint
 from mt.training import checkpoints as checkpoints_module
 from mt.training import update, validation

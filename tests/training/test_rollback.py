@@ -19,7 +19,7 @@ from torch import Tensor
 from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.tokens.batches import Plan
+from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, TrainingDivergedError

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from mt.data.tokens.batches import Batch, Plan
-from mt.data.tokens.lengths import Indices
+from mt.data.tokens.batches import Batch, shard_of
+from mt.data.tokens.plan import Indices, Plan
 
 CPU = torch.device("cpu")
 # Updates that are loaded ahead of training.
@@ -109,8 +109,8 @@ class Prefetcher:
                     plan, updates = next_epoch.result()
                     next_epoch = planner.submit(self._planned, epoch + 1)
                     for position in range(number, len(updates)):
-                        batches, n_tgt = plan.shard(
-                            updates[position], self.rank, self.world_size, pin
+                        batches, n_tgt = shard_of(
+                            plan.store, updates[position], self.rank, self.world_size, pin
                         )
                         self._put(Update(epoch, position, len(updates), batches, n_tgt))
                         if self._stop.is_set():

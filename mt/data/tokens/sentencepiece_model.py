@@ -1,4 +1,4 @@
-"""What a SentencePiece model file says of itself: its algorithm, symbols and handling of spaces.
+"""SentencePiece model files: what one says of itself, and whether mt can use it.
 
 The file is a protocol buffer, `ModelProto` in `sentencepiece_model.proto` of SentencePiece. The few
 fields that its Python package gives no access to are read and written here, so that no protobuf is
@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from mt.data.reading.text_files import os_errors_as_data_errors
+from mt.errors import DataError
+
+# Of pad, unk, bos and eos.
+SPECIAL_IDS = [0, 1, 2, 3]
 ALGORITHMS = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 # Numbers of fields in the messages ModelProto, SentencePiece, TrainerSpec and NormalizerSpec.
@@ -55,6 +62,63 @@ def model_facts(model: bytes) -> ModelFacts:
             has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
     name = ALGORITHMS.get(algorithm, "unknown")
     return ModelFacts(name, tuple(symbols), space_at_word_end, has_normalization)
+
+
+def special_ids(processor: Any) -> list[int]:
+    """The ids of pad, unk, bos and eos in a SentencePieceProcessor; -1 for a missing one."""
+    return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
+
+
+def read_model(path: Path, where: str) -> bytes:
+    """The bytes of a SentencePiece model file whose special ids and spaces are those of mt.
+
+    `where` names what gave the path, for messages. Raises `DataError` for any other file.
+    """
+    from sentencepiece import SentencePieceProcessor
+
+    if path.is_dir():
+        raise DataError(
+            f"{where}: {path} is a folder, a SentencePiece model file is required; name the .model "
+            "file in it"
+        )
+    with os_errors_as_data_errors(path, where):
+        model = path.read_bytes()
+    try:
+        if not model:
+            raise RuntimeError("the file is empty")
+        processor = SentencePieceProcessor(model_proto=model)
+    except RuntimeError as error:
+        raise DataError(
+            f"{where}: {path} is not a SentencePiece model that can be loaded. Name a .model file "
+            "(not a .vocab), as `mt tokenizer train` or spm_train write it."
+        ) from error
+    found = special_ids(processor)
+    if found != SPECIAL_IDS:
+        raise DataError(
+            f"{where}: {path}: pad, unk, bos and eos must have the ids 0, 1, 2 and 3, found "
+            f"{', '.join(map(str, found[:3]))} and {found[3]} (-1: there is none). Make a model "
+            "that fits with `mt tokenizer train`, or with spm_train and --pad_id=0 --unk_id=1 "
+            "--bos_id=2 --eos_id=3."
+        )
+    if model_facts(model).space_at_word_end:
+        raise DataError(
+            f"{where}: {path}: a space must belong to the word after it, but the model was trained "
+            "with treat_whitespace_as_suffix. Train it again without that."
+        )
+    return model
+
+
+def require_algorithm(model: bytes, required: str, what: str) -> None:
+    """Raise `DataError` unless `tokenizer.type` is what the model is; sampling depends on it."""
+    found = model_facts(model).algorithm
+    if found == required:
+        return
+    remedy = "name another model"
+    if found in ("bpe", "unigram"):
+        remedy = f"set tokenizer.type to {found}, or {remedy}"
+    raise DataError(
+        f"{what}: must be a model of tokenizer.type {required}, found {found}; {remedy}"
+    )
 
 
 def encode_field(number: int, value: int | bytes) -> bytes:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import PieceVocabulary, read_vocabularies
-from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.sentencepiece_model import (
+    SPECIAL_IDS,
+    model_facts,
+    read_model,
+    require_algorithm,
+    special_ids,
+)
 from mt.errors import CheckpointError, DataError
 from mt.files import write_whole
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
 
     from mt.config.schema import TokenizerConfig
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
+PAD, UNK, BOS, EOS = SPECIAL_IDS
 
 # Longer lines (in characters) are not used for training: SentencePiece's BPE keeps positions inside
 # a word in 16 bits and would abort the whole process.
@@ -79,7 +85,7 @@ class Tokenizer:
             ]
         for processor in processors:
             found = special_ids(processor)
-            if found != [PAD, UNK, BOS, EOS]:
+            if found != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         self._src = processors[0]
         self._tgt = processors[-1]
@@ -233,6 +239,26 @@ class Tokenizer:
             ) from error
 
 
+def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
+    """The tokenizer that `cfg.model`, and `cfg.tgt_model` where there are two vocabularies, name.
+
+    Raises `DataError` for a file that cannot be read or does not fit, with all faults found.
+    """
+    faults = []
+    models = []
+    for key, name in (("model", cfg.model), ("tgt_model", cfg.tgt_model)):
+        if name is None:
+            continue
+        try:
+            models.append(read_model(Path(name).expanduser(), f"tokenizer.{key}"))
+            require_algorithm(models[-1], cfg.type, f"tokenizer.{key}: {name}")
+        except DataError as error:
+            faults.append(str(error))
+    if faults:
+        raise DataError("\n".join(faults))
+    return Tokenizer(*models)
+
+
 class PairSample:
     """At most `size` pairs, normalised, drawn uniformly from all that are watched.
 
@@ -294,11 +320,6 @@ def train_on_sample(
     if cfg.joint:
         return Tokenizer(_train(cfg, src + tgt, "", log))
     return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
-
-
-def special_ids(processor: SentencePieceProcessor | PieceVocabulary) -> list[int]:
-    """The ids of pad, unk, bos and eos; -1 for one that there is not."""
-    return [processor.pad_id(), processor.unk_id(), processor.bos_id(), processor.eos_id()]
 
 
 _JOINT = ["tokenizer.model"]
