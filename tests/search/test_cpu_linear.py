@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,20 @@ def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias
         assert found.dtype == dtype
         eps = torch.finfo(dtype).eps
         torch.testing.assert_close(found, expected, rtol=4 * eps, atol=16 * eps)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(PrepackedLinear, marks=needs_packing),
+        pytest.param(Int8Linear, marks=needs_int8),
+    ],
+)
+def test_a_pickled_layer_gives_the_same_product(kind: type[PrepackedLinear | Int8Linear]) -> None:
+    """As it is sent to another process."""
+    layer, x = kind(drawn(50, 64, seed=1), drawn(50, seed=2)), drawn(7, 64)
+    copied = pickle.loads(pickle.dumps(layer))
+    torch.testing.assert_close(copied(x), layer(x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_dtype_that_cannot_be_packed_is_left_alone() -> None:
