@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,12 +16,11 @@ from gpu_sections.report import Report
 from gpu_sections.setting import Setting
 from mt.data.tokens.plan import batch_ends
 from mt.runtime.devices import can_compile
-from mt.search.candidates import best_candidates, log_normaliser
+from mt.search.candidates import best_candidates, compile_for, log_normaliser
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import LEAST_SIZE
 from mt.search.inference import Inference
 from mt.search.search import Stepper
-from mt.translate.load_torch import with_fused_candidates
 
 SENTENCES = 20_000
 
@@ -77,7 +77,9 @@ def decode(
     if can_compile(setting.choose()):  # as `mt translate` does with a large text
         start = time.perf_counter()
         said: list[str] = []
-        engine = with_fused_candidates(engine, setting.vocab_size, said.append)
+        dtype = inference.model.dtype
+        fused = compile_for(engine.device, dtype, beam_size, setting.vocab_size, said.append)
+        engine = replace(engine, fused=fused)
         status = "failed" if said else "ok"
         seconds = time.perf_counter() - start
         compiled = f"{name}: compiling the choice of tokens"
