@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt, merged, refused
+from untrained_models import untrained_model
 
-from mt.config.load import config_from_mapping
-from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.interop import ctranslate2 as module
 from mt.interop import exporter
 from mt.interop.ctranslate2 import INT8_TOLERANCE, export
-from mt.model.checkpoint import LoadedModel, build_model, load_model
+from mt.model.checkpoint import load_model
 from mt.search import ctranslate2_model
 from mt.search.ctranslate2_model import scorer
 from mt.search.parity import TOLERANCE, prove
@@ -35,21 +34,6 @@ SHAPES: list[dict[str, Any]] = [
     {"output_bias": True},
     {"tie_embeddings": False, "n_encoder_layers": 3, "n_decoder_layers": 2, "n_heads": 4},
 ]
-
-
-def untrained_model(mapping: Mapping[str, Any], tiny_corpus: Path, joint: bool) -> LoadedModel:
-    config = config_from_mapping(merged(mapping, {"tokenizer": {"joint": joint}}), "test")
-    sides = [
-        (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    ]
-    tokenizer = train_tokenizer(config.tokenizer, zip(*sides, strict=True), 1, lambda _: None)
-    torch.manual_seed(1)
-    model = build_model(config, tokenizer)
-    with torch.no_grad():
-        for parameter in model.parameters():  # biases differ from 0, norms from 1
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return LoadedModel(model.eval(), tokenizer, config, {}, Path())
 
 
 @pytest.mark.parametrize("quantization", ["fp16", "bf16", "int8"])

@@ -9,18 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from conftest import Mt, merged, refused
 from marian_models import SAVED
 from messages import says
+from untrained_models import untrained_model
 
-from mt.config.load import config_from_mapping
-from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import ConfigError
 from mt.interop.huggingface_export import ExportedFolder, export
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_layout import to_halves, to_interleaved
-from mt.model.checkpoint import LoadedModel, build_model, load_model
+from mt.model.checkpoint import load_model
 from mt.runtime.devices import choose_device
 from mt.search.inference import Inference
 from mt.search.parity import prove
@@ -39,27 +37,12 @@ SHAPES: list[tuple[dict[str, Any], bool]] = [
 ]
 
 
-def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> LoadedModel:
-    """A model whose biases differ from 0 and norms from 1; separate vocabularies differ in size."""
-    changes = {
-        "tokenizer": {"joint": joint, "byte_fallback": False, "vocab_size": 60},
-        # Outputs of random weights reach their limit, where transformers takes 1 for the
-        # probability of the end: that makes no difference to greedy search.
-        "decode": {"beam_size": 1},
-    }
-    config = config_from_mapping(merged(mapping, changes), "test")
-    src, tgt = (
-        (corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    )
-    pairs = zip(src, tgt, strict=True)
-    tokenizer = train_tokenizer(config.tokenizer, pairs, 1, lambda _: None)
-    torch.manual_seed(1)
-    model = build_model(config, tokenizer)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    return LoadedModel(model.eval(), tokenizer, config, {}, Path())
+CHANGES = {
+    "tokenizer": {"byte_fallback": False, "vocab_size": 60},  # separate ones differ in size
+    # Outputs of random weights reach their limit, where transformers takes 1 for the probability of
+    # the end: that makes no difference to greedy search.
+    "decode": {"beam_size": 1},
+}
 
 
 @pytest.mark.slow
@@ -73,7 +56,8 @@ def test_every_shape_gives_the_same_probabilities_and_translations(
     tmp_path: Path,
 ) -> None:
     transformers = pytest.importorskip("transformers")
-    loaded = untrained_model(merged(tiny_mapping, {"model": shape}), tiny_corpus, joint)
+    mapping = merged(tiny_mapping, {**CHANGES, "model": shape})
+    loaded = untrained_model(mapping, tiny_corpus, joint)
     said: list[str] = []
     parity = export(loaded, tmp_path / "out", say=said.append)
     assert parity.max_difference < 1e-4
@@ -88,22 +72,18 @@ def test_every_shape_gives_the_same_probabilities_and_translations(
     again.model = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "again").eval()
     prove(loaded, "again", again.log_probs, 1e-4)
 
-    if post:  # and back again
+    if post:  # and back again; the decoder's start is one more piece there
         import_model(tmp_path / "out", tmp_path / "back")
-        back = load_model(tmp_path / "back")
-        src, tgt = (tiny_corpus / f"test.{side}" for side in ("src", "tgt"))
-        lines = [path.read_text(encoding="utf-8").splitlines() for path in (src, tgt)]
+        sides = [
+            (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
+            for side in ("src", "tgt")
+        ]
         scores = []
-        for one in (loaded, back):
-            pairs = list(
-                zip(
-                    one.tokenizer.encode_src(lines[0]),
-                    one.tokenizer.encode_tgt(lines[1]),
-                    strict=True,
-                )
-            )
-            decoder = ForcedDecoder(Inference(one.model, choose_device("cpu", "fp32")))
-            scores.append([sum(found.log_probs) for found in decoder.score(pairs)])
+        for each in (loaded, load_model(tmp_path / "back")):
+            encoded = each.tokenizer.encode_src(sides[0]), each.tokenizer.encode_tgt(sides[1])
+            decoder = ForcedDecoder(Inference(each.model, choose_device("cpu", "fp32")))
+            found = decoder.score(list(zip(*encoded, strict=True)))
+            scores.append([sum(score.log_probs) for score in found])
         assert scores[0] == pytest.approx(scores[1], abs=1e-3)
 
 
