@@ -17,11 +17,6 @@ from mt.evaluation.metrics import score_corpus
 REF = "the cat sat on the mat"
 
 
-def value(metric: str, hyps: list[str], *refs: list[str]) -> float:
-    (score,) = score_corpus(hyps, list(refs), metrics=(metric,))
-    return score.value
-
-
 # --------------------------------------------------------------------------------------------- BLEU
 
 
@@ -38,59 +33,47 @@ def test_bleu_from_precisions_and_brevity_penalty() -> None:
     assert score.note == ""
 
 
-def test_bleu_has_no_bonus_for_length_and_counts_a_word_no_more_often_than_the_reference() -> None:
-    # Seven words against six: "the" three times, two of them count. 6/7, 5/6, 4/5, 3/4.
-    expected = 100 * (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25
-    assert value("bleu", [REF + " the"], [REF]) == pytest.approx(expected)
+@pytest.mark.parametrize(
+    ("metric", "hyps", "refs", "expected"),
+    [
+        # No bonus for length, and a word counts no more often than in the reference. Seven words
+        # against six: "the" three times, two of them count. 6/7, 5/6, 4/5, 3/4.
+        ("bleu", [REF + " the"], [[REF]], (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25),
+        # Smoothed: 4/5 words, 2/4 bigrams (a b, b c), 1/3 trigrams, 0/2 four-grams: 1/4.
+        ("bleu", ["a b c x e"], [["a b c d e"]], (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25),
+        # Counts of the corpus: 4/5, 3/3, 2/2, 1/1; the mean over sentences would be 50.
+        ("bleu", ["a b c d", "x"], [["a b c d", "y"]], 0.8**0.25),
+        # 13a makes four tokens of it: Hello , world !
+        ("bleu", ["Hello, world!"], [["Hello, world!"]], 1),
+        # One of them differs in case: 3/4, 2/3, 1/2, and 0/1 smoothed to 1/2.
+        ("bleu", ["hello, world!"], [["Hello, world!"]], (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25),
+        # Matches from any reference: 4/4, 3/3 (a b, b c, c d), 2/2, and 0/1 smoothed to 1/2.
+        ("bleu", ["a b c d"], [["a b c x"], ["x b c d"]], 0.5**0.25),
+        # From the first alone: 3/4, 2/3, 1/2, 1/2.
+        ("bleu", ["a b c d"], [["a b c x"]], 0.125**0.25),
+        # Characters: P 2/2, R 2/3; pairs P 1/1, R 1/2; "ab" has no triple. Means P = 1, R = 7/12;
+        # F2 = 5 P R / (4 P + R). The other way round recall weighs four times as much.
+        ("chrf", ["ab"], [["abc"]], 5 * (7 / 12) / (4 + 7 / 12)),
+        ("chrf", ["abc"], [["ab"]], 5 * (7 / 12) / (4 * 7 / 12 + 1)),
+        ("chrf", ["a b"], [["ab"]], 1),  # blanks are no characters
+        ("chrf", ["AB"], [["ab"]], 0),
+        ("ter", ["the cat sat on mat"], [[REF]], 1 / 6),  # one insertion
+        ("ter", ["on the mat the cat sat"], [[REF]], 1 / 6),  # one shift
+        ("ter", ["dog dog dog dog"], [["cat"]], 4),  # can exceed 100
+        ("ter", ["THE cat sat on the mat"], [[REF]], 0),  # case:lc
+        # Fewest edits of any reference (1), over their mean length (4 + 6) / 2.
+        ("ter", ["a b c x"], [["a b c d"], ["a b c d e f"]], 1 / 5),
+    ],
+)
+def test_scores_worked_out_by_hand(
+    metric: str, hyps: list[str], refs: list[list[str]], expected: float
+) -> None:
+    (score,) = score_corpus(hyps, refs, [metric])
+    assert score.value == pytest.approx(100 * expected)
 
 
-def test_bleu_smooths_an_order_without_matches() -> None:
-    # 4/5 words, 2/4 bigrams (a b, b c), 1/3 trigrams, 0/2 four-grams: half a match, 1/4.
-    expected = 100 * (4 / 5 * 2 / 4 * 1 / 3 * 1 / 4) ** 0.25
-    assert value("bleu", ["a b c x e"], ["a b c d e"]) == pytest.approx(expected)
-
-
-def test_bleu_adds_counts_over_the_corpus() -> None:
-    # 4/5, 3/3, 2/2, 1/1; the mean over sentences would be 50.
-    assert value("bleu", ["a b c d", "x"], ["a b c d", "y"]) == pytest.approx(100 * 0.8**0.25)
-
-
-def test_bleu_is_cased_and_splits_punctuation() -> None:
-    # 13a makes four tokens of it: Hello , world !
-    assert value("bleu", ["Hello, world!"], ["Hello, world!"]) == pytest.approx(100)
-    # One of them differs in case: 3/4, 2/3, 1/2, and 0/1 smoothed to 1/2.
-    expected = 100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25
-    assert value("bleu", ["hello, world!"], ["Hello, world!"]) == pytest.approx(expected)
-
-
-def test_bleu_takes_matches_from_any_reference() -> None:
-    # Against both: 4/4, 3/3 (a b, b c, c d), 2/2, and 0/1 smoothed to 1/2.
-    assert value("bleu", ["a b c d"], ["a b c x"], ["x b c d"]) == pytest.approx(100 * 0.5**0.25)
-    # Against the first alone: 3/4, 2/3, 1/2, 1/2.
-    assert value("bleu", ["a b c d"], ["a b c x"]) == pytest.approx(100 * 0.125**0.25)
-
-
-# ------------------------------------------------------------------------------------- chrF and TER
-
-
-def test_chrf_from_character_n_grams() -> None:
-    # "ab" against "abc": characters P 2/2, R 2/3; pairs P 1/1, R 1/2; "ab" has no triple.
-    # Means P = 1, R = 7/12; F2 = 5 P R / (4 P + R).
-    assert value("chrf", ["ab"], ["abc"]) == pytest.approx(100 * 5 * (7 / 12) / (4 + 7 / 12))
-    # The other way round: P = 7/12, R = 1; recall weighs four times as much.
-    assert value("chrf", ["abc"], ["ab"]) == pytest.approx(100 * 5 * (7 / 12) / (4 * 7 / 12 + 1))
-    assert value("chrf", ["a b"], ["ab"]) == pytest.approx(100)  # blanks are no characters
-    assert value("chrf", ["AB"], ["ab"]) == 0
-
-
-def test_ter_counts_edits_per_reference_word() -> None:
-    assert value("ter", ["the cat sat on mat"], [REF]) == pytest.approx(100 / 6)  # one insertion
-    assert value("ter", ["on the mat the cat sat"], [REF]) == pytest.approx(100 / 6)  # one shift
-    assert value("ter", ["dog dog dog dog"], ["cat"]) == pytest.approx(400)  # can exceed 100
-    assert value("ter", ["THE cat sat on the mat"], [REF]) == 0  # case:lc
-    # Fewest edits of any reference (1), over their mean length (4 + 6) / 2.
-    (score,) = score_corpus(["a b c x"], [["a b c d"], ["a b c d e f"]], metrics=["ter"])
-    assert score.value == pytest.approx(100 / 5)
+def test_ter_has_its_edits_and_words_as_detail() -> None:
+    (score,) = score_corpus(["a b c x"], [["a b c d"], ["a b c d e f"]], ["ter"])
     assert score.detail == "1 edits, 5.0 reference words"
 
 
@@ -118,10 +101,8 @@ def test_signatures_say_how_the_scores_came_about() -> None:
 
 
 def test_metrics_come_in_the_order_asked_for() -> None:
-    assert [score.name for score in score_corpus([REF], [[REF]], ["ter", "bleu"])] == [
-        "TER",
-        "BLEU",
-    ]
+    names = [score.name for score in score_corpus([REF], [[REF]], ["ter", "bleu"])]
+    assert names == ["TER", "BLEU"]
 
 
 def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
@@ -129,10 +110,7 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
 ) -> None:
     tokenised = ["a cat sits here ."] * 120 + ["a cat sits here."] * 30
     bleu, *others = score_corpus(tokenised, [tokenised])
-    assert bleu.note == (
-        '120 of 150 hypotheses end in " .": they look tokenised; '
-        "only scores over detokenised text can be compared"
-    )
+    assert says(bleu.note, '120 of 150 hypotheses end in " ."', "tokenised", "detokenised text")
     assert [score.note for score in others] == ["", ""]
     assert score_corpus(tokenised[21:], [tokenised[21:]], ["bleu"])[0].note == ""  # 99 of them
     assert caplog.records == []
