@@ -92,8 +92,19 @@ def score(
         *(("--contrastive", path) for path in contrastive),
     ):
         refuse_overwrite(output, {name: path})
+    from mt.search.options import EngineOptions, SearchOptions
+    from mt.translate.score_lines import load_scorer
+
     heads = alignment_heads or ("auto" if alignments else None)
-    scorer = partial(_load_scorer, model, length_penalty, heads, batch_tokens, precision, device)
+    search = SearchOptions(length_penalty=length_penalty, alignments=heads)
+    options = EngineOptions(
+        models=[model],
+        engine="torch",
+        precision=precision,
+        device=device,
+        batch_tokens=batch_tokens,
+    )
+    scorer = partial(load_scorer, search, options, say)
     if contrastive:
         items = _read_items(src, tgt, contrastive, phenomena)
         _score_contrastive(scorer, items, output, as_json)
@@ -101,31 +112,6 @@ def score(
         assert src is not None
         assert tgt is not None
         _score_lines(scorer, src, tgt, output, as_json)
-
-
-def _load_scorer(
-    model: Path,
-    length_penalty: float | None,
-    heads: str | None,
-    batch_tokens: int | None,
-    precision: str,
-    device: str,
-) -> Scorer:
-    from mt.model.checkpoint import load_model
-    from mt.runtime.devices import choose_device
-    from mt.translate.score_lines import Scorer
-
-    chosen = choose_device(device, precision, say)
-    loaded = load_model(model)
-    penalty = loaded.config.decode.length_penalty if length_penalty is None else length_penalty
-    return Scorer(
-        loaded.model,
-        loaded.tokenizer,
-        chosen,
-        length_penalty=penalty,
-        heads=heads,
-        batch_tokens=batch_tokens,
-    )
 
 
 def _score_lines(

@@ -12,9 +12,7 @@ from mt.cli.help import INPUT, OUTPUT, PanelCommand, argument, option
 from mt.cli.options import Errors, OptionalConfigName, Output, Settings, TokenizerModel
 
 app = typer.Typer(
-    no_args_is_help=True,
-    help="Learn a vocabulary; encode and decode text.",
-    rich_markup_mode=None,
+    no_args_is_help=True, help="Learn a vocabulary; encode and decode text.", rich_markup_mode=None
 )
 
 Source = Annotated[str, argument(INPUT, "IN", "text file, plain or .gz; - is stdin")]

@@ -18,11 +18,7 @@ from torch import nn
 from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import (
-    Translate,
-    compare_translations,
-    new_folder,
-)
+from mt.interop.exporter import Translate, compare_translations, new_folder
 from mt.interop.model_card import model_card
 from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel

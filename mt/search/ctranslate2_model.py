@@ -24,6 +24,7 @@ from mt.search.scoring import Pair
 
 # CTranslate2's name of each precision that weights can be stored in.
 QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
+WHOLE = slice(None)
 
 
 def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
@@ -42,10 +43,15 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
         embeddings.weight = _array(ours.tokens.weight)  # (V, D)
         side.scale_embeddings = True
         side.position_encodings.encodings = _array(ours.positions)  # (positions, D)
-    for theirs, encoder_layer in zip(spec.encoder.layer, model.encoder_layers, strict=True):
-        _copy_encoder_layer(theirs, encoder_layer)
-    for theirs, decoder_layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
-        _copy_decoder_layer(theirs, decoder_layer)
+    merged, cross = [WHOLE], [slice(config.d_model), slice(config.d_model, None)]
+    for theirs, one in zip(spec.encoder.layer, model.encoder_layers, strict=True):
+        _copy_attention(theirs.self_attention, one.attention, one.around_attention, merged)
+        _copy_feed_forward(theirs.ffn, one)
+    for theirs, layer in zip(spec.decoder.layer, model.decoder_layers, strict=True):
+        around = layer.around_self_attention, layer.around_cross_attention
+        _copy_attention(theirs.self_attention, layer.self_attention, around[0], merged)
+        _copy_attention(theirs.attention, layer.cross_attention, around[1], cross)
+        _copy_feed_forward(theirs.ffn, layer)
     if config.pre_norm:
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
@@ -78,14 +84,10 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().float().cpu().numpy().copy()
 
 
-def _copy_matrix(theirs: Any, weight: Tensor, bias: Tensor | None) -> None:
-    theirs.weight = _array(weight)
-    if bias is not None:
-        theirs.bias = _array(bias)
-
-
-def _copy_linear(theirs: Any, ours: nn.Linear) -> None:
-    _copy_matrix(theirs, ours.weight, ours.bias)
+def _copy_linear(theirs: Any, ours: nn.Linear, rows: slice = WHOLE) -> None:
+    theirs.weight = _array(ours.weight[rows])
+    if ours.bias is not None:
+        theirs.bias = _array(ours.bias[rows])
 
 
 def _copy_norm(theirs: Any, ours: nn.Module) -> None:
@@ -94,31 +96,14 @@ def _copy_norm(theirs: Any, ours: nn.Module) -> None:
     theirs.beta = _array(ours.bias)
 
 
-def _copy_encoder_layer(theirs: Any, ours: EncoderLayer) -> None:
-    _copy_self_attention(theirs.self_attention, ours.attention, ours.around_attention)
-    _copy_feed_forward(theirs.ffn, ours)
-
-
-def _copy_decoder_layer(theirs: Any, ours: DecoderLayer) -> None:
-    _copy_self_attention(theirs.self_attention, ours.self_attention, ours.around_self_attention)
-    _copy_cross_attention(theirs.attention, ours.cross_attention, ours.around_cross_attention)
-    _copy_feed_forward(theirs.ffn, ours)
-
-
-def _copy_self_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
+def _copy_attention(
+    theirs: Any, ours: MultiHeadAttention, around: Residual, parts: Sequence[slice]
+) -> None:
+    """Copy attention; `parts`: rows of our (3 D, D) matrix that are matrices of their own there."""
     _copy_norm(theirs.layer_norm, around.norm)
-    merged, output = theirs.linear
-    _copy_linear(merged, ours.query_key_value)  # (3 D, D)
-    _copy_linear(output, ours.output)
-
-
-def _copy_cross_attention(theirs: Any, ours: MultiHeadAttention, around: Residual) -> None:
-    _copy_norm(theirs.layer_norm, around.norm)
-    query, key_value, output = theirs.linear
-    weight, bias = ours.query_key_value.weight, ours.query_key_value.bias
-    width = ours.query_key_value.in_features
-    _copy_matrix(query, weight[:width], None if bias is None else bias[:width])  # (D, D)
-    _copy_matrix(key_value, weight[width:], None if bias is None else bias[width:])  # (2 D, D)
+    *inputs, output = theirs.linear
+    for part, rows in zip(inputs, parts, strict=True):
+        _copy_linear(part, ours.query_key_value, rows)
     _copy_linear(output, ours.output)
 
 

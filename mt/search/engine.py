@@ -27,15 +27,7 @@ from mt.runtime.memory import (
 )
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes
-from mt.search.engine_contract import (
-    LEAST_SIZE,
-    WINDOW,
-    Engine,
-    Hypothesis,
-    Ids,
-    Job,
-    memory_error,
-)
+from mt.search.engine_contract import LEAST_SIZE, WINDOW, Engine, Hypothesis, Ids, Job, memory_error
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 

@@ -120,12 +120,7 @@ class SearchOptions:
 
     def constraints(self, tokenizer: Tokenizer) -> list[Constraint]:
         """Return the constraints. Raises ConfigError for a token that the vocabulary lacks."""
-        from mt.search.constraints import (
-            forbid,
-            min_length,
-            no_repeat_ngram,
-            repetition_penalty,
-        )
+        from mt.search.constraints import forbid, min_length, no_repeat_ngram, repetition_penalty
 
         found: list[Constraint] = []
         if self.repetition_penalty != 1:

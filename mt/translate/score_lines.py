@@ -6,16 +6,18 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
+from mt.model.checkpoint import load_model
 from mt.model.transformer import Transformer
-from mt.runtime.devices import Device
+from mt.runtime.devices import Device, choose_device
 from mt.search.alignment import word_links
 from mt.search.inference import Inference
+from mt.search.options import EngineOptions, SearchOptions
 from mt.search.scoring import ForcedDecoder, ForcedScores
 from mt.translate.progress import LineNumbers
 
@@ -121,6 +123,22 @@ class Scorer:
         tally.pairs += len(lines)
         tally.seconds += time.perf_counter() - start
         return results
+
+
+def load_scorer(
+    search: SearchOptions, options: EngineOptions, report: Callable[[str], None]
+) -> Scorer:
+    """Load the first model, ready to score. Raises MtError for what the user must correct."""
+    device = choose_device(options.device, options.precision, report)
+    loaded = load_model(options.models[0])
+    return Scorer(
+        loaded.model,
+        loaded.tokenizer,
+        device,
+        length_penalty=search.decode_config(loaded.config).length_penalty,
+        heads=search.alignments,
+        batch_tokens=options.batch_tokens,
+    )
 
 
 def format_scored(pairs: Iterable[ScoredPair], as_json: bool, aligned: bool) -> Iterator[str]:

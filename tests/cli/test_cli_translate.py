@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 from conftest import Mt, refused
+from messages import says
 from odd_lines import odd_lines
 
 
@@ -90,16 +91,6 @@ def test_empty_input_and_a_last_line_without_newline(
         assert out.read_bytes() == ended.out
 
 
-def test_output_over_the_input_is_refused(mt: Mt, tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    path.write_bytes(b"eins\n")
-    (tmp_path / "link").symlink_to(path)
-    for output in (path, tmp_path / "link"):
-        message = refused(mt("translate", "-m", "no-model", path, "-o", output))
-        assert message.startswith(f"--output {output}: is the same file as the input")
-    assert path.read_bytes() == b"eins\n"
-
-
 def test_beam_size_n_best_and_scores(mt: Mt, tiny_run: Path, source: Path) -> None:
     def translated(*options: object) -> list[str]:
         ended = mt("translate", "-m", tiny_run, source, *options)
@@ -168,11 +159,7 @@ def test_errors_replace_translates_input_that_is_not_utf8(
     raw = b"eins\nzw\xffei\ndrei\n"
     out = tmp_path / "out"
     message = refused(mt("translate", "-m", tiny_run, "-o", out, stdin=raw))
-    assert message.startswith(
-        "stdin, line 2, byte 2 (the line's first is 0): ff 65 69 0a is not UTF-8."
-    )
-    assert "iconv" in message
-    assert "--errors replace" in message
+    assert says(message, "stdin, line 2, byte 2", "ff 65 69 0a", "iconv", "--errors replace")
     assert list(tmp_path.iterdir()) == []
     ended = mt("translate", "-m", tiny_run, "--errors", "replace", stdin=raw)
     assert (ended.code, len(ended.lines)) == (0, 3)
@@ -181,48 +168,40 @@ def test_errors_replace_translates_input_that_is_not_utf8(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        (["--errors", "ignore"], "--errors: must be strict or replace, found 'ignore'"),
-        (["--device", "tpu"], "--device: must be auto, cpu, cuda or cuda:N, found 'tpu'"),
-        (["--precision", "fp16", "--device", "cpu"], "precision: fp16 needs a GPU"),
-        (["--precision", "int3"], "precision: must be auto, fp32, bf16, fp16, int8, found 'int3'"),
-        (["--n-best", "3"], "--n-best: must be at most the beam size, 2, found 3"),
-        (
-            ["--n-best", "2", "--beam-size", "1"],
-            "--n-best: must be at most the beam size, 1, found 2",
-        ),
-        (["nowhere.txt"], "there is no file"),
-        (["-o", "nowhere/out"], "--output nowhere/out: cannot be written in the folder"),
-        (["-o", "/"], "--output /: is a folder, a file is required; name a file in it"),
+        ("--device tpu", "--device|auto, cpu, cuda or cuda:N|'tpu'"),
+        ("--precision fp16 --device cpu", "precision: fp16|GPU"),
+        ("--precision int3", "precision|auto, fp32, bf16, fp16, int8|'int3'"),
+        ("--n-best 3", "--n-best|2|found 3|--beam-size 3"),
+        ("--n-best 2 --beam-size 1", "--n-best|1|found 2|--beam-size 2"),
+        ("-o /", "--output /|folder|name a file"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_message_about_an_option(options: list[str], message: str, mt: Mt, tiny_run: Path) -> None:
-    ended = mt("translate", "-m", tiny_run, *options, stdin=b"eins\n")
-    assert refused(ended).startswith(message)
+def test_message_about_an_option(options: str, parts: str, mt: Mt, tiny_run: Path) -> None:
+    ended = mt("translate", "-m", tiny_run, *options.split(), stdin=b"eins\n")
+    assert says(refused(ended), *parts.split("|"))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "parts"),
     [
-        (["nowhere.txt"], "there is no file"),
-        (["-o", "nowhere/out"], "--output nowhere/out: cannot be written"),
-        (["--errors", "ignore"], "--errors: must be strict or replace"),
+        ("nowhere.txt", "there is no file"),
+        ("-o nowhere/out", "--output nowhere/out|cannot be written in the folder"),
+        ("--errors ignore", "--errors|strict or replace|'ignore'"),
     ],
 )
 def test_input_and_output_are_checked_before_the_model_is_loaded(
-    options: list[str], message: str, mt: Mt
+    options: str, parts: str, mt: Mt
 ) -> None:
     """The model does not exist either, and is not what the message is about."""
-    ended = mt("translate", "-m", "no-model", *options, stdin=b"eins\n")
-    assert refused(ended).startswith(message)
+    ended = mt("translate", "-m", "no-model", *options.split(), stdin=b"eins\n")
+    assert says(refused(ended), *parts.split("|"))
 
 
 def test_a_gpu_that_does_not_exist(mt: Mt, tiny_run: Path) -> None:
     import torch
 
     name = f"cuda:{torch.cuda.device_count()}"
-    message = refused(mt("translate", "-m", tiny_run, "--device", name, stdin=b"eins\n"))
-    assert message.startswith(f"--device: {name} does not exist: torch ")
-    assert message.endswith("; use cpu")
+    said = refused(mt("translate", "-m", tiny_run, "--device", name, stdin=b"eins\n"))
+    assert says(said, "--device", name, "does not exist", "use cpu")

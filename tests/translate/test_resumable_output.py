@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt, mt_command, refused
+from messages import says
 
 from mt.errors import DataError
 from mt.search import engine
@@ -77,10 +78,8 @@ def test_it_resumes_after_the_last_finished_block(
         work(path, stop_after=stop_after, how=how)
     assert path.read_text() == "what was there before"
     assert files(tmp_path) == ["out", "out.partial", "out.partial.json"]
-    assert capsys.readouterr().err == (
-        f"mt: {stop_after} lines are finished in {path}.partial; "
-        "the same command with --resume continues after them\n"
-    )
+    said = capsys.readouterr().err
+    assert says(said, f"mt: {stop_after} lines are finished in {path}.partial", "--resume")
     assert work(path, resume=True) == LINES[stop_after:]
     assert path.read_text() == WANTED
     assert files(tmp_path) == ["out"]
@@ -122,22 +121,12 @@ def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
         assert (tmp_path / "out.partial.json").read_bytes() == state
         return str(error.value)
 
-    again = f"or remove it and {path.name}.partial.json to start over"
-    assert (
-        fault() == f"{path}.partial: is the unfinished output of an interrupted job; "
-        f"add --resume to continue it, {again}"
-    )
-    assert fault(resume=True, made={"--beam-size": "1", "--model": "xyz"}) == (
-        f"--resume: {path}.partial was made with another --beam-size, --model; "
-        f"give the same again, {again}"
-    )
-    assert fault(resume=True, text=["another", *LINES[1:]]) == (
-        f"--resume: the first 3 lines are not those that {path}.partial was made from; "
-        f"give the same input, {again}"
-    )
-    assert fault(resume=True, text=LINES[:2]).startswith(
-        "--resume: the first 3 lines are not those"
-    )
+    again = f"{path.name}.partial.json to start over"
+    assert says(fault(), f"{path}.partial", "interrupted", "add --resume", again)
+    other = fault(resume=True, made={"--beam-size": "1", "--model": "xyz"})
+    assert says(other, "--resume", f"{path}.partial", "another --beam-size, --model;", again)
+    for text in (["another", *LINES[1:]], LINES[:2]):
+        assert says(fault(resume=True, text=text), "--resume", "first 3 lines", "input", again)
     # A line after those that are finished may be mended.
     assert work(path, resume=True, text=[*LINES[:9], "mended"]) == [*LINES[3:9], "mended"]
 
@@ -151,9 +140,7 @@ def test_a_damaged_record_is_reported(tmp_path: Path) -> None:
         state.write_text(damaged)
         with pytest.raises(DataError) as error:
             work(path, resume=True)
-        assert str(error.value).startswith(
-            f"{state}: records the progress of an interrupted job, and is damaged ("
-        )
+        assert says(str(error.value), state, "damaged", "start over")
     state.write_text(whole)
     os.truncate(tmp_path / "out.partial", 5)
     with pytest.raises(DataError, match="is shorter than it says"):
@@ -186,9 +173,7 @@ def test_two_jobs_do_not_write_to_one_place(tmp_path: Path) -> None:
         assert other.stdout.readline() == "open\n"
         with pytest.raises(DataError) as error:
             work(path)
-        assert str(error.value) == (
-            f"{path}.partial: another mt is writing to it; wait for that, or give another --output"
-        )
+        assert says(str(error.value), f"{path}.partial", "another mt", "--output")
         other.stdin.write("\n")
         other.stdin.close()
         assert other.wait(30) == 0
@@ -257,15 +242,10 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
     monkeypatch.setattr(ResumableOutput, "finished", interrupt)
     ended = mt(*arguments, "-o", out)
     assert ended.code == 130
-    assert (
-        f"mt: 10 lines are finished in {out}.partial; the same command with --resume continues"
-        in ended.err
-    )
+    assert says(ended.err, f"mt: 10 lines are finished in {out}.partial", "--resume")
     assert not out.exists()
     monkeypatch.setattr(ResumableOutput, "finished", finished)
-    assert refused(mt(*arguments, "-o", out)).startswith(
-        f"{out}.partial: is the unfinished output of an interrupted job;"
-    )
+    assert says(refused(mt(*arguments, "-o", out)), f"{out}.partial", "interrupted", "--resume")
     said = refused(mt(*arguments, "--beam-size", 3, "--resume", "-o", out))
     assert "was made with another --beam-size;" in said
     assert "are finished" not in said  # resuming is not the remedy here

@@ -9,18 +9,27 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import Mt, mt_command, open_pipes, refused
+from messages import says
 
 from mt.errors import ConfigError, DataError
+from mt.model.checkpoint import LoadedModel
+from mt.runtime.devices import Device
+from mt.search import engine as engine_module
+from mt.search.engine import TorchEngine
+from mt.search.inference import Inference
 from mt.translate import progress
-from mt.translate.progress import Progress
-from mt.translate.streaming import open_output, read_input, windows, write_lines
+from mt.translate.progress import LineNumbers, Progress, Tally
+from mt.translate.streaming import open_output, read_ahead, read_input, windows, write_lines
+from mt.translate.translator import Translator
 
 # --- windows -----------------------------------------------------------------------------------
 
@@ -86,6 +95,78 @@ def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
         assert process.wait(30) == 0
 
 
+# --- reading ahead ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(loaded: LoadedModel) -> TorchEngine:
+    return TorchEngine(
+        Inference(loaded.model, Device(torch.device("cpu"), "fp32")), loaded.config.decode
+    )
+
+
+def test_items_come_in_order_and_errors_in_their_turn() -> None:
+    makers: set[int | None] = set()
+
+    def items() -> Iterator[int]:
+        for number in range(20):
+            makers.add(threading.current_thread().ident)
+            yield number
+        raise ZeroDivisionError("after all of them")
+
+    found = read_ahead(items())
+    assert [next(found) for _ in range(20)] == list(range(20))
+    with pytest.raises(ZeroDivisionError, match="after all of them"):
+        next(found)
+    assert threading.get_ident() not in makers
+    assert list(read_ahead(iter([]))) == []
+
+
+def test_lines_are_taken_at_most_a_window_ahead(
+    engine: TorchEngine, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next window is encoded while one is translated; an abandoned thread ends by itself."""
+    monkeypatch.setattr(engine_module, "WINDOW", 3)
+    taken: list[str] = []
+
+    def lines() -> Iterator[str]:
+        for line in ["eins", "zwei", "drei", "vier", "fünf"] * 3:
+            taken.append(line)
+            yield line
+
+    before = threading.active_count()
+    found = Translator(engine, loaded.tokenizer, max_source=32, reads_ahead=True).translate(lines())
+    next(found)
+    for _ in range(1000):
+        if threading.active_count() == before:
+            break
+        time.sleep(0.01)
+    assert len(taken) == 6
+    assert threading.active_count() == before
+
+
+def test_a_window_is_translated_before_the_next_lines_have_come(
+    engine: TorchEngine, loaded: LoadedModel
+) -> None:
+    """So that a program that waits for the answer may send the next line after it."""
+    answered = threading.Event()
+
+    def windows() -> Iterator[list[str]]:
+        yield ["eins"]
+        assert answered.wait(30)
+        yield ["zwei"]
+        raise DataError("line 3 is wrong")
+
+    found = Translator(engine, loaded.tokenizer, max_source=32, reads_ahead=True).translate_windows(
+        windows()
+    )
+    assert len(next(found)) == 1
+    answered.set()
+    assert len(next(found)) == 1
+    with pytest.raises(DataError, match="line 3 is wrong"):
+        next(found)
+
+
 # --- where lines come from and go to -----------------------------------------------------------
 
 
@@ -115,10 +196,7 @@ def test_bytes_that_are_no_utf_8(
         with pytest.raises(DataError) as caught:
             list(read_input(source, errors))
         message = str(caught.value)
-        assert message.startswith(
-            f"{name}, line 2, byte 1 (the line's first is 0): fc 6e 66 20 is not UTF-8."
-        )
-        assert "iconv -f WINDOWS-1252" in message
+        assert says(message, f"{name}, line 2, byte 1", "fc 6e 66 20", "iconv -f WINDOWS-1252")
         remedy = "Or give --errors replace, which turns them into U+FFFD"
         assert message.endswith(remedy) == (errors is not None)
     assert list(read_input(str(path), "replace")) == ["eins", "f\ufffdnf zw\ufffdlf"]
@@ -127,25 +205,20 @@ def test_bytes_that_are_no_utf_8(
 def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"--errors: .*strict or replace.*'ignore'"):
         read_input("-", "ignore")
-    assert str(caught.value) == "--errors: must be strict or replace, found 'ignore'"
     with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
     assert "--errors" not in str(missing.value)  # would be no remedy
     with pytest.raises(DataError) as folder:
         read_input(str(tmp_path))
-    assert str(folder.value) == (
-        f"{tmp_path} is a folder, a text file is required; name a file in it "
-        "(the folder of a model goes to --model)"
-    )
+    assert says(str(folder.value), tmp_path, "is a folder", "name a file", "--model")
     (tmp_path / "in.xz").write_bytes(b"\xfd7zXZ\x00 and so on")
     with pytest.raises(DataError, match="Unpack it first: xz -dk"):
         read_input(str(tmp_path / "in.xz"))
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(DataError) as closed:
+    with pytest.raises(DataError, match="stdin: is closed; name an input file"):
         read_input("-")
-    assert str(closed.value) == "stdin: is closed; name an input file, or send text to it"
 
 
 def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
@@ -156,9 +229,8 @@ def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
             raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Broken()))
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"stdin: .*Input/output error; name an input file"):
         list(read_input("-"))
-    assert str(caught.value) == "stdin: cannot be read: Input/output error; name an input file"
 
 
 @pytest.mark.parametrize(
@@ -192,16 +264,9 @@ def test_a_place_that_cannot_be_written_is_found_on_entering(tmp_path: Path) -> 
     ):
         with pytest.raises(DataError) as caught, open_output(str(path)):
             raise AssertionError("nothing must be translated")
-        assert str(caught.value) == (
-            f"--output {path}: cannot be written in the folder {folder}: {reason}; "
-            "an existing file there is unchanged. Give a writable place with enough room"
-        )
-    with pytest.raises(DataError) as caught, open_output(str(tmp_path)):
+        assert says(str(caught.value), f"--output {path}", folder, reason, "unchanged", "room")
+    with pytest.raises(DataError, match=r"is a folder.*name a file"), open_output(str(tmp_path)):
         raise AssertionError("nothing must be translated")
-    assert (
-        str(caught.value)
-        == f"--output {tmp_path}: is a folder, a file is required; name a file in it"
-    )
 
 
 def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
@@ -246,15 +311,11 @@ def test_stdout_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     for lines in (["x"], ["x"] * 10_000):  # when it is flushed, and when it is written
         with pytest.raises(DataError) as caught, open_output("-") as file:
             write_lines(file, lines)
-        assert (
-            str(caught.value)
-            == "stdout: cannot be written: No space left on device; give an output file with -o"
-        )
+        assert says(str(caught.value), "stdout", "No space left on device", "-o")
     disk.full = False  # what is left in the buffer is written when it is closed
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(DataError) as caught, open_output("-"):
+    with pytest.raises(DataError, match=r"stdout: is closed.* -o"), open_output("-"):
         raise AssertionError("nothing must be translated")
-    assert str(caught.value) == "stdout: is closed; give an output file with -o"
 
 
 def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
@@ -337,3 +398,24 @@ def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> 
         shown.update(7)
         assert shown.bar is not None
         assert shown.bar.n == 7
+
+
+def test_the_closing_line() -> None:
+    assert Tally(1, tokens=8, seconds=0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
+    assert Tally(
+        12000, blank=2, split=LineNumbers(1, [7]), tokens=90000, seconds=10.0
+    ).summary() == (
+        "12,000 lines (2 blank; 1 too long for the model, translated in pieces: line 7) in 10.0 s: "
+        "1,200 lines/s, 9,000 tokens/s"
+    )
+    assert "6 too long for the model, translated in pieces: line 1, 2, 3, 4, 1,005, ...)" in (
+        Tally(9000, split=LineNumbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0).summary()
+    )
+    assert Tally().summary() == "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"
+    flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
+    for number in range(1, 7):
+        flagged["truncated"].add(number)
+    assert Tally(9, flagged=flagged, seconds=1.0).summary().split("\n")[1:] == [
+        "copied: 1 (equal to the source): line 3",
+        "truncated: 6 (stopped at the length limit): line 1, 2, 3, 4, 5, ...",
+    ]
