@@ -129,8 +129,8 @@ def _tiles(
             remark = f"± {one.bleu.interval.half_width:.2f} · {remark}"
         file = Path(one.name).name.removesuffix(".gz")
         name = "best validation" if one.name == VALIDATION else file
-        if math.isfinite(one.bleu.value):
-            tiles.append((f"BLEU, {name}", f"{one.bleu.value:.2f}", remark))
+        if math.isfinite(value := one.bleu.score.value):
+            tiles.append((f"BLEU, {name}", f"{value:.2f}", remark))
     if speed is not None:
         tiles.append(("speed", f"{speed:,}", "target tokens/s, median"))
     if run.metrics.seconds:

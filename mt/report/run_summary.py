@@ -151,8 +151,7 @@ def labels_of(folders: Sequence[Path]) -> list[str]:
 
 def require_run(folder: Path) -> None:
     """Raise CheckpointError if a folder is no run directory."""
-    found = [name for name in (CONFIG, MANIFEST, METRICS, LOG) if (folder / name).is_file()]
-    if found:
+    if any((folder / name).is_file() for name in (CONFIG, MANIFEST, METRICS, LOG)):
         return
     if not folder.exists():
         problem = "nothing exists at this path"

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import DEFAULT
-from mt.evaluation.significance import RESAMPLES, SEED, Interval
+from mt.evaluation.metrics import Score
+from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.slices import by_length
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 from mt.report.corpora import located
@@ -24,15 +25,6 @@ MAX_RESAMPLED = 10_000
 LEAST_SLICED = 20
 
 
-@dataclass(frozen=True)
-class ShownScore:
-    """A score and its 95 % interval, if that could be computed."""
-
-    value: float
-    interval: Interval | None = None
-    signature: str = ""
-
-
 @dataclass
 class ScoredSet:
     """The final scores of a run on one set."""
@@ -40,8 +32,8 @@ class ScoredSet:
     name: str
     step: int
     sentences: list[Sentence]  # empty if they are not known
-    bleu: ShownScore
-    chrf: ShownScore | None = None
+    bleu: SystemScore
+    chrf: SystemScore | None = None
     slices: list[tuple[str, int, float, float]] = field(default_factory=list)
     note: str = ""
 
@@ -62,7 +54,7 @@ class ComparedRun:
 
     number: int  # from 0
     label: str
-    bleu: ShownScore
+    bleu: SystemScore
     difference: float | None = None  # from the first run
     p_value: float | None = None
     significant: bool = False
@@ -125,7 +117,7 @@ def score_run(run: RunSummary) -> list[ScoredSet]:
 
 
 def _score(recorded: RecordedScore) -> ScoredSet:
-    bleu = ShownScore(recorded.bleu, signature=recorded.signature)
+    bleu = SystemScore("bleu", Score("BLEU", recorded.bleu, recorded.signature))
     scored = ScoredSet(recorded.name, recorded.step, recorded.sentences, bleu)
     if not scored.sentences:
         return scored
@@ -137,26 +129,22 @@ def _score(recorded: RecordedScore) -> ScoredSet:
     settings = Settings(METRICS, tokenizer_of(recorded.signature), n_resamples)
     data = EvaluationSet("", [[ref for _, ref in scored.texts]], slicings=slicings)
     try:
-        bleu_score, chrf_score = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
+        bleu, chrf = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
         scored.note = f"not scored again: {first_line(error)}"
         return scored
-    scored.bleu, scored.chrf = _shown(bleu_score), _shown(chrf_score)
-    if math.isfinite(recorded.bleu) and abs(recorded.bleu - scored.bleu.value) > 0.005:
+    scored.bleu, scored.chrf = bleu, chrf
+    if math.isfinite(recorded.bleu) and abs(recorded.bleu - bleu.score.value) > 0.005:
         scored.note = f"the training recorded BLEU {recorded.bleu:.2f}"
     elif n_resamples is None:
         scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
     for slicing in slicings:
-        values = zip(bleu_score.slices[slicing.by], chrf_score.slices[slicing.by], strict=True)
+        values = zip(bleu.slices[slicing.by], chrf.slices[slicing.by], strict=True)
         scored.slices = [
             (part.label, len(part.lines), *pair)
             for part, pair in zip(slicing.slices, values, strict=True)
         ]
     return scored
-
-
-def _shown(one: SystemScore) -> ShownScore:
-    return ShownScore(one.score.value, one.interval, one.score.signature)
 
 
 def tokenizer_of(signature: str) -> str:
@@ -221,7 +209,7 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> Compa
     if same and len(baseline.sentences) <= MAX_RESAMPLED:
         systems = {f"{index}": scored.outputs for index, scored in [(first, baseline), *same]}
         data = EvaluationSet("", [[ref for _, ref in baseline.texts]])
-        tokenize = tokenizer_of(baseline.bleu.signature)
+        tokenize = tokenizer_of(baseline.bleu.score.signature)
         settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
         try:
             evaluated = evaluate_systems(data, systems, settings).systems
@@ -232,7 +220,7 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> Compa
     rows = [ComparedRun(first, labels[first], baseline.bleu)]
     for index, scored in others:
         result = results.get(index)
-        difference = scored.bleu.value - baseline.bleu.value
+        difference = scored.bleu.score.value - baseline.bleu.score.value
         equal = result is not None and scored.outputs == baseline.outputs
         rows.append(
             ComparedRun(

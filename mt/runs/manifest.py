@@ -23,8 +23,8 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def write_manifest(run_dir: Path, facts: Mapping[str, Any]) -> None:
-    """Write the manifest: command, job, versions and machine, plus `facts` about data and model."""
+def write_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
+    """Write the manifest: command, job, versions, machine, and `details` of data and model."""
     manifest = {
         "command": sys.argv,
         "jobs": _jobs(),
@@ -34,7 +34,7 @@ def write_manifest(run_dir: Path, facts: Mapping[str, Any]) -> None:
         "processor": processor_name(),
         "cores": os.cpu_count(),
         "packages": _package_versions(),
-        **facts,
+        **details,
     }
     write_whole(run_dir / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
 
@@ -79,10 +79,10 @@ def _torchrun_job() -> list[str]:
 
 
 def _package_versions() -> dict[str, str]:
-    found = {"mt": __version__}
+    versions = {"mt": __version__}
     for name in PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -19,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from mt.files import write_whole
+from mt.runs.metrics import number
 from mt.runs.model_folder import step_name
 
 OUTPUTS = "outputs"
@@ -131,11 +132,9 @@ def _sentence(raw: bytes) -> Sentence | None:
         return None
     if not all(isinstance(text, str) for text in (source, reference, output)):
         return None
-    score, flags = line.get("score"), line.get("flags")
-    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    score, flags = number(line, "score"), line.get("flags")
     names = tuple(str(flag) for flag in flags) if isinstance(flags, list) else ()
-    known = float(score) if is_number and math.isfinite(score) else None
-    return Sentence(source, reference, output, known, names)
+    return Sentence(source, reference, output, score if math.isfinite(score) else None, names)
 
 
 # --- samples ----------------------------------------------------------------------------------
