@@ -320,6 +320,16 @@ def test_a_full_disk_leaves_everything_saved_before(
     assert seen == [[folder.name]]
 
 
+@pytest.mark.parametrize(("state", "size"), [(None, "1.0 MB"), ({}, "3.0 MB")])
+def test_adams_state_needs_twice_the_size_of_the_weights(
+    state: dict[str, Any] | None, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mt.model.checkpoint.sync_files", fail)
+    with pytest.raises(CheckpointError) as error:
+        save_model_folder(tmp_path / "a", {"w": torch.zeros(250_000)}, {}, state)
+    assert says(str(error.value), "needs at least", size, "free")
+
+
 def test_an_interrupted_save_leaves_nothing(
     tmp_path: Path, model: Transformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
