@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,12 +25,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
+            keep_mode(file, path)
             yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def keep_mode(file: BinaryIO, path: Path) -> None:
+    """Give an open file the permissions of the one that it will replace, if there is one."""
+    with suppress(OSError):  # no such file, or a file system without permissions
+        os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

@@ -9,10 +9,10 @@ mt=.venv/bin/mt
 
 say "training on data/demo (configs/tiny.yaml, run directory runs/tiny)"
 "$mt" train --config tiny.yaml
-say "translating data/demo/test.de to runs/tiny/test.en"
-"$mt" translate --model runs/tiny data/demo/test.de -o runs/tiny/test.en
-say "scoring runs/tiny/test.en against data/demo/test.en"
-"$mt" evaluate --hyp runs/tiny/test.en --ref data/demo/test.en
+say "translating data/demo/test.de to runs/tiny-test.en"
+"$mt" translate --model runs/tiny data/demo/test.de -o runs/tiny-test.en
+say "scoring runs/tiny-test.en against data/demo/test.en"
+"$mt" evaluate --hyp runs/tiny-test.en --ref data/demo/test.en
 # A sentence that is not in the training data.
 sentence='Gestern hat der Bäcker seiner Tochter eine rote Tasche gekauft.'
 say "translating: $sentence"

@@ -16,6 +16,7 @@ from mt.cli.options import (
     Errors,
     LengthPenalty,
     Models,
+    Overwrite,
     Precision,
     Resume,
     SamplingGroup,
@@ -38,6 +39,7 @@ def backtranslate(
         option(OUTPUT, "--tag", "word before each synthetic source, such as <BT>", "WORD"),
     ] = None,
     resume: Resume = False,
+    overwrite: Overwrite = False,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sampling: SamplingGroup = NO_SAMPLING,
@@ -61,7 +63,9 @@ def backtranslate(
     from mt.translate import backtranslate
     from mt.translate.translate_file import TextFiles
 
-    files = TextFiles(source=source, output=output, errors=errors, resume=resume)
+    files = TextFiles(
+        source=source, output=output, errors=errors, resume=resume, overwrite=overwrite
+    )
     search = SearchOptions(
         beam_size=beam_size,
         length_penalty=length_penalty,

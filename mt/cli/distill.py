@@ -15,6 +15,7 @@ from mt.cli.options import (
     EngineName,
     LengthPenalty,
     Models,
+    Overwrite,
     Precision,
     Resume,
     Workers,
@@ -42,6 +43,7 @@ def distill(
         str, option(OUTPUT, "--student", "layers of the student's encoder and decoder", "N-M")
     ] = "6-2",
     resume: Resume = False,
+    overwrite: Overwrite = False,
     n_best: Annotated[
         int,
         option(
@@ -84,7 +86,7 @@ def distill(
     from mt.translate import distill
     from mt.translate.translate_file import TextFiles
 
-    files = TextFiles(output=output, resume=resume)
+    files = TextFiles(output=output, resume=resume, overwrite=overwrite)
     text = distill.DistillText(src, ref, metric)
     search = SearchOptions(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, with_scores=False

@@ -149,6 +149,9 @@ Errors = Annotated[
 Resume = Annotated[
     bool, option(OUTPUT, "--resume", "continue the output file of an interrupted job")
 ]
+Overwrite = Annotated[
+    bool, option(OUTPUT, "--overwrite", "replace a corpus that is at --output already")
+]
 Workers = Annotated[
     int | None,
     option(

@@ -91,7 +91,7 @@ def score(
         ("--phenomena", phenomena),
         *(("--contrastive", path) for path in contrastive),
     ):
-        refuse_overwrite(output, {name: path})
+        refuse_overwrite(output, {name: path}, [model])
     from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.score_lines import load_scorer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -133,6 +134,17 @@ def find_model(path: Path, option: str = "--model") -> Path:
     raise CheckpointError(
         f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
     )
+
+
+def folders_of(model: Path) -> list[Path]:
+    """The folders that are read for `--model`, links resolved: a model folder, and its run."""
+    folders = [model.resolve()]
+    with suppress(CheckpointError):  # reported when the model is loaded
+        folder = find_model(model)
+        folders.append(folder)
+        if folder.parent.name == CHECKPOINTS:
+            folders.append(folder.parent.parent)
+    return folders
 
 
 def read_folder(path: Path) -> ModelFolder:

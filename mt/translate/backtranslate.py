@@ -13,7 +13,7 @@ from mt.config.yaml_text import dump
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.streaming import read_input, refuse_overwrite, with_note_about_returns
-from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
 from mt.translate.translate_file import TextFiles, number_of_lines
 
 
@@ -29,10 +29,11 @@ def backtranslate(
     A row has the synthetic source, after the tag if there is one, and the line as its target.
     Returns the lines of a config that train on it. Raises MtError for what the user must correct.
     """
-    check_output(files.output)
+    check_name(files.output)
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
-    refuse_overwrite(files.output, {"the input": files.source})
+    refuse_overwrite(files.output, {"the input": files.source}, engine.models)
+    refuse_to_replace(files)
     before = f"{tag} " if tag else ""
     name = "stdin" if files.source == "-" else files.source
     lines = with_note_about_returns(read_input(files.source, files.errors), name, say)

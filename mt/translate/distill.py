@@ -23,7 +23,7 @@ from mt.runs.model_folder import read_folder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.streaming import read_file, refuse_overwrite
-from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
 from mt.translate.translate_file import TextFiles, number_of_lines
 
 
@@ -51,18 +51,19 @@ def distill(
     MtError for what the user must correct.
     """
     layers = student_layers(shape)
-    check_output(files.output)
+    check_name(files.output)
     metric = _metric(text, search.n_best)
     student = Path(files.output).with_suffix(".yaml")
-    if student.exists():
+    if student.exists() and not files.overwrite:
         raise ConfigError(
             f"--output {files.output}: the student's config would replace {student}; "
-            "give another path, or remove it"
+            "give another path, or --overwrite"
         )
     config = read_folder(engine.models[0]).config
     lines = _Lines(config.data, text)
     for name, file in lines.files():
-        refuse_overwrite(files.output, {name: file})
+        refuse_overwrite(files.output, {name: file}, engine.models)
+    refuse_to_replace(files)
     recipe = Recipe(
         lines.read(with_references=metric is not None),
         lines.count(),

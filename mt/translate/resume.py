@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mt.errors import DataError
-from mt.files import sync_folder, write_whole
+from mt.files import keep_mode, sync_folder, write_whole
 
 FORMAT = 1
 # Interrupted work of less than this is not worth keeping.
@@ -69,6 +69,7 @@ class ResumableOutput:
             # Renamed or removed, and then the power failed or the user stopped there.
             self._record.unlink(missing_ok=True)
         with _locked(self._partial) as file:
+            keep_mode(file, path)
             size = self._load_record()
             file.truncate(size)
             file.seek(size)
@@ -101,9 +102,15 @@ class ResumableOutput:
 
     def _load_record(self) -> int:
         """Return the bytes of the partial output that are finished."""
-        if not self._record.exists():
-            return 0
         assert self._partial is not None
+        if not self._record.exists():
+            if self.resume and self._partial.stat().st_size:
+                print(
+                    f"mt: --resume: {self._partial} was interrupted before its progress was "
+                    "recorded; starting over",
+                    file=sys.stderr,
+                )
+            return 0
         if not self.resume:
             raise DataError(
                 f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "

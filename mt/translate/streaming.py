@@ -17,6 +17,7 @@ from typing import BinaryIO, TextIO, TypeVar
 from mt.data.reading.text_files import decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
+from mt.runs.model_folder import folders_of
 
 T = TypeVar("T")
 
@@ -168,11 +169,21 @@ def _with_remedy(lines: Iterator[str], errors: str | None) -> Iterator[str]:
         ) from None
 
 
-def refuse_overwrite(output: str, inputs: Mapping[str, str | Path | None]) -> None:
-    """Raise ConfigError if writing `output` would destroy one of the inputs, also through links.
+def refuse_overwrite(
+    output: str, inputs: Mapping[str, str | Path | None], models: Iterable[Path] = ()
+) -> None:
+    """Raise ConfigError if writing `output` would destroy what a command reads, also through links.
 
-    `inputs`: files by the option that names them; `-` is stdin, None is not given.
+    `inputs`: files by the option that names them; `-` is stdin, None is not given. `models`: what
+    `--model` names; nothing may be written into such a folder, or into the run that it belongs to.
     """
+    place_of_output = Path(os.path.realpath(output))
+    for model in models:
+        if output != "-" and any(folder in place_of_output.parents for folder in folders_of(model)):
+            raise ConfigError(
+                f"--output {output}: is inside --model {model}, whose files must stay as they are; "
+                "name a file elsewhere"
+            )
     targets = [output, f"{output}.partial"]
     for option, name in inputs.items():
         source = None if name is None else _regular_file(str(name), sys.stdin)
@@ -217,6 +228,11 @@ def open_output(
         elif path.is_dir():
             raise DataError(
                 f"--output {output}: is a folder, a file is required; name a file in it"
+            )
+        elif path.suffix == ".gz":
+            raise ConfigError(
+                f"--output {output}: would be plain text under the name of a compressed file; "
+                f"name it {path.with_suffix('')}, or pipe the output into gzip"
             )
         elif path.is_relative_to("/dev"):
             with path.open("ab") as file:  # /dev/fd/N may be a file with earlier content

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
@@ -128,12 +129,21 @@ class Recipe:
     utility: BLEU | CHRF | None = None
 
 
-def check_output(output: str) -> None:
+def check_name(output: str) -> None:
     """Raise ConfigError if the output is not a TSV file."""
     if not output.endswith(".tsv"):
         raise ConfigError(
             f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
             "two columns then; name it so"
+        )
+
+
+def refuse_to_replace(files: TextFiles) -> None:
+    """Raise ConfigError if the output is there already: it may be the only copy of a corpus."""
+    if Path(files.output).is_file() and not files.overwrite:
+        raise ConfigError(
+            f"--output {files.output}: exists, and may be the only copy of a corpus; give another "
+            "name, or --overwrite to replace it"
         )
 
 

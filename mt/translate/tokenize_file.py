@@ -125,7 +125,7 @@ def encode_file(
 
     One line out for each line in, in order; a blank line stays blank.
     """
-    refuse_overwrite(output, {"the input": source})
+    refuse_overwrite(output, {"the input": source, "--model": model}, [model])
     processor = processor_of(open_tokenizer(model), side)
     pieces = processor.id_to_piece(list(range(processor.piece_size())))
     names = [str(i) for i in range(len(pieces))] if ids else pieces
@@ -157,7 +157,7 @@ def decode_file(
 
     One line out for each line in, in order. Raises DataError for what is no id of the vocabulary.
     """
-    refuse_overwrite(output, {"the input": source})
+    refuse_overwrite(output, {"the input": source, "--model": model}, [model])
     processor = processor_of(open_tokenizer(model), side)
     size = processor.piece_size()
     before = 0

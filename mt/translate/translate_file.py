@@ -40,6 +40,7 @@ class TextFiles:
     errors: str = "strict"  # see `read_input`
     prefixes: Path | None = None  # a file with what each output must begin with
     resume: bool = False
+    overwrite: bool = False  # a corpus may be replaced
     max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
 
@@ -58,7 +59,8 @@ def translate_file(
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
     prefix = files.prefixes
-    refuse_overwrite(files.output, {"the input": files.source, "--prefix": prefix})
+    inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
+    refuse_overwrite(files.output, inputs, engine.models)
     lines = read_input(files.source, files.errors)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, refused
+from messages import says
 
 from mt.config import yaml_text
 from mt.config.schema import DataConfig, Source
@@ -184,3 +185,19 @@ def test_the_text_is_not_overwritten(mt: Mt, tiny_run: Path, tmp_path: Path) -> 
     message = refused(mt("backtranslate", "-m", tiny_run, text, "-o", text))
     assert message.startswith(f"--output {text}: is the same file as the input ({text})")
     assert text.read_text(encoding="utf-8") == "eins\n"
+
+
+def test_a_corpus_is_replaced_only_if_that_is_asked_for(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "valid.tsv"
+    text = tmp_path / "mono"
+    for path in (corpus, text):
+        path.write_text("eins\tone\n", encoding="utf-8")
+    command = ["-m", tiny_run, "-o", corpus, *GREEDY]
+    for made in (["backtranslate", text], ["distill", "--src", text]):
+        message = refused(mt(*made, *command))
+        assert says(message, "--output", corpus, "exists", "--overwrite")
+        assert corpus.read_text(encoding="utf-8") == "eins\tone\n"
+    assert mt("backtranslate", text, *command, "--overwrite").code == 0
+    assert [target for _, target in rows_of(corpus)] == ["eins one"]

@@ -107,6 +107,16 @@ def test_nothing_is_left_where_nothing_was_finished(
     assert files(tmp_path) == []
 
 
+def test_starting_over_is_said_where_nothing_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that was killed before its first record leaves a part that nobody can continue."""
+    (tmp_path / "out.partial").write_text("some lines\n")
+    assert work(tmp_path / "out", resume=True) == LINES
+    assert says(capsys.readouterr().err, "--resume", "out.partial", "starting over")
+    assert (tmp_path / "out").read_text() == WANTED
+
+
 def test_an_unfinished_output_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):

@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt, mt_command, open_pipes, refused
+from corpora import write
 from messages import says
 
 from mt.errors import ConfigError, DataError
+from mt.files import whole_file
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as engine_module
@@ -28,6 +31,7 @@ from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.translate import progress
 from mt.translate.progress import LineNumbers, Progress, Tally
+from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import open_output, read_ahead, read_input, windows, write_lines
 from mt.translate.translator import Translator
 
@@ -339,6 +343,52 @@ def test_output_over_input_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) ->
             scored = refused(mt("score", "-m", tiny_run, *sides, "-o", output))
             assert scored.startswith(message.format("--src" if sides[1] == text else "--tgt"))
     assert text.read_bytes() == b"eins\n"
+
+
+def test_nothing_is_written_into_the_folder_of_the_model(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    """The run, a checkpoint in it, a file behind a link, and the vocabulary map in use."""
+    text = write(tmp_path / "text", "eins\n")
+    (tmp_path / "link").symlink_to(tiny_run / "tokenizer.model")
+    before = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}
+    best = tiny_run / "checkpoints" / "best"
+    commands: list[list[object]] = [
+        ["translate", "-m", tiny_run, text, "-o", tiny_run / "tokenizer.model"],
+        ["translate", "-m", best, text, "-o", best / "model.safetensors"],
+        ["translate", "-m", best, text, "-o", tmp_path / "link"],
+        ["score", "-m", tiny_run, "--src", text, "--tgt", text, "-o", tiny_run / "new.txt"],
+        ["tokenizer", "encode", "-m", tiny_run, text, "-o", tiny_run / "config.yaml"],
+        ["backtranslate", "-m", tiny_run, text, "-o", tiny_run / "new.tsv"],
+        ["distill", "-m", tiny_run, "-o", best / "new.tsv"],
+    ]
+    for command in commands:
+        message = refused(mt(*command))
+        assert says(message, "--output", command[-1], "--model", "elsewhere")
+    own = tmp_path / "own.model"
+    shutil.copy(tiny_run / "tokenizer.model", own)
+    message = refused(mt("tokenizer", "decode", "-m", own, text, "-o", own))
+    assert says(message, "--output", own, "--model", "another file")
+    message = refused(mt("translate", "-m", tiny_run, text, "--shortlist", text, "-o", text))
+    assert says(message, "--output", text, "same file")
+    after = {path: path.stat().st_mtime_ns for path in tiny_run.rglob("*") if path.is_file()}
+    assert after == before
+
+
+def test_a_packed_output_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "eins\n")
+    message = refused(mt("translate", "-m", tiny_run, text, "-o", tmp_path / "out.gz"))
+    assert says(message, "out.gz", "plain text", "gzip")
+    assert [path.name for path in tmp_path.iterdir()] == ["text"]
+
+
+def test_a_file_that_is_replaced_keeps_its_permissions(tmp_path: Path) -> None:
+    for opener in (whole_file, ResumableOutput(False).open):
+        private = write(tmp_path / "private", "before")
+        private.chmod(0o600)
+        with open_output(str(private), opener) as file:
+            file.write(b"after")
+        assert (private.read_text(), private.stat().st_mode & 0o777) == ("after", 0o600)
 
 
 def test_a_standard_stream_over_input_is_refused(
