@@ -233,6 +233,8 @@ def test_a_missing_weight_and_other_positions_are_named(
         missing, table = refusal().split("\n")
         assert says(missing, "model.decoder.layers.0.fc1.weight", "(24, 16)", "found None")
         assert says(table, "model.encoder.embed_positions.weight", "sinusoids")
+    change(marian / "config.json", d_model=15)
+    assert says(refusal(), "d_model", "even", "15", "embed_positions.weight", "sinusoids")
 
 
 def test_messages_about_files(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Mt, metrics_of, refused
+from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
 
 from mt.runtime import local_processes
@@ -45,11 +46,13 @@ def test_a_process_that_does_not_end_after_a_failure_is_killed(
     assert processes[1].returncode == -signal.SIGKILL
 
 
-def test_processes_within_processes_are_refused(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refused(mt("train", "--config", "tiny.yaml", "--processes", 2)) == (
-        "--processes: torchrun or the batch system has started 2 processes already; leave it out"
-    )
+@pytest.mark.parametrize("started", ["2", "many"])
+def test_processes_within_processes_are_refused(
+    started: str, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", started)
+    message = refused(mt("train", "--config", "tiny.yaml", "--processes", 2))
+    assert says(message, "--processes", f"{started} processes", "leave it out")
 
 
 @pytest.mark.slow
