@@ -1,4 +1,4 @@
-"""The config: typed, frozen and strict; the only home of defaults and of what each key means."""
+"""The config: typed, frozen and strict; the only home of defaults and of keys' descriptions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mt.config import yaml_text
 
 
 def _integral(value: object) -> object:
-    """Read 4000.0 and 1e5 as integers; leave all else to be checked."""
+    """Read 4000.0 and 1e5 as integers; leave other values to validation."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _boolean(value: object) -> object:
-    """Read the words for true and false that YAML 1.1 has and YAML 1.2 has not."""
+    """Read the words for true and false that only YAML 1.1 has: yes, no, on, off."""
     words = {"yes": True, "on": True, "no": False, "off": False}
     return words.get(value.lower(), value) if isinstance(value, str) else value
 
@@ -40,7 +40,7 @@ def _count_or_auto(value: object) -> object:
     raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
 
 
-# Upper limits refuse what can only be a slip, such as a zero too many, before memory runs out.
+# Upper limits refuse typing errors, such as a zero too many, before memory runs out.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
 Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
 Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_integral)]
@@ -51,7 +51,7 @@ Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_i
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
-# A length to a higher power may be beyond the range of floats.
+# A length raised to a higher power may overflow a float.
 Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 # The range that SentencePiece takes.
@@ -119,12 +119,12 @@ class Source(_Strict):
 
     src: FileOrColumn = Field(
         description="source side: a text file, plain or .gz; with path, the name of a column, or "
-        "its number (from 1) where the first line has no names"
+        "its number (from 1) if the file has no header"
     )
     tgt: FileOrColumn = Field(
         description="target side, aligned line by line: a file or a column as src"
     )
-    weight: Positive = _key(1.0, "how often the text is sampled, relative to the other texts")
+    weight: Positive = _key(1.0, "how often its pairs are sampled, relative to the other texts")
     path: Text | None = _key(
         None,
         "data set with columns src and tgt (a dot: a nested column): .jsonl, .json, .csv, .tsv, "
@@ -134,12 +134,13 @@ class Source(_Strict):
     name: Text | None = _key(None, "configuration of a hub data set, such as de-en")
     split: Text = _key("train", "split of the data set at path")
     delimiter: Delimiter | None = _key(
-        None, "between the cells of path; null means a comma in .csv, a tab in .tsv and .txt"
+        None,
+        "delimiter between the cells of path; null means a comma in .csv, a tab in .tsv and .txt",
     )
     quoting: Literal["csv", "none"] | None = _key(
         None,
-        "csv: cells of path may stand in quotation marks; none: a quotation mark is text; null "
-        "means csv in .csv, none in .tsv and .txt",
+        "csv: cells of path may be quoted; none: a quotation mark is text; null means csv in "
+        ".csv, none in .tsv and .txt",
     )
 
 
@@ -151,19 +152,23 @@ class RunConfig(_Strict):
 
 
 class DataConfig(_Strict):
-    """Texts to train on and to test with, and which pairs are left out."""
+    """Texts for training, validation and tests, and which training pairs are dropped."""
 
-    root: Text | None = _key(None, "folder that relative paths start from; null: the current one")
-    src_lang: Text = _key("src", "code of the source language, such as de; recorded, not used")
-    tgt_lang: Text = _key("tgt", "code of the target language, such as en; decides how BLEU splits")
+    root: Text | None = _key(
+        None, "folder that relative paths start from; null means the current folder"
+    )
+    src_lang: Text = _key("src", "code of the source language, such as de; recorded only")
+    tgt_lang: Text = _key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = _key(None, "text for validation and early stopping; null means none")
     test: list[Source] = _texts("texts to score after training")
-    max_tokens: Length = _key(256, "longest side of a training pair, in tokens; longer pairs go")
-    max_length_ratio: Ratio = _key(
-        3.0, "largest ratio of the sides of a training pair, in tokens; other pairs go"
+    max_tokens: Length = _key(
+        256, "tokens of a training pair's longest side; longer pairs are dropped"
     )
-    dedupe: Flag = _key(True, "keep only the first of equal training pairs")
+    max_length_ratio: Ratio = _key(
+        3.0, "largest ratio of a training pair's lengths in tokens; pairs above it are dropped"
+    )
+    dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
 
 
 class TokenizerConfig(_Strict):
@@ -179,19 +184,21 @@ class TokenizerConfig(_Strict):
         "(0.9995 where these do not fit into vocab_size), 1 without",
     )
     user_defined_symbols: list[Text] = _key(
-        [], "texts that are always one token, such as placeholders and tags"
+        [], "strings that are always one token, such as placeholders and tags"
     )
-    split_digits: Flag = _key(True, "each digit is a token, so that unseen numbers can be copied")
-    sample_lines: Count = _key(2_000_000, "most lines per side to learn the vocabulary from")
+    split_digits: Flag = _key(True, "make each digit a token, so that unseen numbers can be copied")
+    sample_lines: Count = _key(
+        2_000_000, "lines per side, at most, that the vocabulary is learned from"
+    )
     sampling_alpha: Positive | None = _key(
         None,
-        "subword regularisation: share of merges skipped (bpe) or smoothing (unigram); "
-        "null means none",
+        "subword regularisation: share of merges skipped (bpe) or smoothing (unigram); null "
+        "means off",
     )
     model: Text | None = _key(
         None,
-        "your own SentencePiece model file, of the type above; null means one is trained; with "
-        "joint: false this is the source's",
+        "SentencePiece model file of your own, of the type above; null means one is trained; "
+        "with joint: false, that of the source",
     )
     tgt_model: Text | None = _key(
         None, "with model and joint: false, the SentencePiece model file of the target"
@@ -199,7 +206,7 @@ class TokenizerConfig(_Strict):
 
     @property
     def symbols(self) -> int:
-        """Tokens that are in every vocabulary: special ones, bytes, user-defined symbols."""
+        """Number of tokens that every vocabulary has: special, bytes, user-defined symbols."""
         return 4 + 256 * self.byte_fallback + len(self.user_defined_symbols)
 
 
@@ -207,7 +214,7 @@ class BatchConfig(_Strict):
     """The size of updates and batches."""
 
     tokens_per_update: Count = _key(
-        25000, "target tokens per update, summed over its batches and all devices"
+        25000, "target tokens per update, summed over batches and devices"
     )
     tokens_per_batch: CountOrAuto = _key(
         None,
@@ -217,7 +224,7 @@ class BatchConfig(_Strict):
 
     @property
     def budget(self) -> int:
-        """Rows times longest side of a batch, at most."""
+        """Largest padded size of a batch: rows times longest side."""
         assert isinstance(self.tokens_per_batch, int), "training chooses it before the first update"
         return self.tokens_per_batch
 
@@ -232,19 +239,19 @@ class ModelConfig(_Strict):
     d_ff: Width = _key(2048, "inner width of the feed-forward blocks")
     dropout: Share = _key(
         0.1,
-        "share of activations dropped in training; on a CPU in steps of 1/256: 0.1 drops 0.1016",
+        "probability of dropout; on a CPU in steps of 1/256: 0.1 drops 0.1016",
     )
     attention_dropout: Share = _key(
-        0.0, "share of attention weights dropped in training; steps of 1/256 on a CPU"
+        0.0, "probability of dropout of attention weights; steps of 1/256 on a CPU"
     )
     activation_dropout: Share | None = _key(
         None, "dropout after the feed-forward activation; null means model.dropout"
     )
     source_word_dropout: Share = _key(
-        0.0, "share of source tokens whose whole embedding is dropped in training"
+        0.0, "probability that a source token's whole embedding is dropped in training"
     )
     norm: Literal["pre", "post"] = _key(
-        "pre", "layer norm before each block, or after its residual sum (as in 2017)"
+        "pre", "layer norm before each block (pre), or after its residual sum as in 2017 (post)"
     )
     positions: Literal["sinusoidal", "learned"] = _key("sinusoidal", "position embeddings")
     tie_embeddings: Flag = _key(
@@ -294,13 +301,13 @@ class OptimConfig(_Strict):
         "inverse_sqrt", "learning rate after warm-up"
     )
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
-    eps: Positive = _key(1e-9, "Adam's epsilon, added to its denominator")
-    weight_decay: Coefficient = _key(0.0, "decoupled weight decay, times the learning rate")
+    eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
+    weight_decay: Coefficient = _key(0.0, "decoupled weight decay, multiplied by the learning rate")
     label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
     rdrop: Coefficient = _key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
     )
-    clip_norm: Positive | None = _key(1.0, "largest norm of the gradient; null means no clipping")
+    clip_norm: Positive | None = _key(1.0, "maximum norm of the gradient; null means no clipping")
 
 
 class TrainConfig(_Strict):
@@ -308,45 +315,52 @@ class TrainConfig(_Strict):
 
     max_steps: Count = _key(100_000, "updates until training ends")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _key(
-        "auto", "arithmetic of the model; auto means bf16 where the device is fast at it"
+        "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
     )
-    compile: Compile = _key("auto", "use torch.compile; auto means on GPUs that gain from it")
+    compile: Compile = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
     log_every: Count = _key(100, "updates between log lines")
     valid_every: Count = _key(2000, "updates between validations, each with a checkpoint")
     patience: Count | None = _key(
         10, "validations without a new best until training stops; null means never"
     )
-    metric: Metric = _key("bleu", "what makes a checkpoint the best on data.valid; nll breaks ties")
+    metric: Metric = _key(
+        "bleu", "metric on data.valid that selects the best checkpoint; nll breaks ties"
+    )
     comet_model: Text | None = _key(
-        None, "folder of the COMET model for the metric comet; needs extra comet"
+        None, "folder of the COMET model, for metric comet; needs extra comet"
     )
     bleu_tokenize: BleuTokenizer = _key(
         "auto", "sacreBLEU's tokenizer for validation and tests; auto follows data.tgt_lang"
     )
     keep_last: Count = _key(5, "newest checkpoints to keep")
-    keep_best: Natural = _key(1, "best checkpoints to keep as well")
+    keep_best: Natural = _key(1, "best checkpoints to keep besides")
     ema: Decay | None = _key(
         None, "decay per update of an exponential moving average of the weights; null means none"
     )
-    tensorboard: Flag = _key(False, "write metrics for TensorBoard too; needs extra tensorboard")
+    tensorboard: Flag = _key(False, "also write metrics for TensorBoard; needs extra tensorboard")
     init_from: Text | None = _key(
         None,
         "model to fine-tune: a run directory, checkpoint or exported folder; "
         "null means random weights",
     )
     new_vocabulary: Flag = _key(
-        False, "with init_from: learn a new vocabulary from this data, instead of the model's"
+        False,
+        "with init_from: learn a new vocabulary from this data instead of keeping the model's",
     )
     freeze: list[Part] = _key([], "parts of the model that are not trained, in every layer")
 
 
 class DecodeConfig(_Strict):
-    """The search for translations, in validation and as default of mt translate."""
+    """The search for translations, in validation and by default in mt translate."""
 
     beam_size: Length = _key(5, "hypotheses kept per sentence; 1 means greedy search")
-    length_penalty: Penalty = _key(1.0, "a in log-probability / length^a, eos counted")
-    max_len_factor: Coefficient = _key(2.0, "longest output, in tokens per source token")
-    max_len_extra: Length = _key(10, "tokens added to that limit")
+    length_penalty: Penalty = _key(
+        1.0,
+        "exponent of the length penalty: score = log-probability / length^length_penalty, eos "
+        "counted",
+    )
+    max_len_factor: Coefficient = _key(2.0, "maximum output length, in tokens per source token")
+    max_len_extra: Length = _key(10, "tokens added to the maximum output length")
 
 
 class Config(_Strict):
