@@ -13,9 +13,7 @@ import torch
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.runtime.devices import can_compile
-
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+from mt.runtime.devices import DTYPES, can_compile
 
 
 def run(report: Report, setting: Setting) -> None:
@@ -24,12 +22,12 @@ def run(report: Report, setting: Setting) -> None:
     report.add("torch", value=torch.__version__, note=f"Python {platform.python_version()}")
     report.add("system", value=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores")
     if setting.is_cuda:
-        found = torch.cuda.get_device_properties(device)
+        gpu = torch.cuda.get_device_properties(device)
         report.add(
             "GPU",
-            value=found.name,
-            note=f"compute capability {found.major}.{found.minor}, "
-            f"{found.total_memory / 1e9:.0f} GB, {found.multi_processor_count} multiprocessors, "
+            value=gpu.name,
+            note=f"compute capability {gpu.major}.{gpu.minor}, "
+            f"{gpu.total_memory / 1e9:.0f} GB, {gpu.multi_processor_count} multiprocessors, "
             f"CUDA {torch.version.cuda}",
         )
         report.add("visible GPUs", value=torch.cuda.device_count())
@@ -42,9 +40,10 @@ def run(report: Report, setting: Setting) -> None:
     )
     report.add("executable", value=os.path.basename(sys.executable))
     report.attempt("copy", lambda: _copy(report, setting))
-    for name, dtype in PRECISIONS.items():
-        if dtype is not torch.float16 or setting.is_cuda:  # a CPU hardly has fp16
-            report.attempt(f"product {name}", partial(_product, report, setting, name, dtype))
+    for name in ("bf16", "fp16", "fp32"):
+        if name != "fp16" or setting.is_cuda:  # a CPU hardly has fp16
+            product = partial(_product, report, setting, name, DTYPES[name])
+            report.attempt(f"product {name}", product)
 
 
 def _copy(report: Report, setting: Setting) -> None:

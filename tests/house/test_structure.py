@@ -230,3 +230,11 @@ def test_the_map_in_the_readme_of_a_folder_names_its_files(folder: str) -> None:
         if path.parent == ROOT / folder and path.suffix in (".py", ".yaml", ".sh", ".sbatch")
     ]
     assert [name for name in names if name not in page] == []
+
+
+def test_workflows_pin_every_action_by_its_commit() -> None:
+    texts = [path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")]
+    used = [line for text in texts for line in text.splitlines() if "uses:" in line]
+    assert len(used) >= 6
+    pinned = re.compile(r"\s+- uses: [\w./-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert [line for line in used if not pinned.fullmatch(line)] == []
