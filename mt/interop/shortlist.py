@@ -18,6 +18,7 @@ from mt.data.tokens.store import Store, open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import DataError
 from mt.files import write_whole
+from mt.runs.run_dir import STORE
 
 # The file's name in a model folder of CTranslate2.
 FILE = "vmap.txt"
@@ -33,7 +34,7 @@ Indices = npt.NDArray[np.int64]
 
 def store_of(folder: Path) -> Path:
     """Return the token store that the model of a checkpoint was trained on; DataError without."""
-    store = folder.parent.parent / "store" / "train"
+    store = folder.parent.parent / STORE / "train"
     if not store.exists():
         raise DataError(
             f"--shortlist: is learned from the token store of the run, but there is no {store}; "

@@ -25,6 +25,7 @@ CONFIG = "config.yaml"
 LOCK = ".lock"
 LOG = "train.log"
 REPORT = "report.html"
+STORE = "store"  # token ids, in a folder for each of train and valid
 TENSORBOARD = "tensorboard"
 
 
@@ -235,8 +236,8 @@ def _fill(folder: Path, run_dir: Path) -> None:
     (folder / CHECKPOINTS).mkdir()
     for path in checkpoints(run_dir):
         (folder / CHECKPOINTS / path.name).symlink_to(path)
-    if (run_dir / "store").exists():
-        shutil.copytree(run_dir / "store", folder / "store", copy_function=_copy_or_link)
+    if (run_dir / STORE).exists():
+        shutil.copytree(run_dir / STORE, folder / STORE, copy_function=_copy_or_link)
 
 
 def _copy_or_link(source: str, target: str) -> None:

@@ -17,6 +17,7 @@ from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weig
 from mt.runs.manifest import is_of_this_job, write_manifest
 from mt.runs.run_dir import (
     CONFIG,
+    STORE,
     check_is_run,
     check_same_run,
     claim,
@@ -157,7 +158,7 @@ def _claim(
     was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
     is drawn from the data in the same pass.
     """
-    known = known_facts(run_dir / "store" / "train")
+    known = known_facts(run_dir / STORE / "train")
     sample = watch = None
     if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
@@ -239,7 +240,7 @@ def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     data = prepared.config.data
     files: dict[str, Any] = {}
     for split in ("train", "valid"):
-        files |= known_facts(trainer.run_dir / "store" / split)
+        files |= known_facts(trainer.run_dir / STORE / split)
     facts = {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,

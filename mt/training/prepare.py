@@ -20,6 +20,7 @@ from mt.data.tokens.tokenizer import (
     train_on_sample,
     train_tokenizer,
 )
+from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater
@@ -178,7 +179,7 @@ def prepare_store(
     same files.
     """
     data = config.data
-    folder = run_dir / "store" / "train"
+    folder = run_dir / STORE / "train"
     if not known_facts(folder):
         log.say("data.train: encoding into the token store")
 

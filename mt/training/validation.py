@@ -22,6 +22,7 @@ from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
+from mt.runs.run_dir import STORE
 from mt.runtime.memory import peak_memory_mb
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
@@ -127,7 +128,7 @@ class Validation:
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
         data = config.data.model_copy(update=limits)
-        folder = run_dir / "store" / "valid"
+        folder = run_dir / STORE / "valid"
         self.store = world.main_first(
             lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say),
             lambda: open_built(folder),
