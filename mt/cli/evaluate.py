@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mt.cli.console import print_result, say
 from mt.cli.evaluate_inputs import (
     SLICES,
@@ -22,7 +20,7 @@ from mt.cli.evaluate_inputs import (
     systems_of,
     with_slices,
 )
-from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS
+from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS, option
 from mt.cli.options import (
     BatchTokens,
     BeamSize,
@@ -38,74 +36,70 @@ if TYPE_CHECKING:
     from mt.evaluation.systems import Evaluation
 
 
-def _input(names: str, metavar: str | None, text: str, panel: str = INPUT, **more: Any) -> Any:
-    """An option of this command, by its names, what stands for its value, and its help."""
-    return typer.Option(*names.split(), metavar=metavar, help=text, rich_help_panel=panel, **more)
-
-
-_output = partial(_input, panel=OUTPUT)
-_tests = partial(_input, panel=TESTS)
-_slicing = partial(_input, panel=SLICING)
+_input = partial(option, INPUT)
+_output = partial(option, OUTPUT)
+_tests = partial(option, TESTS)
+_slicing = partial(option, SLICING)
 
 
 def evaluate(
     hyp: Annotated[
         list[str] | None,
-        _input("--hyp", "[NAME=]FILE", "translation to score; repeatable, each is a system"),
+        _input("--hyp", "translation to score; repeatable, each is a system", "[NAME=]FILE"),
     ] = None,
     ref: Annotated[
         list[str] | None,
-        _input("--ref", "FILE", "reference, detokenised; repeat for several references per line"),
+        _input("--ref", "reference, detokenised; repeat for several references per line", "FILE"),
     ] = None,
     model: Annotated[
         list[str] | None,
         _input(
             "--model -m",
-            "[NAME=]FOLDER",
             "model that translates --src; repeatable, each is a system",
+            "[NAME=]FOLDER",
         ),
     ] = None,
     src: Annotated[
-        str | None, _input("--src", "FILE", "source text, for --model, --slices and --differences")
+        str | None, _input("--src", "source text, for --model, --slices and --differences", "FILE")
     ] = None,
     test_set: Annotated[
         list[str] | None,
         _input(
             "--test-set",
-            "NAME=SRC,REF",
             "test set, instead of --src and --ref; repeatable. --hyp then names a file for "
             "each, separated by commas. More references: SRC,REF,REF",
+            "NAME=SRC,REF",
             show_default="data.test of the first model's config",
         ),
     ] = None,
     metrics: Annotated[
-        str, _output("--metrics", "NAMES", "any of bleu, chrf, ter and comet, separated by commas")
+        str, _output("--metrics", "any of bleu, chrf, ter and comet, separated by commas", "NAMES")
     ] = "bleu,chrf,ter",
     comet_model: Annotated[
         Path | None,
-        _output("--comet-model", "FOLDER", "COMET model on this machine, for the metric comet"),
+        _output("--comet-model", "COMET model on this machine, for the metric comet", "FOLDER"),
     ] = None,
     tokenize: Annotated[
         str,
         _output(
             "--tokenize",
-            "NAME",
             "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; "
             "auto follows the target language",
+            "NAME",
         ),
     ] = "auto",
     tgt_lang: Annotated[
         str | None,
-        _output("--tgt-lang", "CODE", "target language, such as ja; default: the model's"),
+        _output("--tgt-lang", "target language, such as ja; default: the model's", "CODE"),
     ] = None,
-    as_json: Annotated[bool, _output("--json", None, "print JSON")] = False,
-    as_tsv: Annotated[bool, _output("--tsv", None, "print tab-separated values")] = False,
+    as_json: Annotated[bool, _output("--json", "print JSON")] = False,
+    as_tsv: Annotated[bool, _output("--tsv", "print tab-separated values")] = False,
     width: Annotated[
         int,
         _output(
             "--width -w",
-            "N",
             "decimal places, as in sacrebleu; JSON and TSV are not rounded",
+            "N",
             min=0,
             max=14,
         ),
@@ -114,8 +108,8 @@ def evaluate(
         int,
         _output(
             "--differences",
-            "N",
             "show the N lines whose chrF differs most from the first system's",
+            "N",
             min=0,
         ),
     ] = 0,
@@ -123,44 +117,43 @@ def evaluate(
         str | None,
         _tests(
             "--baseline",
-            "NAME",
             "the system that others are compared with",
+            "NAME",
             show_default="the first --hyp, or else --model",
         ),
     ] = None,
     confidence: Annotated[
-        bool, _tests("--confidence", None, "95 % confidence intervals, by bootstrap resampling")
+        bool, _tests("--confidence", "95 % confidence intervals, by bootstrap resampling")
     ] = False,
     paired_bs: Annotated[
         bool | None,
         _tests(
             "--paired-bs/--no-paired-bs",
-            None,
             "test differences between systems by paired bootstrap",
             show_default="with two systems or more, without --paired-ar",
         ),
     ] = None,
     paired_ar: Annotated[
-        bool, _tests("--paired-ar", None, "test them by paired approximate randomisation")
+        bool, _tests("--paired-ar", "test them by paired approximate randomisation")
     ] = False,
     confidence_n: Annotated[
         int | None,
-        _tests("--confidence-n", "N", "resamples of --confidence", min=2, show_default="1000"),
+        _tests("--confidence-n", "resamples of --confidence", "N", min=2, show_default="1000"),
     ] = None,
     paired_bs_n: Annotated[
         int | None,
-        _tests("--paired-bs-n", "N", "resamples of --paired-bs", min=2, show_default="1000"),
+        _tests("--paired-bs-n", "resamples of --paired-bs", "N", min=2, show_default="1000"),
     ] = None,
     paired_ar_n: Annotated[
         int | None,
-        _tests("--paired-ar-n", "N", "trials of --paired-ar", min=2, show_default="10000"),
+        _tests("--paired-ar-n", "trials of --paired-ar", "N", min=2, show_default="10000"),
     ] = None,
     seed: Annotated[
         int | None,
         _tests(
             "--seed",
-            "N",
             "seed of intervals and tests",
+            "N",
             min=1,
             show_default="SACREBLEU_SEED, or 12345",
         ),
@@ -169,20 +162,20 @@ def evaluate(
         str,
         _slicing(
             "--slices",
-            "NAMES",
             "scores by source length (length), by how rare its rarest word is in the training "
             "data (rare), by unknown pieces (unknown); separated by commas",
+            "NAMES",
         ),
     ] = "",
     domain: Annotated[
-        str | None, _slicing("--domain", "FILE", "scores by the labels in this file, one per line")
+        str | None, _slicing("--domain", "scores by the labels in this file, one per line", "FILE")
     ] = None,
     train_src: Annotated[
         list[str] | None,
         _slicing(
             "--train-src",
-            "FILE",
             "source text in which rare counts words; repeatable",
+            "FILE",
             show_default="the first model's training data",
         ),
     ] = None,
@@ -190,8 +183,8 @@ def evaluate(
         Path | None,
         _slicing(
             "--tokenizer-of",
-            "FOLDER",
             "run directory whose tokenizer decides what is unknown",
+            "FOLDER",
             show_default="the first model",
         ),
     ] = None,

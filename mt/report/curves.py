@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mt.evaluation.metrics import METRICS
 from mt.inspect.pictures import MUTED, inline_svg, series_colour
 from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
@@ -49,7 +50,6 @@ FIGURES = (
     Figure("Speed", "target tokens per second", train="tokens_per_second", from_zero=True),
     Figure("Waiting for data", "% of the time", train="waiting", scale=100.0, from_zero=True),
 )
-CHRF = Figure("chrF2", "validation set", valid="chrf")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,13 @@ class Picture:
 
 def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[Picture], str]:
     """Draw every figure of the runs, one colour each; also say how curves were thinned, if so."""
-    figures = [*FIGURES]
-    if any("chrf" in line for run in runs for line in run.metrics.valid):
-        figures.insert(2, CHRF)
+    recorded = {key for run in runs for line in run.metrics.valid for key in line}
+    others = [
+        Figure(metric.title, "validation set", valid=name)
+        for name, metric in METRICS.items()
+        if name in recorded and name != "bleu"
+    ]
+    figures = [*FIGURES[:2], *others, *FIGURES[2:]]
     lines = {figure: [_lines(figure, run) for run in runs] for figure in figures}
     # The same in all pictures: the last update of all runs, and the longest time.
     every = [line for of_runs in lines.values() for of_run in of_runs for line in of_run]

@@ -27,6 +27,7 @@ from mt.runs.outputs import (
     valid_output_steps,
 )
 from mt.runs.run_dir import CONFIG, LOG
+from mt.training.selection import lower_is_better
 from mt.training.validation import names_of
 
 # Figures of a `train` line that the page shows, by their names in metrics.jsonl.
@@ -249,7 +250,7 @@ def _best_validation(folder: Path, metrics: Metrics, config: Config | None) -> R
         step = kept[-1]
     else:
         metric = config.train.metric if config else "bleu"
-        sign = -1 if metric == "nll" else 1
+        sign = -1 if lower_is_better(metric) else 1
         values = {step: sign * number(line, metric) for step, line in lines.items()}
         known = {step: value for step, value in values.items() if math.isfinite(value)}
         step = max(known, key=lambda step: (known[step], step)) if known else max(lines)

@@ -33,6 +33,11 @@ class ValidationResult:
         return perplexity(self.nll)
 
 
+def lower_is_better(metric: str) -> bool:
+    """Whether the lower of two values of `train.metric` is the better one."""
+    return metric == "nll" or METRICS[metric].lower_is_better
+
+
 @dataclass(frozen=True)
 class Criterion:
     """How validations on one text are compared.
@@ -46,15 +51,11 @@ class Criterion:
     def score(self, result: ValidationResult) -> float:
         """The score of a validation."""
         value = result.nll if self.metric == "nll" else result.scores[self.metric].value
-        return -value if self._lower_is_better else value
-
-    @property
-    def _lower_is_better(self) -> bool:
-        return self.metric == "nll" or METRICS[self.metric].lower_is_better
+        return -value if lower_is_better(self.metric) else value
 
     def describe(self, score: float) -> str:
         """`BLEU 31.20` or `nll 1.234`, for messages."""
-        value = -score if self._lower_is_better else score
+        value = -score if lower_is_better(self.metric) else score
         if self.metric == "nll":
             return f"nll {value:.3f}"
         return f"{METRICS[self.metric].title} {value:.2f}"

@@ -28,6 +28,8 @@ from mt.data.reading import corpus
 from mt.data.reading.text_files import read_lines, suffix_of
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score, Statistics
+from mt.report.curves import draw_curves
+from mt.report.run_summary import read_run
 from mt.search.options import Sampling
 from mt.training.launch import train
 
@@ -118,7 +120,7 @@ def test_a_metric_is_in_the_table_the_json_and_the_tsv(mt: Mt, tmp_path: Path) -
     ] * 3
 
 
-def test_a_metric_chooses_the_best_and_is_scored_at_the_end_of_a_training(
+def test_a_metric_chooses_the_best_is_scored_after_training_and_has_a_curve(
     tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the place of chrF, so that the schema need not change."""
@@ -128,6 +130,8 @@ def test_a_metric_chooses_the_best_and_is_scored_at_the_end_of_a_training(
     values = [line["chrf"] for line in metrics_of(tmp_path / "run", "valid")]
     assert len(values) == 3
     assert f"best model (WRONG {min(values):.2f} on the validation set)" in outcome.reason
+    pictures, _ = draw_curves([read_run(tmp_path / "run", "run")])
+    assert [picture.title for picture in pictures][1:3] == ["BLEU", "WRONG"]
     (test,) = metrics_of(tmp_path / "run", "test")
     assert f" | BLEU {test['bleu']:.2f} | WRONG {test['chrf']:.2f} | " in log_of(tmp_path / "run")
 

@@ -126,8 +126,8 @@ with process_group(world_from_environment(), False) as world, RunLog(run, 1, Fal
         validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, world)
         whole = validation.evaluate(loaded.model, device, World(), Signals())
         sharded = validation.evaluate(loaded.model, device, world, Signals())
-        assert whole == sharded, (world.rank, whole.nll, sharded.nll, whole.bleu, sharded.bleu)
-    scores = world.all_gather(sharded.bleu.value)
+        assert whole == sharded, (world.rank, whole.nll, sharded.nll, whole.scores, sharded.scores)
+    scores = world.all_gather(sharded.scores["bleu"].value)
     assert len(set(scores)) == 1 and len(scores) == 3
     if world.is_main:
         print("equal", scores[0])
