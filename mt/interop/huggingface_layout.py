@@ -30,32 +30,31 @@ CONFIG_KEYS = {
     "activation": ("activation_function",),
     "max_positions": ("max_position_embeddings",),
 }
-# Layers, each with our name, theirs one below the other, and the axes of its matrix: D the residual
-# stream, F the inside of the feed-forward layer, A the heads of attention side by side. The bias
-# has the first axis; a norm has no other.
-FEED_FORWARD = (
+Row = tuple[str, tuple[str, ...], str]
+
+
+def _attention(ours: str, theirs: str) -> tuple[Row, ...]:
+    projections = tuple(f"{theirs}.{letter}_proj" for letter in "qkv")
+    return (
+        (f"{ours}.query_key_value", projections, "AD"),
+        (f"{ours}.output", (f"{theirs}.out_proj",), "DA"),
+        (f"around_{ours}.norm", (f"{theirs}_layer_norm",), "D"),
+    )
+
+
+# Parts of a layer, each with our name, theirs one below the other, and the axes of its matrix: D
+# the residual stream, F the inside of the feed-forward layer, A the heads of attention side by
+# side. The bias has the first axis; a norm has no other.
+FEED_FORWARD: tuple[Row, ...] = (
     ("feed_forward.inner", ("fc1",), "FD"),
     ("feed_forward.outer", ("fc2",), "DF"),
     ("around_feed_forward.norm", ("final_layer_norm",), "D"),
 )
-LAYERS = {
-    "encoder": (
-        ("attention.query_key_value", tuple(f"self_attn.{each}_proj" for each in "qkv"), "AD"),
-        ("attention.output", ("self_attn.out_proj",), "DA"),
-        ("around_attention.norm", ("self_attn_layer_norm",), "D"),
-        *FEED_FORWARD,
-    ),
+LAYERS: dict[str, tuple[Row, ...]] = {
+    "encoder": (*_attention("attention", "self_attn"), *FEED_FORWARD),
     "decoder": (
-        ("self_attention.query_key_value", tuple(f"self_attn.{each}_proj" for each in "qkv"), "AD"),
-        ("self_attention.output", ("self_attn.out_proj",), "DA"),
-        ("around_self_attention.norm", ("self_attn_layer_norm",), "D"),
-        (
-            "cross_attention.query_key_value",
-            tuple(f"encoder_attn.{each}_proj" for each in "qkv"),
-            "AD",
-        ),
-        ("cross_attention.output", ("encoder_attn.out_proj",), "DA"),
-        ("around_cross_attention.norm", ("encoder_attn_layer_norm",), "D"),
+        *_attention("self_attention", "self_attn"),
+        *_attention("cross_attention", "encoder_attn"),
         *FEED_FORWARD,
     ),
 }
