@@ -7,20 +7,17 @@ from typing import Annotated
 from mt.cli.console import print_result, say
 from mt.cli.help import INPUT, OUTPUT, argument, option
 from mt.cli.options import (
+    ANY_ENGINE,
     NO_SAMPLING,
-    BatchTokens,
     BeamSize,
     Corpus,
-    DeviceName,
-    EngineName,
+    EngineGroup,
     Errors,
     LengthPenalty,
     Models,
     Overwrite,
-    Precision,
     Resume,
     SamplingGroup,
-    Workers,
     with_groups,
 )
 
@@ -43,11 +40,7 @@ def backtranslate(
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     sampling: SamplingGroup = NO_SAMPLING,
-    engine: EngineName = "auto",
-    workers: Workers = None,
-    batch_tokens: BatchTokens = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    engine: EngineGroup = ANY_ENGINE,
 ) -> None:
     """Make a parallel corpus from monolingual text. See Sennrich et al., 2016.
 
@@ -59,7 +52,7 @@ def backtranslate(
     mt backtranslate --model runs/en-de news.en -o news.tsv
     mt backtranslate --model runs/en-de news.en --sample --tag '<BT>' -o news.tsv
     """
-    from mt.search.options import EngineOptions, SearchOptions
+    from mt.search.options import SearchOptions
     from mt.translate import backtranslate
     from mt.translate.translate_file import TextFiles
 
@@ -72,14 +65,6 @@ def backtranslate(
         with_scores=False,
         sample=sampling.value(),
     )
-    options = EngineOptions(
-        models=model,
-        engine=engine,
-        precision=precision,
-        device=device,
-        workers=workers,
-        batch_tokens=batch_tokens,
-    )
-    entry = backtranslate.backtranslate(files, tag, search, options, say)
+    entry = backtranslate.backtranslate(files, tag, search, engine.value(model), say)
     say("add to data.train, beside the parallel text:")
     print_result(entry)

@@ -8,20 +8,19 @@ from typing import Annotated
 from mt.cli.console import say
 from mt.cli.help import INPUT, OUTPUT, SEARCH, option
 from mt.cli.options import (
-    BatchTokens,
+    ANY_ENGINE,
     BeamSize,
     Corpus,
-    DeviceName,
-    EngineName,
+    EngineGroup,
     LengthPenalty,
     Models,
     Overwrite,
-    Precision,
     Resume,
-    Workers,
+    with_groups,
 )
 
 
+@with_groups
 def distill(
     model: Models,
     output: Corpus,
@@ -65,11 +64,7 @@ def distill(
     ] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    engine: EngineName = "auto",
-    workers: Workers = None,
-    batch_tokens: BatchTokens = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    engine: EngineGroup = ANY_ENGINE,
 ) -> None:
     """Distil a model: its output trains a faster one.
 
@@ -82,7 +77,7 @@ def distill(
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
     """
-    from mt.search.options import EngineOptions, SearchOptions
+    from mt.search.options import SearchOptions
     from mt.translate import distill
     from mt.translate.translate_file import TextFiles
 
@@ -91,13 +86,5 @@ def distill(
     search = SearchOptions(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, with_scores=False
     )
-    options = EngineOptions(
-        models=model,
-        engine=engine,
-        precision=precision,
-        device=device,
-        workers=workers,
-        batch_tokens=batch_tokens,
-    )
-    config = distill.distill(files, text, student, search, options, say)
+    config = distill.distill(files, text, student, search, engine.value(model), say)
     say(f"student's config: {config}; run: mt train --config {config}")

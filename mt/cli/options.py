@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mt.cli.help import CONFIG, EXECUTION, INPUT, OUTPUT, SAMPLING, SEARCH, option
 
 if TYPE_CHECKING:
-    from mt.search.options import Sampling
+    from mt.search.options import EngineOptions, Sampling
 
 
 def config_names() -> list[str]:
@@ -217,6 +217,26 @@ class SamplingGroup:
 
 
 NO_SAMPLING = SamplingGroup()
+
+
+@dataclass(frozen=True)
+class EngineGroup:
+    """The options of the engine that makes a corpus."""
+
+    engine: EngineName = "auto"
+    workers: Workers = None
+    batch_tokens: BatchTokens = None
+    precision: Precision = "auto"
+    device: DeviceName = "auto"
+
+    def value(self, models: list[Path]) -> EngineOptions:
+        """Return the engine asked for, with these models."""
+        from mt.search.options import EngineOptions
+
+        return EngineOptions(models=models, **vars(self))
+
+
+ANY_ENGINE = EngineGroup()
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
