@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mt.data.reading.words import tokens
 from mt.evaluation.metrics import Chrf
-from mt.evaluation.words import tokens
 
 Spans = tuple[tuple[int, int], ...]
 

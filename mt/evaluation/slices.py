@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mt.evaluation.words import words
+from mt.data.reading.words import words
 
 if TYPE_CHECKING:
     from mt.data.tokens.tokenizer import Tokenizer

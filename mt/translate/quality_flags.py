@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from itertools import groupby
 
-# An n-gram repeated this often in a row, for n = 1, 2, 3, 4, is a loop, unless the source has one.
+from mt.data.reading.words import is_unspaced
+
+# An n-gram of words repeated this often in a row, for n = 1, 2, 3, 4, is a loop.
 REPEATS = (4, 3, 3, 3)
 # A loop repeats at least so many words; only texts that do need a closer look.
 LEAST_REPEATED = min((most - 1) * n for n, most in enumerate(REPEATS, 1))
-# Names, numbers and single words are often rightly copied; longer texts are not.
+# The same of characters, in a text without spaces: 8 times one, 5 times two, 4 times three or four,
+# 3 times five to twelve.
+UNSPACED_LOOP = re.compile(r"(.)\1{7}|(..)\2{4}|(.{3,4}?)\3{3}|(.{5,12}?)\4{2}")
+# Words, or characters of a text without spaces: names, numbers and single words are often rightly
+# copied; longer texts are not.
 LEAST_COPIED = 4
+LEAST_COPIED_CHARACTERS = 10
 # Tokens of the longer side below which the ratio of lengths means nothing.
 LEAST_COMPARED = 12
 
@@ -37,9 +45,9 @@ def flags(
         return ()
     shorter, longer = sorted((n_src, n_tgt))
     found = {
-        "copied": len(words) >= LEAST_COPIED and words == source_words,
+        "copied": words == source_words and _is_worth_translating(words),
         "empty": not words,
-        "looping": _loops(words, source_words),
+        "looping": loops(words) and not loops(source_words),
         "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         "truncated": truncated,
     }
@@ -54,13 +62,21 @@ def is_blank(text: str) -> bool:
     return all(char in "\t\r" or unicodedata.category(char) == "Zs" for char in text)
 
 
-def _loops(words: Sequence[str], source_words: Sequence[str]) -> bool:
-    if len(words) - len(set(words)) < LEAST_REPEATED:
-        return False
-    return any(
-        longest_repeat(words, n) >= most > longest_repeat(source_words, n)
-        for n, most in enumerate(REPEATS, 1)
-    )
+def _is_worth_translating(words: Sequence[str]) -> bool:
+    text = "".join(words)
+    if is_unspaced(text):
+        return len(text) >= LEAST_COPIED_CHARACTERS
+    return len(words) >= LEAST_COPIED
+
+
+def loops(words: Sequence[str]) -> bool:
+    """Whether a text repeats words, or characters if it has no spaces, again and again."""
+    if len(words) - len(set(words)) >= LEAST_REPEATED and any(
+        longest_repeat(words, n) >= most for n, most in enumerate(REPEATS, 1)
+    ):
+        return True
+    text = "".join(words)
+    return is_unspaced(text) and UNSPACED_LOOP.search(text) is not None
 
 
 def longest_repeat(words: Sequence[str], n: int) -> int:

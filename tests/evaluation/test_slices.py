@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mt.data.reading.words import tokens, words
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.evaluation.metrics import score_corpus
@@ -18,7 +19,6 @@ from mt.evaluation.slices import (
     count_words,
 )
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.evaluation.words import tokens, words
 
 
 def shown(slicing: Slicing) -> dict[str, list[int]]:

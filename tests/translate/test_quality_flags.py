@@ -26,6 +26,13 @@ def found(source: str, output: str, **more: Any) -> tuple[str, ...]:
         ("ein Mann geht", "no no no walks", ()),
         ("ein Mann geht", "no no no no walks", ("looping",)),
         ("nein nein nein nein", "no no no no", ()),  # so has the source
+        ("ein Mann geht im Regen nach Hause", "彼は家に帰る帰る帰る帰る帰る", ("looping",)),
+        ("ein Mann geht im Regen nach Hause", "男の人が家へ男の人が家へ男の人が家へ", ("looping",)),
+        ("ein Mann lacht", "ははははと男の人はどんどん笑う", ()),
+        ("nein nein nein nein", "いいえいいえいいえいいえ", ()),
+        ("帰る帰る帰る帰る帰る帰る", "no no no no no no", ()),
+        ("彼女は赤い帽子をかぶっている。", "彼女は赤い帽子をかぶっている。", ("copied",)),
+        ("安倍晋三", "安倍晋三", ()),
         ("ein Mann", "a b c d e f g h i j k l", ("ratio",)),
         ("ein Mann", "a b c d e f g", ()),  # too short to tell
         ("a b c d e f g h i j k l m", "a man", ("ratio",)),

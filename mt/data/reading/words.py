@@ -12,9 +12,15 @@ _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
+_CHARACTER = re.compile(f"[{_UNSPACED}]")
 _UNIT = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
 # Also the spaces and punctuation between them.
 _TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’-][^\W{_UNSPACED}]+)*|\s+|[^\w\s]")
+
+
+def is_unspaced(text: str) -> bool:
+    """Whether most characters of a text are of a script without spaces between words."""
+    return 2 * len(_CHARACTER.findall(text)) > len(text)
 
 
 def words(line: str) -> list[str]:
