@@ -260,12 +260,13 @@ def scripted_bleu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def interruptible(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The config of a training of 12 updates that tests interrupt: dropout and averaged weights.
+    """The config of a training of 12 updates that tests interrupt: dropouts and averaged weights.
 
     An update has about 4 micro-batches, an epoch 9 updates, so that it ends between checkpoints.
     """
     changes = {
         "batch": {"tokens_per_update": 2700, "tokens_per_batch": 700},
+        "model": {"attention_dropout": 0.1, "activation_dropout": 0.2, "source_word_dropout": 0.1},
         "train": {"max_steps": 12, "valid_every": 4, "log_every": 2, "ema": 0.9, "keep_last": 2},
         "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
         "data": {"test": []},

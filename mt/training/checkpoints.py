@@ -108,22 +108,23 @@ class TrainState:
 
 
 def save_checkpoint(
-    run_dir: Path, config: Config, updater: Updater, state: TrainState, facts: Mapping[str, Any]
+    run_dir: Path, config: Config, updater: Updater, state: TrainState, meta: Mapping[str, Any]
 ) -> None:
     """Write a checkpoint, point `last` and `best` to theirs, and delete those not to be kept.
 
-    `facts` go into its `meta.json`. Scores of deleted checkpoints are dropped from `state`.
+    `meta` goes into its `meta.json`, with config, step and score. Scores of deleted checkpoints are
+    dropped from `state`.
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    meta = {
+    whole_meta = {
+        **meta,
         "config": config.model_dump(mode="json"),
         "step": state.step,
         "score": state.scores.get(name),
-        **facts,
     }
     tensors = {**updater.state_dict(), "train": asdict(state)}
-    save_model_folder(folder, weights_of(updater.eval_model), meta, tensors)
+    save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
     set_link(run_dir, LAST, folder)
     if state.best_step is not None:
         best = folder.with_name(step_name(state.best_step))
@@ -189,13 +190,13 @@ def checkpoint_to_resume(
     Raises CheckpointError if there are checkpoints but none is usable: starting over would
     overwrite them.
     """
-    found = latest_good(run_dir, say)
-    if found is None and checkpoints(run_dir):
+    newest = latest_good(run_dir, say)
+    if newest is None and checkpoints(run_dir):
         raise CheckpointError(
             f"run directory {run_dir}: all of its checkpoints are damaged or hold non-finite "
             "weights; give --fresh to set it aside and start over"
         )
-    return found
+    return newest
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:

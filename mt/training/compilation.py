@@ -63,8 +63,8 @@ def compile_loss() -> LogitsGradient:
             return logits_gradient(logits, target, smoothing)
         for part in (logits, target):
             torch._dynamo.maybe_mark_dynamic(part, 0)
-        found: tuple[Tensor, Tensor] = compiled(logits, target, smoothing)
-        return found
+        result: tuple[Tensor, Tensor] = compiled(logits, target, smoothing)
+        return result
 
     return gradient
 

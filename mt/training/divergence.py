@@ -1,4 +1,4 @@
-"""Giving up on a training that diverged, with what can be found out about the cause."""
+"""The error of a training that diverged: a diagnosis of its last update."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ N_NAMED = 3
 
 
 def divergence_error(
-    trouble: str,
+    reason: str,
     state: TrainState,
     update: Update,
     updater: Updater,
@@ -37,42 +37,46 @@ def divergence_error(
 ) -> TrainingDivergedError | OtherRankFailedError:
     """The error that ends training after `update`, when returning to checkpoints has not helped.
 
-    All ranks must call this. The main process gets the message, the others an error without one.
+    It describes the update: learning rate, weights, gradients, sentences. All ranks must call this.
+    The main process gets the message, the others an error without one.
     """
-    diagnosis = explain_divergence(updater, update, tokenizer, state.step - 1, run_dir)
-    attempts = f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else ""
-    precision = "" if updater.device.precision == "fp32" else ", set train.precision=fp32"
-    kept = f"the last checkpoint is intact: {last_good}"
-    if last_good is None:
-        kept = "there is no checkpoint to go back to"
-    message = (
-        f"training gave up at update {state.step:,}: {trouble}{attempts}. {diagnosis}. Lower "
-        f"optim.peak_lr{precision} or raise optim.warmup_steps; {kept}"
-    )
-    if updater.world.is_main:
-        return TrainingDivergedError(message)
-    return OtherRankFailedError(TrainingDivergedError.exit_code)
-
-
-def explain_divergence(
-    updater: Updater, update: Update, tokenizer: Tokenizer, step: int, run_dir: Path
-) -> str:
-    """Describe update number `step`, from 0: learning rate, weights, gradients, sentences.
-
-    Its gradients are computed once more, with the same dropout; all ranks must call this.
-    """
-    config = updater.config
-    rate = learning_rate(step + 1, config.optim, config.model.d_model, config.train.max_steps)
-    facts = [
-        f"Precision {updater.device.precision}, learning rate {rate:.1e} "
-        f"(peak_lr {config.optim.peak_lr})"
-    ]
+    optim = updater.config.optim
+    max_steps = updater.config.train.max_steps
+    rate = learning_rate(state.step, optim, updater.config.model.d_model, max_steps)
+    precision = updater.device.precision
+    diagnosis = [f"Precision {precision}, learning rate {rate:.1e} (peak_lr {optim.peak_lr})"]
     non_finite = [
         name for name, weight in updater.model.named_parameters() if not weight.isfinite().all()
     ]
     if non_finite:
-        facts.append(f"non-finite weights: {_first_names(non_finite)}")
-    seed_everything(config.run.seed, step, updater.world.rank)
+        diagnosis.append(f"non-finite weights: {_first_names(non_finite)}")
+    norms = gradient_norms(updater, update, state.step - 1)
+    largest = sorted(norms, key=lambda name: _sort_key(norms[name]), reverse=True)[:N_NAMED]
+    gradients = ", ".join(f"{name} {norms[name]:.3g}" for name in largest)
+    diagnosis.append(f"largest gradients: {gradients}")
+    shards = updater.world.all_gather(sentences(update, tokenizer))
+    if not updater.world.is_main:
+        return OtherRankFailedError(TrainingDivergedError.exit_code)
+    lines = [f"{src}\t{tgt}\n" for shard in shards for src, tgt in shard]
+    write_whole(run_dir / LINES, "".join(lines))
+    diagnosis.append(f"the sentences of that update are in {run_dir / LINES}")
+    attempts = f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else ""
+    other_precision = "" if precision == "fp32" else ", set train.precision=fp32"
+    kept = f"the last checkpoint is intact: {last_good}"
+    if last_good is None:
+        kept = "there is no checkpoint to go back to"
+    return TrainingDivergedError(
+        f"training gave up at update {state.step:,}: {reason}{attempts}. {'; '.join(diagnosis)}. "
+        f"Lower optim.peak_lr{other_precision} or raise optim.warmup_steps; {kept}"
+    )
+
+
+def gradient_norms(updater: Updater, update: Update, step: int) -> dict[str, float]:
+    """The norm of each weight's gradient in update number `step`, from 0.
+
+    Gradients are computed once more, with the same dropout; all ranks must call this.
+    """
+    seed_everything(updater.config.run.seed, step, updater.world.rank)
     updater.accumulate_gradients(update)
     norms = {
         name: float(weight.grad.norm()) / updater.scaler.get_scale()
@@ -80,14 +84,7 @@ def explain_divergence(
         if weight.grad is not None
     }
     updater.optimizer.zero_grad()
-    largest = sorted(norms, key=lambda name: _sort_key(norms[name]), reverse=True)[:N_NAMED]
-    facts.append("largest gradients: " + ", ".join(f"{name} {norms[name]:.3g}" for name in largest))
-    shards = updater.world.all_gather(sentences(update, tokenizer))
-    if updater.world.is_main:
-        pairs = [pair for shard in shards for pair in shard]
-        write_whole(run_dir / LINES, "".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
-    facts.append(f"the sentences of that update are in {run_dir / LINES}")
-    return "; ".join(facts)
+    return norms
 
 
 def _first_names(names: list[str]) -> str:

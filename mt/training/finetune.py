@@ -169,7 +169,9 @@ def load_initial_weights(
 
     A piece that both vocabularies have keeps its row: special tokens match by id, others by text. A
     new piece gets the mean row of the old pieces that spell it (Mosin et al., 2023, "Fine-tuning
-    transformers: Vocabulary transfer"), or stays random if none do. Returns facts for the manifest.
+    transformers: Vocabulary transfer"), or stays random if none do.
+
+    Returns folder, step and checksum of `source`.
     """
     step = source.meta.get("step")
     say(

@@ -81,23 +81,23 @@ def agree_on_devices(device: Device | ConfigError, world: World) -> Device:
     Raises the ConfigError of any rank that has no device, or that has the same GPU as another.
     """
 
-    def found() -> Device:
+    def own_device() -> Device:
         if isinstance(device, ConfigError):
             raise device
         return device
 
-    own = world.all_or_raise(found)
+    own = world.all_or_raise(own_device)
     gpus = world.all_gather(gpu_uuid(own))
 
-    def not_shared() -> Device:
+    def check_not_shared() -> None:
         if None not in gpus and (first := gpus.index(gpus[world.rank])) < world.rank:
             raise ConfigError(
                 f"--device: cuda is the same GPU as that of rank {first}; start one process for "
                 "each GPU (torchrun --nproc-per-node=gpu)"
             )
-        return own
 
-    return world.all_or_raise(not_shared)
+    world.all_or_raise(check_not_shared)
+    return own
 
 
 def _train(
@@ -133,7 +133,7 @@ def _train(
             base = None  # frees its memory
             _require_same_start(trainer)
             if world.is_main:
-                write_manifest(run_dir, _manifest_facts(prepared, trainer))
+                write_manifest(run_dir, _data_and_model(prepared, trainer))
             preflight = run_preflight(prepared, trainer.state.epoch, log.say)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
@@ -235,13 +235,13 @@ def duration(seconds: float) -> str:
     return f"{days:,.0f} days" if days > 2 else format_duration(seconds)
 
 
-def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
+def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     data = prepared.config.data
     files: dict[str, Any] = {}
     for split in ("train", "valid"):
         files |= known_facts(trainer.run_dir / STORE / split)
-    facts = {
+    entries = {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
         "device": str(prepared.updater.device),
@@ -253,8 +253,8 @@ def _manifest_facts(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "tokenizer": prepared.tokenizer.fingerprint,
     }
     if trainer.initial_model is not None:
-        facts["init_from"] = trainer.initial_model
-    return facts
+        entries["init_from"] = trainer.initial_model
+    return entries
 
 
 def _hashes_and_lines(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

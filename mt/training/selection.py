@@ -10,7 +10,7 @@ from typing import Any
 from mt.evaluation.metrics import METRICS, LineMetric, Score
 from mt.evaluation.significance import Comparison, Values, bootstrap_p_value, resample
 from mt.runs.outputs import read_valid_outputs
-from mt.training.meter import perplexity
+from mt.training.runlog import perplexity
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.

@@ -32,9 +32,8 @@ from mt.training.checkpoints import (
 )
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
-from mt.training.meter import Meter
 from mt.training.optim import learning_rate
-from mt.training.runlog import format_duration
+from mt.training.runlog import Meter, format_duration
 from mt.training.selection import BestComparison, NewBest, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
@@ -80,9 +79,9 @@ class Trainer:
             valid_fingerprint=self.validation.fingerprint if self.validation else "",
         )
         # What goes into the meta.json of each checkpoint.
-        self.facts: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
+        self.meta: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
-            self.facts[MEASURED] = prepared.config.batch.tokens_per_batch
+            self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started
         self.saved_step = 0
         self.loop_start = 0.0  # of this start, as is the number of updates
@@ -92,19 +91,19 @@ class Trainer:
     @property
     def initial_model(self) -> dict[str, Any] | None:
         """What is known of the model that `train.init_from` named when the run was started."""
-        return self.facts.get("init_from")
+        return self.meta.get("init_from")
 
     # --- the position -----------------------------------------------------------------------
 
     def resume(self, base: LoadedModel | None = None) -> None:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""
-        found = self.world.on_main(lambda: checkpoint_to_resume(self.run_dir, self.log.say))
-        if found is None:
+        newest = self.world.on_main(lambda: checkpoint_to_resume(self.run_dir, self.log.say))
+        if newest is None:
             self.log.drop_after(0)
             if base is not None:
                 self._start_from(base)
             return
-        folder, meta = found
+        folder, meta = newest
         if meta["tokenizer"] != self.tokenizer.fingerprint:
             raise CheckpointError(
                 f"{folder}: was trained with another tokenizer than the one in {self.run_dir}; put "
@@ -114,7 +113,7 @@ class Trainer:
         self.state = load_checkpoint(folder, self.updater)
         self.saved_step = self.state.step
         if "init_from" in meta:
-            self.facts["init_from"] = meta["init_from"]
+            self.meta["init_from"] = meta["init_from"]
         before = meta["config"]
         optim = OptimConfig.model_validate(before["optim"])
         precision = before["train"]["precision"]
@@ -135,8 +134,7 @@ class Trainer:
     def _start_from(self, base: LoadedModel) -> None:
         """Give the model, and its average, the weights of `base`."""
         model = self.updater.model
-        facts = load_initial_weights(model, self.tokenizer, base, self.log.say)
-        self.facts["init_from"] = facts
+        self.meta["init_from"] = load_initial_weights(model, self.tokenizer, base, self.log.say)
         if self.updater.ema is not None:
             self.updater.ema.load_state_dict(model.state_dict())
 
@@ -199,9 +197,9 @@ class Trainer:
                 self._report(meter, update)
             stopped = self._stop_signal()
             is_due = self._is_due()
-            trouble = self._find_trouble() if is_due or is_logged else ""
-            if trouble:
-                self._roll_back(update, trouble)
+            reason = self._reason_to_roll_back() if is_due or is_logged else ""
+            if reason:
+                self._roll_back(update, reason)
                 meter.reset()
             elif is_due and not stopped:
                 start = time.perf_counter()
@@ -356,12 +354,12 @@ class Trainer:
         """Write a checkpoint of the current step; the main process does it for all."""
         self._tick()
         if self.world.is_main:
-            save_checkpoint(self.run_dir, self.config, self.updater, self.state, self.facts)
+            save_checkpoint(self.run_dir, self.config, self.updater, self.state, self.meta)
         self.saved_step = self.state.step
 
     # --- divergence -------------------------------------------------------------------------
 
-    def _find_trouble(self) -> str:
+    def _reason_to_roll_back(self) -> str:
         """Why to return to an earlier checkpoint; empty if there is no reason."""
         if int(self.updater.skipped) >= MAX_SKIPPED_UPDATES:
             return f"{MAX_SKIPPED_UPDATES} updates in a row had a non-finite loss or gradient"
@@ -371,23 +369,23 @@ class Trainer:
         """Whether the weights of all ranks are finite: one faulty device must not separate them."""
         return not self.world.all_reduce_max(int(not self.updater.has_finite_weights()))
 
-    def _roll_back(self, update: Update, trouble: str) -> None:
+    def _roll_back(self, update: Update, reason: str) -> None:
         """Return to the last finite weights, but not to their data, which may be the cause.
 
         Raises TrainingDivergedError, with a diagnosis, if there are no such weights or if this has
         not helped before.
         """
         state = self.state
-        found = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
-        if found is None or state.rollbacks == MAX_ROLLBACKS:
-            last_good = found and found[0]
+        good = self.world.on_main(lambda: latest_good(self.run_dir, self.log.say))
+        folder = good and good[0]
+        if folder is None or state.rollbacks == MAX_ROLLBACKS:
             raise divergence_error(
-                trouble, state, update, self.updater, self.tokenizer, self.run_dir, last_good
+                reason, state, update, self.updater, self.tokenizer, self.run_dir, folder
             )
-        before = load_checkpoint(found[0], self.updater)
+        before = load_checkpoint(folder, self.updater)
         self.world.all_gather(None)  # all have read the checkpoint before it is written again
         self.log.say(
-            f"{trouble}: from update {state.step:,} back to the weights after update "
+            f"{reason}: from update {state.step:,} back to the weights after update "
             f"{before.step:,}, continuing with the data after those"
         )
         self.state = replace(

@@ -86,7 +86,7 @@ class Updater:
         self.say("compiling the model (train.compile), which takes a minute or two")
         start = time.perf_counter()
         reason = self.world.all_or_raise(lambda: self._compile_error(store))
-        reasons = [found for found in self.world.all_gather(reason) if found]
+        reasons = list(filter(None, self.world.all_gather(reason)))
         if not reasons:
             self.say(f"the model is compiled: {time.perf_counter() - start:.0f} s")
             return

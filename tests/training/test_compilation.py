@@ -280,9 +280,7 @@ def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
 
 @pytest.mark.slow
 def test_one_graph_under_distributed_data_parallel(
-    trainer_of: Callable[..., Trainer],
-    graphs: CompileCounterWithBackend,
-    tmp_path: Path,
+    trainer_of: Callable[..., Trainer], graphs: CompileCounterWithBackend, tmp_path: Path
 ) -> None:
     """Split at the buckets of gradients, over gloo with one rank; gradients equal the plain ones.
 

@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import merged, metrics_of, mt_command
+from messages import says
 from processes import (
     Mapped,
     both,
@@ -287,74 +286,42 @@ def test_interleaved_undoes_sharding() -> None:
 # --- environment variables --------------------------------------------------------------------
 
 
-@pytest.fixture
-def environment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    def set_up(**variables: str) -> None:
-        for name in (
-            "RANK",
-            "WORLD_SIZE",
-            "LOCAL_RANK",
-            "LOCAL_WORLD_SIZE",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-        ):
-            monkeypatch.delenv(name, raising=False)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-
-    return set_up
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+TORCHRUN |= {"MASTER_ADDR": "here", "MASTER_PORT": "1"}
 
 
-def test_the_world_as_torchrun_describes_it(environment: Callable[..., None]) -> None:
-    environment()
-    assert world_from_environment() == World()
-    environment(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0")
-    assert world_from_environment() == World()
-    environment(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", MASTER_ADDR="here", MASTER_PORT="1")
-    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1)
-    environment(
-        RANK="5",
-        WORLD_SIZE="8",
-        LOCAL_RANK="1",
-        LOCAL_WORLD_SIZE="4",
-        MASTER_ADDR="here",
-        MASTER_PORT="1",
-    )
-    assert world_from_environment() == replace(World(), rank=5, size=8, local_rank=1, local_size=4)
+def world_of(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> World:
+    """The world that an environment with these variables describes."""
+    for name in (*TORCHRUN, "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return world_from_environment()
+
+
+def test_the_world_as_torchrun_describes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    two_machines = TORCHRUN | {"LOCAL_WORLD_SIZE": "4"}
+    assert world_of(monkeypatch, {}) == world_of(monkeypatch, one) == World()
+    assert world_of(monkeypatch, TORCHRUN) == World(5, 8, 1)
+    assert world_of(monkeypatch, two_machines) == World(5, 8, 1, local_size=4)
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
+    ("variables", "parts"),
     [
-        (
-            {"WORLD_SIZE": "two"},
-            "WORLD_SIZE: must be a whole number, found 'two'; torchrun sets it",
-        ),
-        (
-            {"WORLD_SIZE": "2", "RANK": "-1"},
-            "RANK: must be a whole number, found '-1'; torchrun sets it",
-        ),
-        (
-            {
-                "WORLD_SIZE": "2",
-                "RANK": "2",
-                "LOCAL_RANK": "0",
-                "MASTER_ADDR": "here",
-                "MASTER_PORT": "1",
-            },
-            "RANK: must be below WORLD_SIZE, which is 2, found 2; torchrun sets both",
-        ),
+        ({"WORLD_SIZE": "two"}, ["WORLD_SIZE: ", "whole number", "'two'"]),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, ["RANK: ", "whole number", "'-1'"]),
+        (TORCHRUN | {"WORLD_SIZE": "5"}, ["RANK: ", "below WORLD_SIZE", "5", "found 5"]),
         (
             {"WORLD_SIZE": "2", "RANK": "1"},
-            "WORLD_SIZE is 2, so LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set too; torchrun "
-            "sets them all",
+            ["WORLD_SIZE is 2", "LOCAL_RANK, MASTER_ADDR, MASTER_PORT must be set"],
         ),
     ],
 )
 def test_a_contradictory_environment_is_refused(
-    environment: Callable[..., None], variables: dict[str, str], message: str
+    variables: dict[str, str], parts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    environment(**variables)
     with pytest.raises(ConfigError) as error:
-        world_from_environment()
-    assert str(error.value) == message
+        world_of(monkeypatch, variables)
+    assert says(str(error.value), *parts, "torchrun sets")

@@ -13,14 +13,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import merged, mt_command
-from processes import (
-    Mapped,
-    both,
-    command_of,
-    distributed_settings,
-    shortened,
-    trained,
-)
+from messages import says
+from processes import Mapped, both, command_of, distributed_settings, shortened, trained
 
 from mt.errors import ConfigError
 from mt.runtime.devices import Device
@@ -45,13 +39,8 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     start_of_message = "holds no config.yaml. All processes must see what rank 0 writes: "
     if there == "another run":
         shortened(tiny_corpus, tmp_path / "corpus")
-        trained(
-            merged(
-                mapping, {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}
-            ),
-            other,
-            1,
-        )
+        changes = {"data": {"root": str(tmp_path / "corpus")}, "train": {"max_steps": 2}}
+        trained(merged(mapping, changes), other, 1)
         start_of_message = "holds another tokenizer and another token store than rank 0 sees. All "
     before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     command = command_of(mapping, tmp_path / "run")
@@ -66,6 +55,7 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_fresh_can_start_from_the_weights_of_the_same_run(
     settings: Mapped, tiny_run: Path, tmp_path: Path
 ) -> None:
@@ -126,9 +116,7 @@ def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MASTER_PORT", port)
         with pytest.raises(ConfigError) as error, process_group(World(0, 2), on_gpu=False):
             pass
-    said = str(error.value)
-    assert said.startswith(f"rank 0: the rendezvous of 2 processes at 127.0.0.1:{port} failed (")
-    assert "MASTER_PORT a free port there" in said
+    assert says(str(error.value), "rank 0: ", f"2 processes at 127.0.0.1:{port}", "MASTER_PORT")
 
 
 FEW_GPUS = """
@@ -149,11 +137,8 @@ def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> N
     command[command.index("--device") + 1] = "auto"
     first, second = both(tmp_path, command)
     assert (first.code, second.code, second.err) == (2, 2, "")
-    assert first.err == (
-        f"mt: rank 1: --device: cuda:4 does not exist: torch {torch.__version__} sees 4 CUDA "
-        "devices; start one process "
-        "for each GPU (torchrun --nproc-per-node=gpu), or use cpu\n"
-    )
+    assert says(first.err, "mt: rank 1: --device: cuda:4", "sees 4 CUDA devices", "torchrun")
+    assert first.err.count("\n") == 1
     assert not run.exists()
 
 
@@ -180,8 +165,6 @@ def test_two_processes_on_one_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert agree_on_devices(cpu, FakeWorld(2, 3, 2, gpus=(None, None, None))) is cpu
     with pytest.raises(ConfigError) as error:
         agree_on_devices(gpu, FakeWorld(2, 3, 2, gpus=("b", "a", "a")))
-    assert str(error.value) == (
-        "--device: cuda is the same GPU as that of rank 1; start one process for each GPU "
-        "(torchrun "
-        "--nproc-per-node=gpu)"
+    assert says(
+        str(error.value), "--device: cuda", "same GPU", "rank 1", "one process for each GPU"
     )

@@ -18,9 +18,7 @@ from mt.search.inference import Inference
 from mt.training.launch import train
 from mt.translate.translator import Translator
 
-pytestmark = [
-    pytest.mark.multi30k,
-]
+pytestmark = [pytest.mark.multi30k]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -198,10 +198,7 @@ def test_the_time_told_is_that_of_the_plan(
 
 @pytest.mark.parametrize(("slower", "n_timed"), [(0.1, 8), (1000, 1)])
 def test_slow_batches_are_timed_once(
-    slower: float,
-    n_timed: int,
-    trainer_of: Callable[..., Trainer],
-    monkeypatch: pytest.MonkeyPatch,
+    slower: float, n_timed: int, trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the largest batch takes minutes, one micro-batch of a typical update is enough."""
     prepared = prepared_of(trainer_of(BLIND, batch={"tokens_per_batch": 8192}))

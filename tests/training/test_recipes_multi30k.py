@@ -29,10 +29,7 @@ SMALL = {
 }
 FAST = ("--beam-size", 2, "--precision", "fp32")
 
-pytestmark = [
-    pytest.mark.multi30k,
-    pytest.mark.timeout(1200),
-]
+pytestmark = [pytest.mark.multi30k, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module", autouse=True)

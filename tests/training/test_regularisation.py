@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import merged
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, ModelConfig
 from mt.data.tokens.tokenizer import EOS
-from mt.model import checkpoint
 from mt.model.attention import attention_bias, causal_mask
 from mt.model.cpu_ops import attend
 from mt.model.transformer import Dropout, FeedForward, Transformer
 from mt.runtime.devices import Device
 from mt.search.inference import Inference
-from mt.training.launch import train
 
 SMALL: dict[str, Any] = {
     "d_model": 12,
@@ -106,23 +102,6 @@ def test_attention_weights_are_dropped_with_probability_p_and_the_rest_scaled(
     assert (weights.mean() * 64 - 1).abs() < error / math.sqrt(n) / (1 - share)
 
 
-def test_attention_dropout_keeps_the_mean_of_torchs() -> None:
-    """As with `F.dropout` instead of ours: means and deviations of 4,000 draws agree.
-
-    A mean has the standard error s / sqrt(4000), a deviation about s / sqrt(2000).
-    """
-    q, k, v, bias = random_attention(torch.float32)
-    weights = (q @ k.transpose(-2, -1) / 2 + bias).softmax(-1)
-    torch.manual_seed(6)
-    ours = torch.stack([attend(q, k, v, bias, 0.25) for _ in range(4000)])
-    theirs = torch.stack([F.dropout(weights, 0.25) @ v for _ in range(4000)])
-    deviation = theirs.std(0)
-    assert ((ours.mean(0) - weights @ v).abs() < 5 * deviation / math.sqrt(4000) + 1e-6).all()
-    assert (
-        (ours.std(0) - deviation).abs() < 5 * math.sqrt(2) * deviation / math.sqrt(2000) + 1e-6
-    ).all()
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_gradient_of_attention_dropout_is_that_of_plain_autograd(p: float, masked: bool) -> None:
@@ -144,12 +123,6 @@ def test_gradient_of_attention_dropout_is_that_of_plain_autograd(p: float, maske
             out = (score.softmax(-1) * mask) @ leaves[2]
         found.append((out.detach(), *torch.autograd.grad(out, leaves, upstream)))
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-13)
-
-
-def test_gradient_of_attention_dropout_is_that_of_differences() -> None:
-    q, k, v, bias = random_attention()
-    leaves = [x[:1, :2].clone().requires_grad_() for x in (q, k, v)]
-    assert torch.autograd.gradcheck(lambda *x: seeded(*x, bias, 0.4), leaves)
 
 
 def test_attention_dropout_keeps_nothing_more_for_the_way_back() -> None:
@@ -345,44 +318,3 @@ def test_an_old_config_reads_as_none_of_them() -> None:
     for key in ("attention_dropout", "activation_dropout", "source_word_dropout"):
         del old["model"][key]
     assert config_from_mapping(old, "meta.json") == Config()
-
-
-@pytest.fixture
-def config_of(tiny_mapping: Mapping[str, Any]) -> Callable[..., Config]:
-    """The tiny config with all three dropouts, and another end of training."""
-
-    def make(max_steps: int, **model: float) -> Config:
-        changes = {
-            "model": {**ALL_ON, "dropout": 0.1, **model},
-            "train": {"max_steps": max_steps, "valid_every": 2},
-        }
-        return config_from_mapping(merged(tiny_mapping, {**changes, "data": {"test": []}}), "test")
-
-    return make
-
-
-def test_resuming_repeats_the_draws(config_of: Callable[..., Config], tmp_path: Path) -> None:
-    """Four updates at a stretch, or two and two: the same weights, bit for bit."""
-    for name, ends in (("whole", [4]), ("halves", [2, 4])):
-        for end in ends:
-            train(config_of(end), tmp_path / name, "cpu")
-    last = [
-        checkpoint.load_weights(tmp_path / name / "checkpoints" / "last")
-        for name in ("whole", "halves")
-    ]
-    assert last[0].keys() == last[1].keys()
-    assert all(torch.equal(weight, last[1][name]) for name, weight in last[0].items())
-
-
-def test_a_resumed_run_may_drop_more_and_says_so(
-    config_of: Callable[..., Config], tmp_path: Path
-) -> None:
-    train(config_of(2), tmp_path, "cpu")
-    assert train(config_of(4, dropout=0.3, source_word_dropout=0.0), tmp_path, "cpu").exit_code == 0
-    log = (tmp_path / "train.log").read_text(encoding="utf-8")
-    said = "config changed since this run was started: model."
-    assert f"{said}dropout: was 0.1, now 0.3\n" in log
-    assert f"{said}source_word_dropout: was 0.5, now 0.0\n" in log
-    assert "resuming after update 2 from " in log
-    meta = checkpoint.read_meta(tmp_path / "checkpoints" / "last", [])
-    assert (meta["step"], meta["config"]["model"]["dropout"]) == (4, 0.3)

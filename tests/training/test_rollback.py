@@ -6,7 +6,6 @@ import itertools
 import math
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 from conftest import log_of, merged, metrics_of
+from messages import says
 from torch import Tensor
 
-from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.plan import Plan
@@ -101,10 +100,7 @@ def test_rollback_to_the_last_checkpoint_continues_with_later_data(
     poisoned(lambda update: 4 <= update < 24)
     config = config_of(valid_every=4, max_steps=28)
     assert train(config, tmp_path, "cpu").exit_code == 0
-    assert (
-        "from update 24 back to the weights after update 20, continuing with the data after those"
-        in log_of(tmp_path)
-    )
+    assert "from update 24 back to the weights after update 20, " in log_of(tmp_path)
     (line,) = metrics_of(tmp_path, "rollback")
     assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
     assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
@@ -124,12 +120,8 @@ def test_a_rollback_skips_a_damaged_checkpoint(
     poisoned(bad)
     assert train(config_of(valid_every=4, max_steps=28), tmp_path, "cpu").exit_code == 0
     log = log_of(tmp_path)
-    assert "step-00000020/model.safetensors" in log
-    assert "Skipped; trying the checkpoint before it" in log
-    assert (
-        "from update 24 back to the weights after update 16, continuing with the data after those"
-        in log
-    )
+    assert says(log, "step-00000020/model.safetensors", "Skipped; trying the checkpoint before it")
+    assert "from update 24 back to the weights after update 16, " in log
 
 
 def test_what_has_changed_since_the_checkpoint_stays_changed(
@@ -288,12 +280,8 @@ def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
 
     monkeypatch.setattr(Trainer, "validate", overflowing)
     settings = {"data": {"test": []}, "train": {"max_steps": 4, "valid_every": 4}}
-    assert (
-        train(
-            config_from_mapping(merged(tiny_mapping, settings), "test"), tmp_path, "cpu"
-        ).exit_code
-        == 0
-    )
+    config = config_from_mapping(merged(tiny_mapping, settings), "test")
+    assert train(config, tmp_path, "cpu").exit_code == 0
     assert "not translated: the model's output is non-finite | decoding: sentence " in log_of(
         tmp_path
     )
@@ -333,18 +321,16 @@ def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
     message = str(error.value)
     assert message in log_of(tmp_path)
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
-    start, rest = message.split(". Precision ")
-    assert start == (
-        "training gave up at update 72: 20 updates in a row had a non-finite loss or gradient, "
-        "after 3 times back to a checkpoint"
-    )
-    # Rate 1e-2 x sqrt(30 / 72).
-    assert rest.startswith("fp32, learning rate 6.5e-03 (peak_lr 0.01); largest gradients: ")
-    assert rest.count(" nan") == 3
     last = tmp_path / "checkpoints" / checkpoint.step_name(68)
-    assert rest.endswith(
-        f"; the sentences of that update are in {tmp_path / 'diverged.txt'}. Lower optim.peak_lr "
-        f"or raise optim.warmup_steps; the last checkpoint is intact: {last}"
+    assert says(
+        message,
+        "gave up at update 72: 20 updates in a row had a non-finite loss",
+        "after 3 times",
+        "Precision fp32, learning rate 6.5e-03 (peak_lr 0.01)",  # 1e-2 x sqrt(30 / 72)
+        *["largest gradients: ", " nan", " nan", " nan"],
+        tmp_path / "diverged.txt",
+        "optim.peak_lr",
+        f"the last checkpoint is intact: {last}",
     )
     assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
 
@@ -391,30 +377,3 @@ def test_a_few_skipped_updates_are_logged_and_survived(
     assert [line["nll"] is None for line in lines] == [False, True] * 3
     assert log_of(tmp_path).count(" left | 9 updates skipped\n") == 3
     assert metrics_of(tmp_path, "rollback") == []
-
-
-def test_the_command_ends_with_code_3(
-    tiny_config: Path,
-    poisoned: Poison,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    poisoned(lambda _: True)
-    command = [
-        "train",
-        "-c",
-        tiny_config,
-        "--run-dir",
-        tmp_path,
-        "--device",
-        "cpu",
-        "--set",
-        "data.valid=null",
-    ]
-    sets = ["--set", "train.max_steps=20", "--set", "train.valid_every=999"]
-    monkeypatch.setattr(sys, "argv", ["mt", *map(str, command), *sets])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 3
-    assert "mt: training gave up at update 20" in capsys.readouterr().err

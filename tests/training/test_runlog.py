@@ -12,15 +12,19 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from conftest import NO_TEST, QUICK, config_of, log_of, metrics_of
+from messages import says
 
 from mt.errors import ConfigError, TrainingDivergedError
+from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
-from mt.training.runlog import RunLog, format_duration
+from mt.training.runlog import Meter, RunLog, format_duration
 from mt.training.trainer import Trainer
 from mt.training.update import Updater
 
@@ -181,6 +185,7 @@ def test_each_record_is_a_line_of_json(run_dir: Path) -> None:
 def test_metrics_that_will_be_recorded_again_are_dropped(run_dir: Path) -> None:
     """Those of later updates, and a line that a crash cut short."""
     log = RunLog(run_dir, 10)
+    log.drop_after(4)  # no file yet
     for kind, step in (("train", 2), ("train", 4), ("valid", 4), ("train", 5), ("valid", 6)):
         log.record(kind, step)
     with (run_dir / "metrics.jsonl").open("a") as file:
@@ -190,11 +195,6 @@ def test_metrics_that_will_be_recorded_again_are_dropped(run_dir: Path) -> None:
     assert kept == [("train", 2), ("train", 4), ("valid", 4)]
     log.drop_after(0)
     assert (run_dir / "metrics.jsonl").read_text() == ""
-
-
-def test_dropping_metrics_needs_no_metrics_file(run_dir: Path) -> None:
-    RunLog(run_dir, 10).drop_after(4)
-    assert not (run_dir / "metrics.jsonl").exists()
 
 
 # --- TensorBoard ------------------------------------------------------------------------------
@@ -251,7 +251,56 @@ def test_without_tensorboard_the_setting_is_refused(
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError) as error:
         train(config_of(tiny_mapping, train={"tensorboard": True}), tmp_path, "cpu")
-    assert str(error.value) == (
-        "train.tensorboard: true needs the package tensorboard, which is not installed; "
-        "pip install tensorboard, or set it to false"
-    )
+    assert says(str(error.value), "train.tensorboard: true", "not installed", "pip install")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- figures ----------------------------------------------------------------------------------
+
+
+def update(n_src: int, n_tgt: int, n_padded: int) -> Any:
+    batch = SimpleNamespace(n_src=n_src, n_tgt=n_tgt, n_padded=n_padded)
+    return SimpleNamespace(batches=[batch], n_tgt=n_tgt)
+
+
+def test_means_over_two_updates() -> None:
+    """10 and 30 target tokens: nll (10 x 2 + 30 x 4) / 40 = 3.5, padding 1 - 80 / 100."""
+    meter = Meter(SimpleNamespace(waited=0.0), World())  # type: ignore[arg-type]
+    meter.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
+    meter.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(4.0), torch.tensor(2.0))
+    figures = meter.figures()
+    assert (figures["loss"], figures["nll"]) == (5.0, 3.5)
+    assert figures["perplexity"] == pytest.approx(math.exp(3.5))
+    assert figures["grad_norm"] == 1.5
+    assert figures["padding"] == pytest.approx(0.2)
+    assert figures["skipped"] == 0
+
+
+def test_an_update_with_a_non_finite_gradient_counts_as_skipped_only() -> None:
+    meter = Meter(SimpleNamespace(waited=0.0), World())  # type: ignore[arg-type]
+    meter.add(update(10, 10, 30), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
+    meter.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(math.nan), torch.tensor(math.inf))
+    figures = meter.figures()
+    assert (figures["nll"], figures["grad_norm"], figures["skipped"]) == (2.0, 1.0, 1)
+    meter.reset()
+    meter.add(update(30, 30, 70), torch.tensor(5.0), torch.tensor(1.0), torch.tensor(math.nan))
+    figures = meter.figures()
+    assert math.isnan(figures["nll"])
+    assert math.isnan(figures["perplexity"])
+    assert figures["skipped"] == 1
+
+
+def test_speed_and_waiting_are_relative_to_the_time_of_the_interval(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    prefetcher = SimpleNamespace(waited=5.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    meter = Meter(prefetcher, World())  # type: ignore[arg-type]
+    now[0] = 104.0
+    prefetcher.waited = 6.0
+    meter.add(update(10, 200, 300), torch.tensor(5.0), torch.tensor(2.0), torch.tensor(1.0))
+    figures = meter.figures()
+    assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
+    meter.exclude(2.0)  # a validation
+    assert meter.figures()["tokens_per_second"] == 100.0

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    BLIND,
-    equal_weights,
-    log_of,
-    metrics_of,
-)
+from conftest import BLIND, equal_weights, log_of, metrics_of
 
 from mt.config.schema import Config
 from mt.data.tokens.batches import collate
@@ -32,13 +27,10 @@ def test_more_updates_than_max_steps_are_reported(
     train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = quick_config(BLIND, train={"max_steps": 2})
     last = tmp_path / "checkpoints" / "last"
-    assert (
-        train(fewer, tmp_path, "cpu").reason
-        == f"3 updates were done already, train.max_steps is 2; model: {last}"
-    )
-    assert (
-        "updates to do      0, 0.0 epochs\n" in train(fewer, tmp_path, "cpu", dry_run=True).reason
-    )
+    reason = train(fewer, tmp_path, "cpu").reason
+    assert reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
+    told = train(fewer, tmp_path, "cpu", dry_run=True).reason
+    assert "updates to do      0, 0.0 epochs\n" in told
 
 
 def test_the_seed_decides_every_bit(quick_config: Callable[..., Config], tmp_path: Path) -> None:

@@ -84,21 +84,15 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     monkeypatch.setattr(learner_module, "batch_loss", full)
     with pytest.raises(ConfigError) as error:
         train(quick_config(BLIND), tmp_path, "cpu")
-    message = re.fullmatch(
-        r"batch\.tokens_per_batch: a batch of (\d+) sentences, (\d+) source and (\d+) target "
-        r"tokens long, does not fit "
-        r"into the memory of CPU in fp32, 1 thread: [\d,]+ MB were in use\. Lower it from 500 "
-        r"\(tokens_per_update keeps the training the same\), or set it to auto",
-        str(error.value),
-    )
-    assert message
-    rows, src, tgt = map(int, message.groups())
+    said = str(error.value)
+    sizes = re.search(r"a batch of (\d+) sentences, (\d+) source and (\d+) target tokens", said)
+    assert sizes
+    rows, src, tgt = map(int, sizes.groups())
     assert 300 < rows * max(src, tgt) <= 500
+    assert says(said, "batch.tokens_per_batch", "CPU in fp32", "MB", "Lower it from 500", "auto")
     assert checkpoint.checkpoints(tmp_path) == []
     monkeypatch.undo()
-    monkeypatch.setattr(
-        Updater, "train_step", full
-    )  # not in a batch, but in what the optimiser keeps
+    monkeypatch.setattr(Updater, "train_step", full)  # in what the optimiser keeps
     with pytest.raises(
         ConfigError,
         match=r"the memory of CPU in fp32, 1 thread is too small: .* Lower batch\.tokens_",
@@ -143,16 +137,10 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     monkeypatch.undo()
     assert error.value.exit_code == 2
     message = str(error.value)
-    assert "No space left on device" in message
-    assert "Everything saved earlier is intact: free some space" in message
-    assert message.endswith("run the same command again")
+    assert says(message, "No space left on device", "intact", "free some space", "same command")
     assert message in log_of(tmp_path)
-    assert (
-        checkpoint.read_meta(tmp_path / "checkpoints" / "last", ["model.safetensors", "state.pt"])[
-            "step"
-        ]
-        == 4
-    )
+    last = tmp_path / "checkpoints" / "last"
+    assert checkpoint.read_meta(last, ["model.safetensors", "state.pt"])["step"] == 4
     assert train(quick_config(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
     assert [line["step"] for line in metrics_of(tmp_path, "train")] == [2, 4, 6, 8]
 
@@ -179,7 +167,5 @@ def test_a_disk_that_is_really_full(
     moved = tmp_path / "run"
     shutil.copytree(run, moved, symlinks=True)
     sets += ["--set", f"train.max_steps={int(newest.name[5:]) + 2}"]
-    assert (
-        run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets).returncode
-        == 0
-    )
+    again = run_mt("train", "-c", tiny_config, "--run-dir", moved, "--device", "cpu", *sets)
+    assert again.returncode == 0

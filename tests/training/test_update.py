@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    BLIND,
-    equal_weights,
-)
+from conftest import BLIND, equal_weights
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -126,25 +123,18 @@ def test_an_update_moves_the_weights_by_the_scheduled_rate(
     assert trainer.updater.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
 
 
-def test_dropout_is_another_at_each_step(trainer_of: Callable[..., Trainer]) -> None:
-    trainer = trainer_of(BLIND, optim={"peak_lr": 1e-12})
-    update = update_of(trainer, range(20))
-    first, second = learn(trainer, update), learn(trainer, update)
-    trainer.state.step = 0
-    assert learn(trainer, update) == pytest.approx(first, rel=1e-6)
-    assert second != pytest.approx(first, rel=1e-6)
-
-
-def test_dropout_is_another_on_each_rank(trainer_of: Callable[..., Trainer]) -> None:
+def test_dropout_is_another_at_each_step_and_rank(trainer_of: Callable[..., Trainer]) -> None:
     trainer = trainer_of(BLIND, optim={"peak_lr": 1e-12})
     update = update_of(trainer, range(20))
     figures = []
-    for rank in (0, 1, 0):
+    for step, rank in ((0, 0), (0, 0), (1, 0), (0, 1)):
         trainer.updater.world = World(rank=rank)
-        trainer.state.step = 0
+        trainer.state.step = step
         figures.append(learn(trainer, update))
-    assert figures[2] == pytest.approx(figures[0], rel=1e-6)
-    assert figures[1] != pytest.approx(figures[0], rel=1e-6)
+    first, again, later, elsewhere = figures
+    assert again == pytest.approx(first, rel=1e-6)
+    assert later != pytest.approx(first, rel=1e-6)
+    assert elsewhere != pytest.approx(first, rel=1e-6)
 
 
 def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
