@@ -179,9 +179,7 @@ def scored_items(items: Iterable[Item], scores: Iterable[float]) -> Iterator[Sco
 def accuracies(items: Sequence[ScoredItem]) -> tuple[dict[str, Accuracy], Accuracy]:
     """Accuracy by phenomenon, sorted by name, and of all items that have scores.
 
-    The first is empty if no item has a label.
-
-    Raises DataError if none has.
+    The first is empty if no item has a label. Raises DataError if no item has a score.
     """
     scored = [one for one in items if one.is_scored]
     if not scored:
@@ -232,7 +230,7 @@ def format_items(scored: Iterable[ScoredItem], as_json: bool) -> Iterator[str]:
 def format_table(phenomena: Mapping[str, Accuracy], overall: Accuracy) -> str:
     """A row per phenomenon and one for all: items, correct ones, accuracy, its interval, in %."""
     rows = [*phenomena.items(), (ALL, overall)]
-    width = max(len(label) for label in (PHENOMENON, *(label for label, _ in rows)))
+    width = max(map(len, [PHENOMENON, ALL, *phenomena]))
     lines = [f"{PHENOMENON:<{width}}    items  correct  accuracy  95 % interval"]
     for label, accuracy in rows:
         low, high = accuracy.interval
