@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from mt.data.reading.text_files import normalize_line
@@ -29,13 +29,7 @@ class Counts:
         return self.read - self.empty - self.duplicate - self.too_long - self.ratio
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            read=self.read + other.read,
-            empty=self.empty + other.empty,
-            duplicate=self.duplicate + other.duplicate,
-            too_long=self.too_long + other.too_long,
-            ratio=self.ratio + other.ratio,
-        )
+        return Counts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def reasons(self, data: DataConfig) -> list[str]:
         """Why pairs were dropped, such as `1 longer than 256 tokens`."""
@@ -95,7 +89,8 @@ def clean_text(
 ) -> Iterator[tuple[str, str]]:
     """Yield the pairs that have text on both sides and are not duplicates; count the others.
 
-    Without `duplicates` no pair is one. `weight` is that of the corpus in the config.
+    Without `duplicates` no pair counts as a duplicate. `weight` is the weight of the corpus in the
+    config.
     """
     for src, tgt in pairs:
         counts.read += 1

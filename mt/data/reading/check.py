@@ -38,7 +38,7 @@ MAX_DOUBLED = 0.001
 
 @dataclass
 class DataCheck:
-    """What was found in the data of a config, each as one message."""
+    """Faults of the data of a config, and warnings about it, each as one message."""
 
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ def check_data(
 
 @dataclass
 class _Sample:
-    """Counts over the pairs of a source that look wrong, with the first of them."""
+    """Counts the pairs of a source that look wrong, and keeps the first of each kind."""
 
     pairs: int = 0
     identical: int = 0
@@ -123,7 +123,7 @@ class _Sample:
             yield src, tgt
 
     def warnings(self, source: Source, root: Path, where: str) -> Iterator[str]:
-        """What to tell the user about these pairs."""
+        """Yield warnings about these pairs."""
         if _is_same_text(source, root):
             yield (
                 f"{where}: src and tgt are the same ({source.src}), so the model would learn to "
