@@ -54,7 +54,7 @@ def backtranslate(
     """
     from mt.search.options import SearchOptions
     from mt.translate import backtranslate
-    from mt.translate.translate_file import TextFiles
+    from mt.translate.streaming import TextFiles
 
     files = TextFiles(
         source=source, output=output, errors=errors, resume=resume, overwrite=overwrite

@@ -79,7 +79,7 @@ def distill(
     """
     from mt.search.options import SearchOptions
     from mt.translate import distill
-    from mt.translate.translate_file import TextFiles
+    from mt.translate.streaming import TextFiles
 
     files = TextFiles(output=output, resume=resume, overwrite=overwrite)
     text = distill.DistillText(src, ref, metric)

@@ -156,9 +156,11 @@ def encode(
     mt tokenizer encode --model runs/base input.de -o pieces.de
     echo 'Guten Morgen!' | mt tokenizer encode --model mine.model --ids
     """
-    from mt.translate.tokenize_file import encode_file
+    from mt.translate.streaming import TextFiles
+    from mt.translate.tokenize_file import tokenize_file
 
-    encode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)
+    files = TextFiles(source=source, output=output, errors=errors)
+    tokenize_file(model, files, say, side=side, ids=ids)
 
 
 @app.command("decode", cls=PanelCommand)
@@ -176,6 +178,8 @@ def decode(
     mt tokenizer decode --model runs/base pieces.de -o text.de
     mt tokenizer decode --model mine.model --ids ids.txt
     """
-    from mt.translate.tokenize_file import decode_file
+    from mt.translate.streaming import TextFiles
+    from mt.translate.tokenize_file import tokenize_file
 
-    decode_file(model, source, output, side=side, ids=ids, errors=errors, say=say)
+    files = TextFiles(source=source, output=output, errors=errors)
+    tokenize_file(model, files, say, side=side, ids=ids, decode=True)

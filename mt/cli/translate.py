@@ -161,7 +161,8 @@ def translate(
     """
     from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.formats import LineFormat
-    from mt.translate.translate_file import TextFiles, translate_file
+    from mt.translate.streaming import TextFiles
+    from mt.translate.translate_file import translate_file
 
     files = TextFiles(
         source=source,

@@ -12,9 +12,9 @@ from pathlib import Path
 from mt.config.yaml_text import dump
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate.streaming import read_input, refuse_overwrite, with_note_about_returns
+from mt.translate.streaming import TextFiles, refuse_overwrite
 from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
-from mt.translate.translate_file import TextFiles, number_of_lines
+from mt.translate.translate_file import number_of_lines
 
 
 def backtranslate(
@@ -35,10 +35,8 @@ def backtranslate(
     refuse_overwrite(files.output, {"the input": files.source}, engine.models)
     refuse_to_replace(files)
     before = f"{tag} " if tag else ""
-    name = "stdin" if files.source == "-" else files.source
-    lines = with_note_about_returns(read_input(files.source, files.errors), name, say)
     recipe = Recipe(
-        (line.replace("\t", " ") for line in lines),  # a tab would begin a reference
+        (line.replace("\t", " ") for line in files.read(say)),  # a tab would begin a reference
         number_of_lines(files.source),
         lambda target, source: (f"{before}{source}", target),
         {"--tag": tag or ""},

@@ -22,9 +22,9 @@ from mt.files import write_whole
 from mt.runs.model_folder import read_folder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.streaming import read_file, refuse_overwrite
+from mt.translate.streaming import TextFiles, read_file, refuse_overwrite
 from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
-from mt.translate.translate_file import TextFiles, number_of_lines
+from mt.translate.translate_file import number_of_lines
 
 
 @dataclass(frozen=True)

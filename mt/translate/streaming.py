@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
 
@@ -25,6 +26,55 @@ T = TypeVar("T")
 ERRORS = ("strict", "replace")
 # With `max_wait`, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
+# Seconds after which lines from stdin are passed on if no more arrive.
+STDIN_WAIT = 0.2
+# Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
+LARGE_INPUT = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFiles:
+    """Where lines come from and where their translations go; `-` is stdin or stdout."""
+
+    source: str = "-"
+    output: str = "-"
+    errors: str = "strict"  # see `read_input`
+    prefixes: Path | None = None  # a file with what each output must begin with
+    resume: bool = False
+    overwrite: bool = False  # a corpus may be replaced
+    max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
+
+    @property
+    def name(self) -> str:
+        """The source in messages."""
+        return "stdin" if self.source == "-" else self.source
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds after which lines are passed on if no more arrive; None for a file."""
+        return STDIN_WAIT if self.max_wait is None and self.source == "-" else self.max_wait
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the source is worth starting a process for each GPU."""
+        path = Path(self.source)
+        return path.is_file() and path.stat().st_size >= LARGE_INPUT
+
+    def read(self, say: Callable[[str], None]) -> Iterator[str]:
+        """Return the lines of the source, whose faults are reported at once; see `read_input`."""
+        return self._noting_returns(read_input(self.source, self.errors), say)
+
+    def _noting_returns(self, lines: Iterator[str], say: Callable[[str], None]) -> Iterator[str]:
+        """Yield the lines; say so if the first looks like a whole file with old Mac line ends."""
+        for line in itertools.islice(lines, 1):
+            if "\r" in line:
+                say(
+                    f"{self.name}, line 1: holds carriage returns (CR). Lines end at a line feed "
+                    "(LF); if each CR is to end a line, as on old Macs, convert the text first: "
+                    "tr '\\r' '\\n'"
+                )
+            yield line
+        yield from lines
 
 
 def windows(
@@ -126,20 +176,6 @@ def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterat
     lines = _with_remedy(read_lines(path, option, errors or ERRORS[0]), errors)
     # Reading one line opens the file, so that its faults are reported before a model is loaded.
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
-
-
-def with_note_about_returns(
-    lines: Iterator[str], name: str, say: Callable[[str], None]
-) -> Iterator[str]:
-    """Yield the lines; say so if the first one looks like a whole file with old Mac line ends."""
-    for line in itertools.islice(lines, 1):
-        if "\r" in line:
-            say(
-                f"{name}, line 1: holds carriage returns (CR). Lines end at a line feed (LF); if "
-                "each CR is to end a line, as on old Macs, convert the text first: tr '\\r' '\\n'"
-            )
-        yield line
-    yield from lines
 
 
 def _stdin(errors: str) -> Iterator[str]:

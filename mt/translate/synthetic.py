@@ -22,8 +22,7 @@ from mt.translate.load import load_translator
 from mt.translate.progress import Progress, can_show_bar
 from mt.translate.quality_flags import FLAGS, flags
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import open_output, write_lines
-from mt.translate.translate_file import TextFiles, is_large
+from mt.translate.streaming import TextFiles, open_output, write_lines
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -161,7 +160,7 @@ def make_corpus(
     output = ResumableOutput(files.resume)
     output.settings |= recipe.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, say, is_large(files.source))
+        translator = load_translator(search, engine, say, files.is_large)
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts

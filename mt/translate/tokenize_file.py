@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from collections.abc import Callable, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,11 @@ from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runtime.machine import usable_cores
 from mt.translate.streaming import (
+    TextFiles,
     open_output,
     read_input,
     refuse_overwrite,
     windows,
-    with_note_about_returns,
     write_lines,
 )
 
@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens.piece_vocabulary import PieceVocabulary
 
-# Lines given to SentencePiece at a time, and seconds that a pipe may keep fewer waiting.
+# Lines given to SentencePiece at a time.
 LINES = 20_000
-STDIN_WAIT = 0.2
 SIDES = ("src", "tgt")
 
 
@@ -55,7 +54,9 @@ def train_file(
             "tokenizer.joint: must be true with text files, found false; for two vocabularies give "
             "--config without files, or run the command for each side"
         )
-    outputs = [output] if cfg.joint else [_with_side(output, side) for side in SIDES]
+    stem = output.name.removesuffix(".model")
+    own = [output.with_name(f"{stem}.{side}.model") for side in SIDES]
+    outputs = [output] if cfg.joint else own
     for path in outputs:
         if path.exists():
             raise ConfigError(
@@ -64,26 +65,17 @@ def train_file(
             )
         if not path.parent.is_dir():
             raise ConfigError(f"--output {path}: there is no folder {path.parent}; make it first")
-    pairs = zip(_lines_of(files), repeat("")) if files else training_pairs(config.data)
+    lines = chain.from_iterable(map(read_input, files))
+    pairs = zip(lines, repeat("")) if files else training_pairs(config.data)
     unit = "lines" if files else "pairs"
     tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit)
-    for path, model in zip(outputs, tokenizer.models, strict=True):
+    sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
+    for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:
             write_whole(path, model)
         except OSError as error:
             raise DataError(f"--output {path}: cannot be written: {error.strerror}") from error
-        size = tokenizer.src_vocab_size if path == outputs[0] else tokenizer.tgt_vocab_size
         say(f"{path}: {size:,} tokens")
-
-
-def _with_side(path: Path, side: str) -> Path:
-    """`tokenizer.model` -> `tokenizer.src.model`."""
-    return path.with_name(f"{path.name.removesuffix('.model')}.{side}.model")
-
-
-def _lines_of(files: Sequence[str]) -> Iterator[str]:
-    for name in files:
-        yield from read_input(name)
 
 
 def open_tokenizer(path: Path) -> Tokenizer:
@@ -111,24 +103,25 @@ def processor_of(
     return tokenizer.processor(side or "src")
 
 
-def encode_file(
+def tokenize_file(
     model: Path,
-    source: str,
-    output: str,
+    files: TextFiles,
+    say: Callable[[str], None],
     *,
     side: str | None,
     ids: bool,
-    errors: str,
-    say: Callable[[str], None],
+    decode: bool = False,
 ) -> None:
     """Write the pieces, or with `ids` the ids, of each line, separated by spaces.
 
-    One line out for each line in, in order; a blank line stays blank.
+    With `decode` the reverse: the text of each line of pieces or ids. One line out for each line
+    in, in order; a blank line stays blank. Raises DataError for what is no id of the vocabulary.
     """
-    refuse_overwrite(output, {"the input": source, "--model": model}, [model])
+    refuse_overwrite(files.output, {"the input": files.source, "--model": model}, [model])
     processor = processor_of(open_tokenizer(model), side)
     pieces = processor.id_to_piece(list(range(processor.piece_size())))
     names = [str(i) for i in range(len(pieces))] if ids else pieces
+    n_lines = n_tokens = 0
 
     def encoded(lines: list[str]) -> tuple[list[str], int]:
         lines = [normalize_line(line) for line in lines]
@@ -140,72 +133,22 @@ def encode_file(
                     texts[number] = " ".join(processor.encode(lines[number], out_type=str))
         return texts, sum(map(len, rows))
 
-    _convert(source, output, errors, encoded, say)
-
-
-def decode_file(
-    model: Path,
-    source: str,
-    output: str,
-    *,
-    side: str | None,
-    ids: bool,
-    errors: str,
-    say: Callable[[str], None],
-) -> None:
-    """Write the text of each line of pieces, or with `ids` of ids; the reverse of `encode_file`.
-
-    One line out for each line in, in order. Raises DataError for what is no id of the vocabulary.
-    """
-    refuse_overwrite(output, {"the input": source, "--model": model}, [model])
-    processor = processor_of(open_tokenizer(model), side)
-    size = processor.piece_size()
-    before = 0
-
     def decoded(lines: list[str]) -> tuple[list[str], int]:
-        nonlocal before
         rows: list[list[str]] | list[list[int]] = [line.split() for line in lines]
         if ids:
             rows = [
-                _ids(line, f"{_name(source)}, line {before + n:,}", size)
-                for n, line in enumerate(lines, 1)
+                _ids(line, f"{files.name}, line {number:,}", len(pieces))
+                for number, line in enumerate(lines, n_lines + 1)
             ]
-        before += len(lines)
         texts = processor.decode(rows, num_threads=usable_cores())
         # Bytes can spell a line feed; a row must not give two lines.
         return [normalize_line(text) for text in texts], sum(map(len, rows))
 
-    _convert(source, output, errors, decoded, say)
-
-
-def _ids(line: str, where: str, size: int) -> list[int]:
-    """The ids in a line; `where` names it in messages."""
-    row = []
-    for word in line.split():
-        if not (word.isascii() and word.isdigit() and int(word) < size):
-            raise DataError(
-                f"{where}: must hold ids from 0 to {size - 1:,}, found {word[:40]!r}; "
-                "leave --ids out if these are pieces, or name the model that made the ids"
-            )
-        row.append(int(word))
-    return row
-
-
-def _convert(
-    source: str,
-    output: str,
-    errors: str,
-    convert: Callable[[list[str]], tuple[list[str], int]],
-    say: Callable[[str], None],
-) -> None:
-    """Convert all lines and say how many lines and tokens there were."""
-    lines = with_note_about_returns(read_input(source, errors), _name(source), say)
+    lines = files.read(say)
     started = time.monotonic()
-    n_lines = 0
-    n_tokens = 0
-    with open_output(output) as file:
-        for window in windows(lines, lambda: LINES, STDIN_WAIT if source == "-" else None):
-            texts, tokens = convert(window)
+    with open_output(files.output) as file:
+        for window in windows(lines, lambda: LINES, files.wait):
+            texts, tokens = decoded(window) if decode else encoded(window)
             write_lines(file, texts)
             file.flush()
             n_lines += len(texts)
@@ -217,5 +160,13 @@ def _convert(
     )
 
 
-def _name(source: str) -> str:
-    return "stdin" if source == "-" else source
+def _ids(line: str, where: str, size: int) -> list[int]:
+    """The ids in a line; `where` names it in messages."""
+    words = line.split()
+    for word in words:
+        if not (word.isascii() and word.isdigit() and int(word) < size):
+            raise DataError(
+                f"{where}: must hold ids from 0 to {size - 1:,}, found {word[:40]!r}; "
+                "leave --ids out if these are pieces, or name the model that made the ids"
+            )
+    return [int(word) for word in words]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from mt.data.reading.text_files import count_lines
@@ -17,31 +16,12 @@ from mt.translate.load import load_translator
 from mt.translate.progress import Progress, can_show_bar
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
+    TextFiles,
     open_output,
     read_file,
-    read_input,
     refuse_overwrite,
-    with_note_about_returns,
     write_lines,
 )
-
-# Seconds after which lines from stdin are translated if no more arrive.
-STDIN_WAIT = 0.2
-# Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
-LARGE_INPUT = 10_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextFiles:
-    """Where lines come from and where their translations go; `-` is stdin or stdout."""
-
-    source: str = "-"
-    output: str = "-"
-    errors: str = "strict"  # see `read_input`
-    prefixes: Path | None = None  # a file with what each output must begin with
-    resume: bool = False
-    overwrite: bool = False  # a corpus may be replaced
-    max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
 
 def translate_file(
@@ -61,19 +41,14 @@ def translate_file(
     prefix = files.prefixes
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
     refuse_overwrite(files.output, inputs, engine.models)
-    lines = read_input(files.source, files.errors)
+    lines = files.read(say)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
     output.settings["--prefix"] = (
         sha256_of(prefix) if prefix is not None and prefix.is_file() else str(prefix)
     )
-    max_wait = files.max_wait
-    if max_wait is None and files.source == "-":
-        max_wait = STDIN_WAIT
-    name = "stdin" if files.source == "-" else files.source
-    lines = with_note_about_returns(lines, name, say)
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, say, is_large(files.source))
+        translator = load_translator(search, engine, say, files.is_large)
         progress = Progress(
             number_of_lines(files.source), output.lines, say, can_show_bar(files.output)
         )
@@ -85,20 +60,15 @@ def translate_file(
             translator.tally.before = output.lines
 
             def text_of(line: str, number: int) -> str:
-                return line_format.extract(line, f"{name}, line {number:,}")
+                return line_format.extract(line, f"{files.name}, line {number:,}")
 
-            stream = translator.translate_stream(lines, text_of, prefixes, max_wait)
+            stream = translator.translate_stream(lines, text_of, prefixes, files.wait)
             for window, translations in stream:
                 rows = zip(window, translations, strict=True)
                 for number, (line, translation) in enumerate(rows, output.lines + 1):
                     write_lines(file, line_format.render(line, translation, number))
                 output.finished(file, window)
     say(translator.tally.summary())
-
-
-def is_large(source: str) -> bool:
-    """Whether a file is worth starting a process for each GPU."""
-    return Path(source).is_file() and Path(source).stat().st_size >= LARGE_INPUT
 
 
 def number_of_lines(source: str) -> int | None:
