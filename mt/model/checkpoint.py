@@ -25,20 +25,16 @@ from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import sha256_of, sync_files, sync_folder
 from mt.model.transformer import Transformer
-
-# Parts that need no torch, re-exported for callers that need both.
-from mt.runs.model_folder import BEST as BEST
-from mt.runs.model_folder import CHECKPOINTS as CHECKPOINTS
-from mt.runs.model_folder import FORMAT, META, REMEDY, read_folder
-from mt.runs.model_folder import LAST as LAST
-from mt.runs.model_folder import STATE as STATE
-from mt.runs.model_folder import WEIGHTS as WEIGHTS
-from mt.runs.model_folder import DamagedError as DamagedError
-from mt.runs.model_folder import checkpoints as checkpoints
-from mt.runs.model_folder import find_model as find_model
-from mt.runs.model_folder import read_meta as read_meta
-from mt.runs.model_folder import step_name as step_name
-from mt.runs.model_folder import step_of as step_of
+from mt.runs.model_folder import (
+    FORMAT,
+    META,
+    REMEDY,
+    STATE,
+    WEIGHTS,
+    checkpoints,
+    read_folder,
+    read_meta,
+)
 
 
 @dataclass(frozen=True)

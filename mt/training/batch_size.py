@@ -13,7 +13,7 @@ from typing_extensions import assert_never
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, TooLittleMemoryError
-from mt.model.checkpoint import checkpoints, read_meta
+from mt.runs.model_folder import checkpoints, read_meta
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,

@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from mt.errors import CheckpointError
 from mt.model.checkpoint import (
+    all_finite,
+    beside,
+    load_state,
+    load_weights,
+    save_model_folder,
+    weights_of,
+)
+from mt.runs.model_folder import (
     BEST,
     CHECKPOINTS,
     LAST,
     STATE,
     WEIGHTS,
     DamagedError,
-    all_finite,
-    beside,
     checkpoints,
-    load_state,
-    load_weights,
     read_meta,
-    save_model_folder,
     step_name,
     step_of,
-    weights_of,
 )
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
-from mt.model.checkpoint import WEIGHTS, LoadedModel, find_model, load_model
+from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
+from mt.runs.model_folder import WEIGHTS, find_model
 
 # Pattern of the parameter names of each part in `train.freeze`. The layer norm around a block
 # belongs to that block.

@@ -13,8 +13,9 @@ from mt.data.tokens.store import corpus_facts, known_facts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
-from mt.model.checkpoint import build_model, checkpoints, load_weights, put_weights
+from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import is_of_this_job, write_manifest
+from mt.runs.model_folder import checkpoints
 from mt.runs.run_dir import (
     CONFIG,
     STORE,

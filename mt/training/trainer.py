@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.errors import CheckpointError
-from mt.model.checkpoint import step_name
+from mt.runs.model_folder import step_name
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED

@@ -13,7 +13,8 @@ from conftest import Mt, equal_weights, refused
 from messages import says
 from torch import Tensor
 
-from mt.model.checkpoint import META, checkpoints, load_weights, step_name
+from mt.model.checkpoint import load_weights
+from mt.runs.model_folder import META, checkpoints, step_name
 
 
 def assert_mean(mean: Path, one: Path, two: Path) -> None:

@@ -18,7 +18,8 @@ from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import Score, score_corpus
-from mt.model.checkpoint import find_model, load_model
+from mt.model.checkpoint import load_model
+from mt.runs.model_folder import find_model
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.training import validation

@@ -26,21 +26,17 @@ from mt.config.schema import Config, TokenizerConfig
 from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import CheckpointError
 from mt.model.checkpoint import (
-    DamagedError,
     average,
     build_model,
-    checkpoints,
-    find_model,
     load_model,
     load_state,
     load_weights,
     put_weights,
-    read_meta,
     save_model_folder,
-    step_name,
     weights_of,
 )
 from mt.model.transformer import Transformer
+from mt.runs.model_folder import DamagedError, checkpoints, find_model, read_meta, step_name
 
 CONFIG = {
     "model": {"d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16},

@@ -13,6 +13,7 @@ from conftest import Mt, metrics_of
 from mt.config.schema import Config
 from mt.evaluation.metrics import score_corpus
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runs.outputs import (
     Sentence,
     read_samples,
@@ -64,7 +65,7 @@ def test_the_files_of_a_run(tiny_run: Path) -> None:
     assert [fact["lines"] for fact in manifest["test_data"].values()] == [40, 40]
     lines = {Path(name).name: fact["lines"] for name, fact in manifest["data"].items()}
     assert lines == {"train.src": 2000, "train.tgt": 2000, "valid.src": 40, "valid.tgt": 40}
-    weights = checkpoint.load_weights(checkpoint.find_model(tiny_run))
+    weights = checkpoint.load_weights(model_folder.find_model(tiny_run))
     assert manifest["parameters"] == sum(tensor.numel() for tensor in weights.values())
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runtime.local_processes import free_port
 from mt.training.launch import train
 
@@ -154,7 +155,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def has_step(run: Path, step: int) -> bool:
-    return (run / "checkpoints" / checkpoint.step_name(step)).exists()
+    return (run / "checkpoints" / model_folder.step_name(step)).exists()
 
 
 def both(tmp_path: Path, command: list[str], *options: object) -> tuple[Ended, Ended]:

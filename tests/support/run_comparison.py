@@ -12,6 +12,7 @@ from conftest import (
 )
 
 from mt.model import checkpoint
+from mt.runs import model_folder
 
 Mapped = Mapping[str, Any]
 
@@ -55,8 +56,8 @@ def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
 
 def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
     """Compare all that is saved and recorded except times: checkpoints, metrics, samples."""
-    folders = checkpoint.checkpoints(undisturbed)
-    assert [folder.name for folder in checkpoint.checkpoints(run)] == [
+    folders = model_folder.checkpoints(undisturbed)
+    assert [folder.name for folder in model_folder.checkpoints(run)] == [
         folder.name for folder in folders
     ]
     for theirs in folders:

@@ -16,7 +16,7 @@ from mt.config.load import load_config
 from mt.config.schema import BatchConfig, Config
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError, TooLittleMemoryError
-from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runtime import memory as process_memory
 from mt.runtime.devices import Device
 from mt.training import batch_size, preflight, update
@@ -114,7 +114,7 @@ def test_a_resumed_run_keeps_what_auto_was(
     assert "tokens_per_batch: was" not in log
     assert auto_is(tmp_path, "since this run was started") == tokens
     assert load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch == "auto"
-    meta = checkpoint.read_meta(tmp_path / "checkpoints" / "last", [])
+    meta = model_folder.read_meta(tmp_path / "checkpoints" / "last", [])
     assert meta["config"]["batch"]["tokens_per_batch"] == tokens
 
 

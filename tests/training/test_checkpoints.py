@@ -15,7 +15,8 @@ from messages import says
 from model_files import content_of, drop, empty, flip, truncate
 
 from mt.errors import CheckpointError
-from mt.model.checkpoint import checkpoints, read_meta, save_model_folder, step_name
+from mt.model.checkpoint import save_model_folder
+from mt.runs.model_folder import checkpoints, read_meta, step_name
 from mt.training.checkpoints import intact_checkpoints, prune, set_link, tidy
 
 Save = Callable[..., Path]

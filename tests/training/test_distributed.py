@@ -36,6 +36,7 @@ from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, world_from_environment
 from mt.runtime.local_processes import free_port
@@ -109,6 +110,7 @@ VALIDATE = """
 import sys
 from mt.runtime.devices import choose_device
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
@@ -214,7 +216,7 @@ def test_only_rank_0_reads_the_corpus(
 
 def bleu_of(run: Path, corpus: Path) -> float:
     """BLEU of the run on the whole test set, by one process."""
-    loaded = checkpoint.load_model(checkpoint.find_model(run))
+    loaded = checkpoint.load_model(model_folder.find_model(run))
     data = loaded.config.data.model_copy(update={"root": str(corpus)})
     config = loaded.config.model_copy(update={"data": data})
     device = choose_device("cpu", "fp32")

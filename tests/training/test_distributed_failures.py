@@ -33,6 +33,7 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.runtime.local_processes import free_port
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
@@ -100,7 +101,7 @@ def test_a_signal_to_one_process_stops_all_at_the_same_update(
         rf"stopped by {number.name} after update (\d+); run the same command again", done[0].err
     )
     assert done[1].err == ""
-    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+    assert model_folder.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
     assert trained(long, run, 2)
 
 
@@ -112,7 +113,7 @@ def test_a_signal_to_torchrun_reaches_its_processes(long: Mapped, tmp_path: Path
     process.send_signal(signal.SIGTERM)
     ended(process)
     (step,) = re.findall(r"stopped by SIGTERM after update (\d+);", (run / "train.log").read_text())
-    assert checkpoint.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
+    assert model_folder.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
 
 
 @pytest.mark.slow
@@ -190,7 +191,7 @@ def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> Non
     assert done.err.count("\ntraining gave up at update 72: ") == 1
     assert "lost the connection" not in done.err
     pairs = (run / "diverged.txt").read_text(encoding="utf-8").splitlines()
-    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(68))["train"]
+    state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
     data = open_or_build(
         run / "store" / "train",

@@ -19,6 +19,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training.finetune import PARTS
 from mt.training.launch import train
 from mt.training.update import Updater
@@ -55,7 +56,7 @@ def test_before_the_first_update_it_scores_as_the_other_model(
     for name, weight in checkpoint.weights_of(started.trainer.updater.model).items():
         assert torch.equal(state["weights"][name], weight)
         assert torch.equal(started.trainer.updater.ema.state_dict()[name], weight)  # type: ignore[union-attr]
-    best = checkpoint.find_model(tiny_run)
+    best = model_folder.find_model(tiny_run)
     assert started.log[0] == (
         "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on this data)"
     )
@@ -145,11 +146,11 @@ def test_a_killed_run_resumes_to_the_same_weights(
     for _ in range(2):
         with pytest.raises(RuntimeError):
             train(config, run, "cpu")
-    assert [folder.name for folder in checkpoint.checkpoints(run)] == ["step-00000004"]
+    assert [folder.name for folder in model_folder.checkpoints(run)] == ["step-00000004"]
     origin = json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"]
     shutil.rmtree(base)
     assert train(config, run, "cpu").exit_code == 0
-    for folder in checkpoint.checkpoints(tmp_path / "whole"):
+    for folder in model_folder.checkpoints(tmp_path / "whole"):
         ours = run / "checkpoints" / folder.name
         assert (ours / "model.safetensors").read_bytes() == (
             folder / "model.safetensors"
@@ -161,7 +162,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
             for i in states[0]
             for key in states[0][i]
         )
-        assert checkpoint.read_meta(ours, [])["init_from"] == origin
+        assert model_folder.read_meta(ours, [])["init_from"] == origin
     assert json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"] == origin
 
 
@@ -169,7 +170,7 @@ def test_the_other_model_is_recorded_in_the_manifest(
     base_of: Callable[..., Path], settings: Mapped, tmp_path: Path
 ) -> None:
     base = base_of()
-    best = checkpoint.find_model(base)
+    best = model_folder.find_model(base)
     config = config_of(settings, {"train": {"init_from": str(base), "max_steps": 1}})
     assert train(config, tmp_path / "run", "cpu").exit_code == 0
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text(encoding="utf-8"))
@@ -216,7 +217,7 @@ def test_a_folder_without_a_model(
     empty.mkdir()
     (new / "checkpoints").mkdir(parents=True)
     shutil.copytree(base_of(), damaged, symlinks=True)
-    weights = checkpoint.find_model(damaged) / "model.safetensors"
+    weights = model_folder.find_model(damaged) / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"?")
     kinds = "must be a run directory, a checkpoint or an exported folder"
     for base, *parts in (

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mt.config.schema import Config
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training import launch
 from mt.training.launch import train
 from mt.training.selection import Criterion
@@ -34,7 +35,7 @@ def test_patience_ends_a_run_and_the_best_is_kept(
     assert best.resolve().name == "step-00000002"
     names = ["best", "last", "step-00000002", "step-00000005"]
     assert sorted(os.listdir(tmp_path / "checkpoints")) == names
-    assert checkpoint.read_meta(best, [])["score"] == 9.0
+    assert model_folder.read_meta(best, [])["score"] == 9.0
     # The same command again learns nothing more.
     assert train(quick_config(NO_TEST, train=settings), tmp_path, "cpu").reason == outcome.reason
     assert len(metrics_of(tmp_path, "valid")) == 5
@@ -46,7 +47,7 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     scripted_bleu(3.0, 9.0, 1.0, 8.0, 2.0, 4.0)
     settings = {"max_steps": 6, "valid_every": 1, "patience": None, "keep_last": 2, "keep_best": 2}
     train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
-    assert [int(folder.name[5:]) for folder in checkpoint.checkpoints(tmp_path)] == [2, 4, 5, 6]
+    assert [int(folder.name[5:]) for folder in model_folder.checkpoints(tmp_path)] == [2, 4, 5, 6]
 
 
 def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
@@ -60,7 +61,10 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
             trainer.state.add_score(score, 1.0, Criterion("bleu", 10_000))
         trainer.save()
         seen.append(
-            [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(trainer.run_dir)]
+            [
+                model_folder.step_of(folder.name)
+                for folder in model_folder.checkpoints(trainer.run_dir)
+            ]
         )
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
@@ -72,11 +76,11 @@ def test_the_best_is_kept_although_another_scored_higher(
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 1, "keep_best": 1, "max_steps": 20})
     for step, score in ((4, 9.0), (8, 9.001), (12, 1.0)):
         trainer.state.step = step
-        trainer.state.scores[checkpoint.step_name(step)] = score
+        trainer.state.scores[model_folder.step_name(step)] = score
         trainer.state.best_step = 4
         trainer.save()
-    kept = checkpoint.checkpoints(trainer.run_dir)
-    assert [checkpoint.step_of(folder.name) for folder in kept] == [4, 12]
+    kept = model_folder.checkpoints(trainer.run_dir)
+    assert [model_folder.step_of(folder.name) for folder in kept] == [4, 12]
 
 
 def test_the_best_is_kept_although_keep_best_is_0(
@@ -97,9 +101,9 @@ def test_the_best_is_kept_although_keep_best_is_0(
     monkeypatch.setattr(launch, "score_tests", score_tests)
     settings = {"max_steps": 3, "valid_every": 1, "keep_last": 1, "keep_best": 0}
     train(quick_config(train=settings), tmp_path, "cpu")
-    first, third = checkpoint.checkpoints(tmp_path)
+    first, third = model_folder.checkpoints(tmp_path)
     assert (first.name, third.name) == ("step-00000001", "step-00000003")
-    assert checkpoint.find_model(tmp_path) == first.resolve()
+    assert model_folder.find_model(tmp_path) == first.resolve()
     assert equal_weights(tested[0], checkpoint.load_weights(first))
     assert not equal_weights(tested[0], checkpoint.load_weights(third))
 
@@ -116,7 +120,7 @@ def test_scores_on_another_validation_set_do_not_count(
     message = "data.valid, train.metric or the tokenizer of BLEU has changed: the scores so far"
     assert message in log_of(tmp_path)
     assert "best model (BLEU 30.00 on the validation set)" in outcome.reason
-    assert checkpoint.find_model(tmp_path).name == "step-00000002"
+    assert model_folder.find_model(tmp_path).name == "step-00000002"
     longer = quick_config(
         train={**settings, "max_steps": 3}, data=other, model={"max_positions": 99}
     )
@@ -133,5 +137,5 @@ def test_best_and_patience_survive_a_restart(
     train(quick_config(NO_TEST, train={**changes, "max_steps": 3}), tmp_path, "cpu")
     outcome = train(quick_config(NO_TEST, train={**changes, "max_steps": 9}), tmp_path, "cpu")
     assert says(outcome.reason, "no better validation in the last 3", "update 4", "BLEU 9.00")
-    steps = [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(tmp_path)]
+    steps = [model_folder.step_of(folder.name) for folder in model_folder.checkpoints(tmp_path)]
     assert steps == [1, 4]

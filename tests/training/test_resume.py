@@ -30,6 +30,7 @@ from run_comparison import EVERY, Mapped, check_equal
 from mt.config.load import config_from_mapping
 from mt.data.tokens.plan import Plan
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training import checkpoints as checkpoints_module
 from mt.training import update, validation
 from mt.training.launch import train
@@ -217,7 +218,7 @@ def test_the_command_stops_on_sigterm_and_resumes(
     stopped = re.search(r"stopped by SIGTERM after update (\d+); run the same command again", last)
     assert stopped
     step = int(stopped[1])
-    assert checkpoint.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == step
+    assert model_folder.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == step
     assert "Traceback" not in said
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
     assert f"resuming after update {step} from " in (run_dir / "train.log").read_text()
@@ -229,7 +230,7 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     disturbed: Callable[..., Path], interruptible: Mapped, undisturbed: Path
 ) -> None:
     run_dir = disturbed("micro-batch 25", signal.SIGINT, 130)
-    step = checkpoint.read_meta(checkpoint.checkpoints(run_dir)[-1], [])["step"]
+    step = model_folder.read_meta(model_folder.checkpoints(run_dir)[-1], [])["step"]
     assert step > EVERY
     said = (run_dir / "train.log").read_text().splitlines()[-1]
     assert says(said, f"stopped by SIGINT after update {step};", "same command again")
@@ -251,8 +252,8 @@ def test_a_validation_that_a_signal_interrupted_is_done_on_resuming(
 ) -> None:
     """In the update before it, or in the validation itself: the checkpoint is saved at once."""
     run_dir = disturbed(where, number, code)
-    newest = checkpoint.checkpoints(run_dir)[-1]
-    meta = checkpoint.read_meta(newest, [])
+    newest = model_folder.checkpoints(run_dir)[-1]
+    meta = model_folder.read_meta(newest, [])
     assert (meta["step"], meta["score"]) == (2 * EVERY, None)
     assert [line["step"] for line in metrics_of(run_dir) if line["kind"] == "valid"] == [EVERY]
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
@@ -273,7 +274,7 @@ def test_a_signal_does_not_wait_for_the_first_epoch_to_be_sampled(
 
     monkeypatch.setattr(Plan, "for_epoch", for_epoch)
     assert train(config_of(interruptible), tmp_path, "cpu").exit_code == 143
-    assert checkpoint.checkpoints(tmp_path) == []
+    assert model_folder.checkpoints(tmp_path) == []
 
 
 def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
@@ -299,8 +300,8 @@ def test_a_closed_terminal_stops_a_run_but_not_under_nohup(
         assert sent
     finally:
         signal.signal(signal.SIGHUP, before)
-    (folder,) = checkpoint.checkpoints(tmp_path / "closed")
-    assert folder.name == checkpoint.step_name(1)
+    (folder,) = model_folder.checkpoints(tmp_path / "closed")
+    assert folder.name == model_folder.step_name(1)
 
 
 def test_a_second_ctrl_c_ends_at_once(
@@ -316,5 +317,5 @@ def test_a_second_ctrl_c_ends_at_once(
     monkeypatch.setattr(Updater, "train_step", twice)
     with pytest.raises(KeyboardInterrupt):
         train(config_of(interruptible), tmp_path, "cpu")
-    assert checkpoint.checkpoints(tmp_path) == []
+    assert model_folder.checkpoints(tmp_path) == []
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

@@ -15,6 +15,7 @@ from run_comparison import EVERY, STEPS, Mapped, check_equal
 
 from mt.errors import CheckpointError
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training.launch import train
 
 
@@ -35,7 +36,7 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(
     copied: Path, interruptible: Mapped, undisturbed: Path
 ) -> None:
     newest, before = (
-        copied / "checkpoints" / checkpoint.step_name(step) for step in (STEPS, 2 * EVERY)
+        copied / "checkpoints" / model_folder.step_name(step) for step in (STEPS, 2 * EVERY)
     )
     damage(newest)
     assert train(config_of(interruptible), copied, "cpu").exit_code == 0
@@ -49,26 +50,26 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
     copied: Path, interruptible: Mapped
 ) -> None:
     """It is the newest by its name, but the one just saved must not be deleted for it."""
-    newest = copied / "checkpoints" / checkpoint.step_name(STEPS)
+    newest = copied / "checkpoints" / model_folder.step_name(STEPS)
     damage(newest)
     changed = config_of(interruptible, train={"keep_last": 1, "valid_every": 10, "max_steps": 10})
     assert train(changed, copied, "cpu").exit_code == 0
-    names = [folder.name for folder in checkpoint.checkpoints(copied)]
-    assert checkpoint.step_name(10) in names
+    names = [folder.name for folder in model_folder.checkpoints(copied)]
+    assert model_folder.step_name(10) in names
     assert newest.name not in names
-    assert (copied / "checkpoints" / "last").resolve().name == checkpoint.step_name(10)
+    assert (copied / "checkpoints" / "last").resolve().name == model_folder.step_name(10)
 
 
 def test_if_all_checkpoints_are_damaged_nothing_is_deleted(
     copied: Path, interruptible: Mapped
 ) -> None:
-    folders = checkpoint.checkpoints(copied)
+    folders = model_folder.checkpoints(copied)
     for folder in folders:
         damage(folder)
     with pytest.raises(CheckpointError) as error:
         train(config_of(interruptible), copied, "cpu")
     assert says(str(error.value), copied, "all of its checkpoints", "damaged", "--fresh")
-    assert checkpoint.checkpoints(copied) == folders
+    assert model_folder.checkpoints(copied) == folders
     assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
 
 
@@ -82,7 +83,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(
     (copied / "config.yaml").unlink()
     with pytest.raises(CheckpointError) as error:
         train(config_of(changed), copied, "cpu")
-    newest = copied / "checkpoints" / checkpoint.step_name(STEPS)
+    newest = copied / "checkpoints" / model_folder.step_name(STEPS)
     assert says(str(error.value), newest, "another tokenizer", copied, "--fresh")
 
 
@@ -187,7 +188,9 @@ def test_fresh_sets_the_run_aside_and_starts_over(
     assert ended.code == 0
     assert f"mt: {copied} is now {copied.with_name('run.old-1')}\n" in ended.err
     check_equal(copied.with_name("run.old-1"), undisturbed)
-    assert [folder.name for folder in checkpoint.checkpoints(copied)] == [checkpoint.step_name(2)]
+    assert [folder.name for folder in model_folder.checkpoints(copied)] == [
+        model_folder.step_name(2)
+    ]
 
 
 def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(

@@ -23,6 +23,7 @@ from mt.data.tokens.store import open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training.launch import train
 from mt.training.trainer import MAX_SKIPPED_UPDATES, Outcome, Trainer
 from mt.training.update import Updater
@@ -77,12 +78,12 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
 
 
 def steps(run: Path) -> list[int]:
-    return [checkpoint.step_of(folder.name) for folder in checkpoint.checkpoints(run)]
+    return [model_folder.step_of(folder.name) for folder in model_folder.checkpoints(run)]
 
 
 def seen(config: Config, run: Path, step: int) -> int:
     """Updates whose data had been seen when the checkpoint of `step` was written."""
-    state = checkpoint.load_state(run / "checkpoints" / checkpoint.step_name(step))["train"]
+    state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(step))["train"]
     tokenizer, data = Tokenizer.load(run), config.data
     store = open_or_build(run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
     plan = Plan(store, [1.0], config.batch, config.run.seed)
@@ -90,7 +91,7 @@ def seen(config: Config, run: Path, step: int) -> int:
 
 
 def last_weights(run: Path) -> dict[str, Tensor]:
-    return checkpoint.load_weights(checkpoint.checkpoints(run)[-1])
+    return checkpoint.load_weights(model_folder.checkpoints(run)[-1])
 
 
 def test_rollback_to_the_last_checkpoint_continues_with_later_data(
@@ -113,7 +114,7 @@ def test_a_rollback_skips_a_damaged_checkpoint(
 
     def bad(update: int) -> bool:
         if update == 23:
-            weights = tmp_path / "checkpoints" / checkpoint.step_name(20) / "model.safetensors"
+            weights = tmp_path / "checkpoints" / model_folder.step_name(20) / "model.safetensors"
             weights.write_bytes(weights.read_bytes()[:-1])
         return 4 <= update < 24
 
@@ -131,7 +132,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
 
     def state_of(step: int) -> dict[str, Any]:
         state: dict[str, Any] = checkpoint.load_state(
-            tmp_path / "checkpoints" / checkpoint.step_name(step)
+            tmp_path / "checkpoints" / model_folder.step_name(step)
         )["train"]
         return state
 
@@ -157,7 +158,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     before, rewritten, last = *states, state_of(28)
     for key in ("plan", "valid_fingerprint"):
         assert before[key] != rewritten[key] == last[key]
-    names = [checkpoint.step_name(step) for step in (4, 28)]
+    names = [model_folder.step_name(step) for step in (4, 28)]
     assert [list(state["scores"]) for state in (before, rewritten, last)] == [
         names[:1],
         [],
@@ -209,7 +210,7 @@ def test_non_finite_weights_are_neither_evaluated_nor_saved(
         "continuing with the data after those" in log_of(tmp_path)
     )
     assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
-    for folder in checkpoint.checkpoints(tmp_path):
+    for folder in model_folder.checkpoints(tmp_path):
         assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
 
 
@@ -242,8 +243,8 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
     config = config_of(max_steps=8, valid_every=4)
     train(config, tmp_path, "cpu")
     for step, found in ((8, "resuming after update 4 "), (4, None)):
-        folder = tmp_path / "checkpoints" / checkpoint.step_name(step)
-        meta, weights = checkpoint.read_meta(folder, []), checkpoint.load_weights(folder)
+        folder = tmp_path / "checkpoints" / model_folder.step_name(step)
+        meta, weights = model_folder.read_meta(folder, []), checkpoint.load_weights(folder)
         weights["decoder_norm.weight"][0] = math.nan
         checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
         if found:
@@ -252,7 +253,7 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
                 tmp_path
             )
             assert found in log_of(tmp_path)
-            shutil.rmtree(tmp_path / "checkpoints" / checkpoint.step_name(8))
+            shutil.rmtree(tmp_path / "checkpoints" / model_folder.step_name(8))
             continue
         with pytest.raises(
             CheckpointError,
@@ -321,7 +322,7 @@ def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
     message = str(error.value)
     assert message in log_of(tmp_path)
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
-    last = tmp_path / "checkpoints" / checkpoint.step_name(68)
+    last = tmp_path / "checkpoints" / model_folder.step_name(68)
     assert says(
         message,
         "gave up at update 72: 20 updates in a row had a non-finite loss",
@@ -355,7 +356,7 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
     ) as failed:
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
     assert "non-finite weights: decoder_norm.weight; " in str(failed.value)
-    assert checkpoint.checkpoints(tmp_path) == []
+    assert model_folder.checkpoints(tmp_path) == []
     pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
     texts = [
         (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()

@@ -16,7 +16,8 @@ from sacrebleu.metrics import bleu as sacrebleu
 from sacrebleu.significance import PairedTest
 
 from mt.evaluation.metrics import METRICS, LineMetric, Score
-from mt.model.checkpoint import find_model, load_model, read_meta
+from mt.model.checkpoint import load_model
+from mt.runs.model_folder import find_model, read_meta
 from mt.runs.outputs import drop_other_outputs, read_valid_outputs
 from mt.runtime.devices import choose_device
 from mt.training import validation

@@ -18,7 +18,7 @@ from messages import says
 
 from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, DataError
-from mt.model import checkpoint
+from mt.runs import model_folder
 from mt.training import checkpoints as checkpoints_module
 from mt.training import launch
 from mt.training import update as learner_module
@@ -90,7 +90,7 @@ def test_a_device_out_of_memory_names_the_setting_to_lower(
     rows, src, tgt = map(int, sizes.groups())
     assert 300 < rows * max(src, tgt) <= 500
     assert says(said, "batch.tokens_per_batch", "CPU in fp32", "MB", "Lower it from 500", "auto")
-    assert checkpoint.checkpoints(tmp_path) == []
+    assert model_folder.checkpoints(tmp_path) == []
     monkeypatch.undo()
     monkeypatch.setattr(Updater, "train_step", full)  # in what the optimiser keeps
     with pytest.raises(
@@ -140,7 +140,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     assert says(message, "No space left on device", "intact", "free some space", "same command")
     assert message in log_of(tmp_path)
     last = tmp_path / "checkpoints" / "last"
-    assert checkpoint.read_meta(last, ["model.safetensors", "state.pt"])["step"] == 4
+    assert model_folder.read_meta(last, ["model.safetensors", "state.pt"])["step"] == 4
     assert train(quick_config(BLIND, train=settings), tmp_path, "cpu").exit_code == 0
     assert [line["step"] for line in metrics_of(tmp_path, "train")] == [2, 4, 6, 8]
 
@@ -159,7 +159,7 @@ def test_a_disk_that_is_really_full(
     assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1].startswith("mt: ")
     assert "Everything saved earlier is intact: free some space" in ended.stderr
-    newest = checkpoint.checkpoints(run)[-1]
+    newest = model_folder.checkpoints(run)[-1]
     found = next(checkpoints_module.intact_checkpoints(run, lambda line: pytest.fail(line)), None)
     assert found is not None
     assert found[0] == newest
