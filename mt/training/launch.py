@@ -112,11 +112,11 @@ def _train(
     # In all ranks before the main one sets the run aside, which may be the one to start from.
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
     world.on_main(lambda: check_metric(config, world))
+    run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
     lock, notes, read = world.main_first(
-        lambda: _claim(config, run_dir, fresh, base), lambda: _find_claimed(run_dir)
+        lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
     )
     try:
-        run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
         with (
             explain_out_of_memory(device),
             explain_write_errors(run_dir),
@@ -151,7 +151,7 @@ def _train(
 
 
 def _claim(
-    config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None
+    config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
 ) -> tuple[Any, list[str], CorpusRead]:
     """Check data and run directory, and lock the latter.
 
@@ -163,7 +163,7 @@ def _claim(
     sample = watch = None
     if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
-        watch = partial(_read_with_bar, RunLog(run_dir, 0), sample)
+        watch = partial(_watch_reading, log, sample)
     data = check_data(config.data, True, known, watch)
     if data.faults:
         raise DataError("\n".join(data.faults))
@@ -186,10 +186,10 @@ def _claim(
     return lock, notes, CorpusRead(data.facts, sample)
 
 
-def _read_with_bar(
+def _watch_reading(
     log: RunLog, sample: PairSample, pairs: Iterator[tuple[str, str]]
 ) -> Iterator[tuple[str, str]]:
-    """Draw the tokenizer's sample from pairs that are read; a terminal shows how many."""
+    """Draw the tokenizer's sample from pairs that are read, and show how many they are."""
     return sample.watch(log.watch(pairs, "reading data.train"))
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mt.data.tokens.loader import Prefetcher, Update
     from mt.runtime.distributed import World
 
+LINE_FORMAT = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
 
@@ -56,20 +57,22 @@ class RunLog:
         self._figures: dict[str, str] = {}
         self._figures_at = -math.inf
         self._handlers: list[logging.Handler] = []
+        self._early: list[logging.LogRecord] = []  # lines of before `train.log` is open
         self._logger = logging.getLogger("mt.train")
         self._logger.setLevel(logging.INFO)
         self._logger.propagate = False
 
     def __enter__(self) -> RunLog:
         if self._is_main:
-            line_format = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
             self._handlers = [
                 _FileHandler(self.run_dir / LOG, encoding="utf-8"),
                 _BarHandler(self),
             ]
             for handler in self._handlers:
-                handler.setFormatter(line_format)
+                handler.setFormatter(LINE_FORMAT)
                 self._logger.addHandler(handler)
+            for early in self._early:
+                self._handlers[0].handle(early)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -88,9 +91,14 @@ class RunLog:
             self._bar = None
 
     def say(self, text: str) -> None:
-        """Write one line to stderr and `train.log`."""
-        if self._is_main:
+        """Write one line to stderr and `train.log`, as soon as that is open."""
+        if not self._is_main:
+            return
+        if self._handlers:
             self._logger.info(text)
+        else:
+            self._early.append(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
+            self.write_line(LINE_FORMAT.format(self._early[-1]))
 
     @property
     def _on_terminal(self) -> bool:
