@@ -44,11 +44,10 @@ class Device:
         return self.device.type == "cuda"
 
     def __str__(self) -> str:
-        name = torch.cuda.get_device_name(self.device) if self.is_cuda else "CPU"
         if self.is_cuda:
-            return f"{name} in {self.precision}"
+            return f"{torch.cuda.get_device_name(self.device)} in {self.precision}"
         threads = torch.get_num_threads()
-        return f"{name} in {self.precision}, {threads} thread{'s' * (threads != 1)}"
+        return f"CPU in {self.precision}, {threads} thread{'s' * (threads != 1)}"
 
 
 def choose_device(
@@ -94,11 +93,13 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        device = None
-    if device is None or device.type not in ("cpu", "cuda"):
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"--device: must be auto, cpu, cuda or cuda:N, found {name!r}")
+    if device.type == "cpu":
+        return device
     count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
+    if (device.index or 0) >= count:
         visible = f"{count} CUDA device{'s' * (count != 1)}" if count else "no CUDA device"
         remedy = "use cpu"
         if local_rank and count:
@@ -107,7 +108,7 @@ def _find_device(name: str, local_rank: int | None) -> torch.device:
             f"--device: {name} does not exist: torch {torch.__version__} sees {visible}; {remedy}"
         )
     # `torch.cuda.set_device` refuses a device without an index.
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+    return torch.device("cuda", device.index or 0)
 
 
 def gpu_uuid(device: Device) -> str | None:

@@ -87,10 +87,10 @@ class World:
         """
         if self.size == 1:
             return call()
-        results: list[T] = []
+        result: Any = None
         own_error: MtError | None = None
         try:
-            results.append(call())
+            result = call()
         except MtError as error:
             own_error = error
         for rank, failure in enumerate(self.all_gather(own_error)):
@@ -98,7 +98,7 @@ class World:
                 raise OtherRankFailedError(failure.exit_code)
             if failure is not None:
                 raise own_error or type(failure)(f"rank {rank}: {failure}")
-        return results[0]
+        return cast("T", result)
 
     def main_first(self, create: Callable[[], T], load: Callable[[], T]) -> T:
         """Call `create` in the main process, then `load` in all others, which find its files.
@@ -288,12 +288,10 @@ def _rendezvous_store(world: World) -> Any:
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return store
     tcp_store: Any = dist.TCPStore  # type: ignore[attr-defined] # not in torch's __all__
-    host = os.environ["MASTER_ADDR"]
-    key = "mt/port"
+    settings = {"world_size": world.size, "timeout": TIMEOUT, "wait_for_workers": False}
+    host, key = os.environ["MASTER_ADDR"], "mt/port"
     if world.is_main:
-        own = tcp_store(
-            host, 0, world.size, is_master=True, timeout=TIMEOUT, wait_for_workers=False
-        )
+        own = tcp_store(host, 0, is_master=True, **settings)
         store.set(key, str(own.port))
         return own
     deadline = time.monotonic() + TIMEOUT.total_seconds()
@@ -301,14 +299,11 @@ def _rendezvous_store(world: World) -> Any:
     while not _accepts_connections(host, port) and time.monotonic() < deadline:
         time.sleep(0.2)  # the port of an earlier start, until rank 0 has left its own
         port = int(store.get(key))
-    return tcp_store(
-        host, port, world.size, is_master=False, timeout=TIMEOUT, wait_for_workers=False
-    )
+    return tcp_store(host, port, is_master=False, **settings)
 
 
 def _accepts_connections(host: str, port: int) -> bool:
-    try:
+    with suppress(OSError):
         socket.create_connection((host, port), timeout=5).close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False

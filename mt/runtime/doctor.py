@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -23,20 +24,17 @@ from typing import Any
 from mt import __version__
 from mt.runtime import machine
 
-# Packages that training does not need: each with the module by which it is recognised, and what it
-# adds.
+# Packages that training does not need, and what each adds.
 EXTRAS = {
-    "ctranslate2": (
-        "ctranslate2",
-        "ctranslate2",
-        "faster translation on a CPU, mt export ctranslate2 / argos",
-    ),
-    "huggingface": ("transformers", "transformers", "mt export huggingface"),
-    "tensorboard": ("tensorboard", "tensorboard", "train.tensorboard: true"),
-    "comet": ("unbabel-comet", "comet", "the metric comet of mt evaluate and train.metric"),
-    "ja": ("sacrebleu[ja]", "MeCab", "BLEU's tokenizer for Japanese"),
-    "ko": ("sacrebleu[ko]", "mecab_ko", "BLEU's tokenizer for Korean"),
+    "ctranslate2": ("ctranslate2", "faster translation on a CPU, mt export ctranslate2 / argos"),
+    "huggingface": ("transformers", "mt export huggingface"),
+    "tensorboard": ("tensorboard", "train.tensorboard: true"),
+    "comet": ("unbabel-comet", "the metric comet of mt evaluate and train.metric"),
+    "ja": ("sacrebleu[ja]", "BLEU's tokenizer for Japanese"),
+    "ko": ("sacrebleu[ko]", "BLEU's tokenizer for Korean"),
 }
+# The modules of extras whose module is not named as the package.
+MODULES = {"comet": "comet", "ja": "MeCab", "ko": "mecab_ko"}
 # Environment variables that change what `mt` does.
 VARIABLES = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CC", "SLURM_JOB_ID", "HF_HUB_OFFLINE",
@@ -53,9 +51,7 @@ TIMEOUT = 120.0
 LITTLE_DISK_MB = 3000.0
 # Characters of a line of the text, after its name.
 WIDTH = 88
-CANNOT_START = "cannot start (see below)"
 
-Report = Mapping[str, Any]
 Section = Mapping[str, Any]
 
 
@@ -73,10 +69,7 @@ def examine() -> dict[str, Any]:
     }
     if report["torch"].get("gpus"):
         report |= run_probes(["gpu"])
-    return report | {
-        "problems": list(find_problems(report)),
-        "notes": list(find_notes(report)),
-    }
+    return report | {"problems": [*find_problems(report)], "notes": [*find_notes(report)]}
 
 
 def _section(find: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -113,12 +106,12 @@ def find_extras() -> dict[str, Any]:
     known = requirements(optional=True) | requirements()
     return {
         name: {
-            "installed": find_spec(module) is not None,
+            "installed": find_spec(MODULES.get(name, package)) is not None,
             "version": _version(package),
             "adds": adds,
             "install": f"pip install '{known.get(package, package)}'",
         }
-        for name, (package, module, adds) in EXTRAS.items()
+        for name, (package, adds) in EXTRAS.items()
     }
 
 
@@ -154,11 +147,9 @@ def _probe_process(names: list[str]) -> tuple[str, str]:
     folder = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "mt.runtime.probes", *names]
-    environment = os.environ | {"PYTHONPATH": path}
+    env = os.environ | {"PYTHONPATH": path}
     try:
-        ended = subprocess.run(
-            command, capture_output=True, timeout=TIMEOUT, check=False, env=environment
-        )
+        ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT, check=False, env=env)
     except subprocess.TimeoutExpired as error:
         return (error.stdout or b"").decode(errors="replace"), f"no answer within {TIMEOUT:.0f} s"
     errors = ended.stderr.decode(errors="replace").split("\n")
@@ -170,7 +161,7 @@ def _probe_process(names: list[str]) -> tuple[str, str]:
 # --- what it means ----------------------------------------------------------------------------
 
 
-def find_problems(report: Report) -> Iterator[str]:
+def find_problems(report: Section) -> Iterator[str]:
     """Why training cannot start; nothing if it can."""
     for name, text in requirements().items():
         if report["packages"].get(name, "") is None:
@@ -182,26 +173,32 @@ def find_problems(report: Report) -> Iterator[str]:
         yield f"an update on {where} fails: {error}; try --device cpu"
 
 
-def find_notes(report: Report) -> Iterator[str]:
+def find_notes(report: Section) -> Iterator[str]:
     """What may be better, or explains a figure."""
-    yield from _unusual_versions(report["packages"])
+    if not (needed := requirements()):
+        yield "mt runs from its source and is not installed: which versions it needs is not known"
+    with suppress(ImportError):
+        from packaging.requirements import Requirement  # comes with datasets
+
+        for name, text in needed.items():
+            installed = report["packages"].get(name)
+            if installed and not Requirement(text).specifier.contains(installed, prereleases=True):
+                yield f"{name} {installed} is installed, tested is {text}"
     torch, driver, disk, system = (report[key] for key in ("torch", "driver", "disk", "system"))
-    if driver.get("gpus") and "error" not in torch and not torch["gpus"]:
+    variables = defaultdict(lambda: "not set", report["environment"])
+    if driver.get("gpus") and torch.get("gpus") == []:
         build = f"for CUDA {torch['cuda']}" if torch["cuda"] else "for CPUs only"
-        visible = report["environment"].get("CUDA_VISIBLE_DEVICES", "not set")
         yield (
             f"the driver knows {len(driver['gpus'])} GPU(s) and PyTorch sees none: this PyTorch "
             f"was built {build} (https://pytorch.org/get-started), the driver is "
-            f"{driver['version']}, CUDA_VISIBLE_DEVICES is {visible}"
+            f"{driver['version']}, CUDA_VISIBLE_DEVICES is {variables['CUDA_VISIBLE_DEVICES']}"
         )
     if torch.get("gpus") and not torch.get("compile"):
         yield "torch.compile needs Triton and a C compiler; without them training is slower"
     cores = system.get("usable_cores") or 1
-    if not torch.get("gpus", True) and torch.get("threads", cores) < cores:
-        threads = report["environment"].get("OMP_NUM_THREADS", "not set")
-        yield (
-            f"{torch['threads']} of {cores} cores are used, because OMP_NUM_THREADS is {threads}"
-        )
+    if torch.get("gpus") == [] and torch["threads"] < cores:
+        used = f"{torch['threads']} of {cores} cores are used"
+        yield f"{used}, because OMP_NUM_THREADS is {variables['OMP_NUM_THREADS']}"
     if system.get("load", 0) > cores:
         yield (
             f"the machine is busy: {system['load']:.1f} processes want its {cores} cores, so the "
@@ -213,27 +210,12 @@ def find_notes(report: Report) -> Iterator[str]:
         yield "the current folder cannot be written to: give mt train a --run-dir"
 
 
-def _unusual_versions(packages: Mapping[str, Any]) -> Iterator[str]:
-    """Packages whose version is not one that `mt` requires."""
-    needed = requirements()
-    if not needed:
-        yield "mt runs from its source and is not installed: which versions it needs is not known"
-    with suppress(ImportError):
-        from packaging.requirements import Requirement  # comes with datasets
-
-        for name, text in needed.items():
-            installed = packages.get(name)
-            if installed and not Requirement(text).specifier.contains(installed, prereleases=True):
-                yield f"{name} {installed} is installed, tested is {text}"
-
-
 # --- text -------------------------------------------------------------------------------------
 
 
-def format_report(report: Report) -> str:
+def format_report(report: Section) -> str:
     """Lines with a name in front, as wide as the longest."""
-    width = max(map(len, LINES))
-    text = []
+    text: list[tuple[str, str]] = []
     for name, describe in LINES.items():
         sections = list(signature(describe).parameters)
         if not report.keys() >= {*sections}:
@@ -241,23 +223,22 @@ def format_report(report: Report) -> str:
         parts = {key: report[key] for key in sections}
         errors = [part["error"] for part in parts.values() if "error" in part]
         described = f"not known ({'; '.join(errors)})" if errors else describe(**parts)
-        for line in described.split("\n") if described else ():
-            text.append(f"{name:<{width}}  {line}")
-            name = ""
-    can_start = not report["problems"]
-    verdict = f"can start, on {report['torch']['auto']['device']}" if can_start else CANNOT_START
-    return "\n".join([*text, f"{'training':<{width}}  {verdict}"])
+        text += [("" if n else name, line) for n, line in enumerate(described.splitlines())]
+    verdict = "cannot start (see below)"
+    if not report["problems"]:
+        verdict = f"can start, on {report['torch']['auto']['device']}"
+    width = max(map(len, LINES))
+    return "\n".join(f"{name:<{width}}  {line}" for name, line in [*text, ("training", verdict)])
+
+
+def _wrapped(notes: Iterable[str]) -> str:
+    return "\n".join(line for note in notes for line in wrap(note, WIDTH))
 
 
 def _versions(packages: Section, system: Section) -> str:
     own, *others = [f"{name} {each or '(not installed)'}" for name, each in packages.items()]
     first = ", ".join([own, f"Python {system['python']}", *others[:1]])
-    return "\n".join([first, *wrap(", ".join(others[1:]), WIDTH)])
-
-
-def _system(system: Section, environment: Section) -> str:
-    settings = " ".join(f"{name}={value}" for name, value in environment.items())
-    return f"{system['platform']}\n{settings}".strip()
+    return f"{first}\n{_wrapped([', '.join(others[1:])])}"
 
 
 def _processor(system: Section, torch: Section) -> str:
@@ -285,13 +266,6 @@ def _compiler(compiler: Section, torch: Section) -> str:
     return f"{name}, {triton}; train.compile: auto {used}"
 
 
-def _disk(disk: Section) -> str:
-    return (
-        f"{disk['free_mb'] / 1e3:.1f} GB free in {disk['current_folder']}, "
-        f"{disk['temporary_mb'] / 1e3:.1f} GB for temporary files"
-    )
-
-
 def _precision(torch: Section) -> str:
     int8 = "int8" if torch["int8"] else "fp32, because this CPU and torch have no fast int8"
     return (
@@ -300,47 +274,51 @@ def _precision(torch: Section) -> str:
     )
 
 
-def _cpu_speed(cpu: Section) -> str:
-    rows = {
-        f"{row['threads']} thread{'s' * (row['threads'] > 1)}": row["gflops"]
-        for row in cpu["products"]
-    }
-    return _speed_table("GFLOP/s", rows, 1.0)
-
-
-def _speed_table(unit: str, rows: Mapping[str, Mapping[str, float | None]], per: float) -> str:
-    """Speeds by precision, one row for each number of threads."""
-    lines = [f"{unit:<11}" + "".join(f"{name:>8}" for name in next(iter(rows.values())))]
+def _speeds(unit: str, rows: Mapping[str, Section]) -> str:
+    """Speeds by precision, one row for each number of threads, or for the GPU."""
+    lines = [(unit, list(next(iter(rows.values()))))]
     for name, speeds in rows.items():
-        cells = ("-" if speed is None else f"{speed / per:,.0f}" for speed in speeds.values())
-        lines.append(f"{name:<11}" + "".join(f"{cell:>8}" for cell in cells))
-    return "\n".join(lines)
+        lines.append((name, ["-" if v is None else f"{v:,.0f}" for v in speeds.values()]))
+    return "\n".join(f"{name:<11}" + "".join(f"{x:>8}" for x in cells) for name, cells in lines)
+
+
+def _cpu_speed(cpu: Section) -> str:
+    rows = {row["threads"]: row["gflops"] for row in cpu["products"]}
+    return _speeds("GFLOP/s", {f"{n} thread{'s' * (n > 1)}": row for n, row in rows.items()})
+
+
+def _gpu_speed(gpu: Section) -> str:
+    return _speeds("TFLOP/s", {"": {k: v and v / 1e3 for k, v in gpu["products"].items()}})
 
 
 def _extras(extras: Section) -> str:
-    width = max(map(len, extras))
     lines = []
     for name, extra in extras.items():
         state = f"installed {extra['version'] or ''}".strip()
         if not extra["installed"]:
             state = f"not installed: {extra['install']}"
-        lines.append(f"{name:<{width}}  {extra['adds']}; {state}")
+        lines.append(f"{name:<{max(map(len, extras))}}  {extra['adds']}; {state}")
     return "\n".join(lines)
 
 
 # What describes each line of the text; its parameters are the sections that it needs.
 LINES: dict[str, Callable[..., str]] = {
     "versions": _versions,
-    "system": _system,
+    "system": lambda system, environment: "\n".join(
+        filter(None, (system["platform"], " ".join(f"{k}={v}" for k, v in environment.items())))
+    ),
     "processor": _processor,
     "GPU": _gpus,
     "driver": lambda driver: f"NVIDIA {driver['version']}" if driver["version"] else "none",
     "compiler": _compiler,
     "memory": lambda torch: f"{torch['memory_mb'] / 1e3:.1f} GB available",
-    "disk": _disk,
+    "disk": lambda disk: (
+        f"{disk['free_mb'] / 1e3:.1f} GB free in {disk['current_folder']}, "
+        f"{disk['temporary_mb'] / 1e3:.1f} GB for temporary files"
+    ),
     "precision": _precision,
     "CPU speed": _cpu_speed,
-    "GPU speed": lambda gpu: _speed_table("TFLOP/s", {"": gpu["products"]}, 1e3),
+    "GPU speed": _gpu_speed,
     "extras": _extras,
-    "notes": lambda notes: "\n".join(line for note in notes for line in wrap(note, WIDTH)),
+    "notes": _wrapped,
 }

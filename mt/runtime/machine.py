@@ -25,11 +25,9 @@ def usable_cores() -> int:
 def processor_name() -> str:
     """Model name of the CPU; on Linux `platform.processor()` knows only the architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").split("\n")
-        return next(
-            line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")
-        )
-    except (OSError, StopIteration):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return text.split("\nmodel name", 1)[1].partition(":")[2].partition("\n")[0].strip()
+    except (OSError, IndexError):
         return platform.processor() or platform.machine()
 
 

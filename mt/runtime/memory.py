@@ -25,8 +25,7 @@ def release_freed_memory() -> None:
     Tensors of many sizes fragment the heap: training on batches of 4,096 tokens, d_model 256, grows
     to 2.1 GB within 60 updates, of which 1 GB is in use. One call takes 0.1 s.
     """
-    trim = getattr(_c_library(), "malloc_trim", None)
-    if trim is not None:
+    if trim := getattr(_c_library(), "malloc_trim", None):
         trim(0)
 
 
@@ -37,10 +36,8 @@ def keep_freed_memory() -> None:
     them: a decoding step does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 %
     faster.
     """
-    mallopt = getattr(_c_library(), "mallopt", None)
-    if mallopt is not None:
-        trim_threshold = -1
-        mmap_threshold = -3
+    if mallopt := getattr(_c_library(), "mallopt", None):
+        trim_threshold, mmap_threshold = -1, -3
         # Older versions accept at most 32 MB. Setting one threshold stops glibc from adapting the
         # other, so set both or none.
         if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):
@@ -126,14 +123,14 @@ def available_memory_mb(device: torch.device) -> float:
     if free_mb is None:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6
     # A container's limit may be below the machine's memory: cgroup version 2, then version 1.
+    group = Path("/sys/fs/cgroup")
+    memory = group / "memory"
     for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+        (group / "memory.max", group / "memory.current"),
+        (memory / "memory.limit_in_bytes", memory / "memory.usage_in_bytes"),
     ):
         with suppress(OSError, ValueError):
-            group = Path("/sys/fs/cgroup")
-            left = int((group / limit).read_text()) - int((group / used).read_text())
-            free_mb = min(free_mb, left / 1e6)
+            free_mb = min(free_mb, (int(limit.read_text()) - int(used.read_text())) / 1e6)
     return own + max(0.0, free_mb)
 
 
@@ -144,8 +141,7 @@ def unused_memory_mb(gpu: torch.device) -> float:
 
 def _from_proc(path: str, name: str) -> float | None:
     """The value of `name` in a file of /proc, converted from KiB to MB; None without it."""
-    with suppress(OSError, StopIteration):
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-        line = next(line for line in lines if line.startswith(f"{name}:"))
-        return int(line.split()[1]) * 1.024 / 1e3
+    with suppress(OSError, IndexError):
+        kib = f"\n{Path(path).read_text(encoding='utf-8')}".split(f"\n{name}:")[1].split()[0]
+        return int(kib) * 1.024 / 1e3
     return None

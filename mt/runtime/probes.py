@@ -39,22 +39,20 @@ def probe_torch() -> dict[str, Any]:
         "instructions": [name for name in INSTRUCTION_SETS if cpu_has(name)],
         "threads": torch.get_num_threads(),
         "memory_mb": available_memory_mb(torch.device("cpu")),
-        "gpus": [_describe_gpu(index) for index in range(torch.cuda.device_count())],
+        "gpus": [
+            {
+                "name": gpu.name,
+                "capability": f"{gpu.major}.{gpu.minor}",
+                "memory_mb": gpu.total_memory / 1e6,
+                "free_mb": available_memory_mb(torch.device("cuda", index)),
+            }
+            for index in range(torch.cuda.device_count())
+            for gpu in [torch.cuda.get_device_properties(index)]
+        ],
         "auto": {"device": str(device), "precision": device.precision},
         "int8": has_int8(),
         "compile": can_compile(device),
         "triton": importlib.util.find_spec("triton") is not None,
-    }
-
-
-def _describe_gpu(index: int) -> dict[str, Any]:
-    gpu = torch.device("cuda", index)
-    properties = torch.cuda.get_device_properties(gpu)
-    return {
-        "name": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "memory_mb": properties.total_memory / 1e6,
-        "free_mb": available_memory_mb(gpu),
     }
 
 
@@ -81,18 +79,11 @@ def probe_cpu() -> dict[str, Any]:
         "bf16": float_product(torch.bfloat16, CPU_SHAPE, cpu),
         "int8": int8_product(CPU_SHAPE) if has_int8() else None,
     }
-    return {
-        "products": [
-            {
-                "threads": threads,
-                "gflops": {
-                    name: product and gflops(product, CPU_SHAPE, threads)
-                    for name, product in products.items()
-                },
-            }
-            for threads in sorted({1, torch.get_num_threads()})
-        ]
-    }
+    rows = []
+    for n in sorted({1, torch.get_num_threads()}):
+        speeds = {key: each and gflops(each, CPU_SHAPE, n) for key, each in products.items()}
+        rows.append({"threads": n, "gflops": speeds})
+    return {"products": rows}
 
 
 def probe_gpu() -> dict[str, Any]:
@@ -112,8 +103,7 @@ def probe_gpu() -> dict[str, Any]:
 def float_product(dtype: torch.dtype, shape: Shape, device: torch.device) -> Callable[[], object]:
     """A product of random matrices in a floating-point type, to be called repeatedly."""
     rows, n_in, n_out = shape
-    x = torch.randn(rows, n_in, dtype=dtype, device=device)
-    weight = torch.randn(n_out, n_in, dtype=dtype, device=device)
+    x, weight = (torch.randn(n, n_in, dtype=dtype, device=device) for n in (rows, n_out))
     return lambda: nn.functional.linear(x, weight)
 
 
@@ -123,8 +113,7 @@ def int8_product(shape: Shape) -> Callable[[], object]:
     x = torch.randint(0, 256, (rows, n_in), dtype=torch.uint8)
     weight = torch.randint(-127, 128, (n_out, n_in), dtype=torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(weight, [rows, n_in])
-    scale = torch.ones(n_out)
-    zero_points = torch.zeros(n_out, dtype=torch.int32)
+    scale, zero_points = torch.ones(n_out), torch.zeros(n_out, dtype=torch.int32)
     return lambda: torch.ops.onednn.qlinear_pointwise(
         x, 1.0, 128, packed, scale, zero_points, None, 1.0, 0, torch.float32, "none", [], ""
     )
@@ -137,12 +126,7 @@ def gflops(product: Callable[[], object], shape: Shape, threads: int = 1) -> flo
     return 2e-9 * math.prod(shape) / seconds
 
 
-PROBES: dict[str, Callable[[], dict[str, Any]]] = {
-    "torch": probe_torch,
-    "update": probe_update,
-    "cpu": probe_cpu,
-    "gpu": probe_gpu,
-}
+PROBES = {"torch": probe_torch, "update": probe_update, "cpu": probe_cpu, "gpu": probe_gpu}
 
 
 def main(names: list[str]) -> None:
