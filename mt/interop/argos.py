@@ -11,16 +11,16 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from mt.config.schema import DataConfig, DecodeConfig
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
-from mt.interop.ctranslate2 import import_library, write_model
-from mt.interop.exporter import Translate, compare_translations
+from mt.interop.ctranslate2 import write_model
+from mt.interop.exporter import Translate, compare_translations, import_package
 from mt.interop.model_card import UNKNOWN, model_card
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
@@ -29,6 +29,10 @@ SUFFIX = ".argosmodel"
 # The version of Argos Translate whose rules the package follows.
 ARGOS_VERSION = "1.9"
 SENTENCEPIECE = "sentencepiece.model"
+USAGE = """A package for Argos Translate and LibreTranslate, {from_name} to {to_name}, version \
+{package_version}. Install it with:
+
+    python -c 'from argostranslate import package; package.install_from_path("{file}")'"""
 # Argos Translate searches so.
 SEARCH = {"beam_size": 4, "length_penalty": 0.2}
 NAMES = {
@@ -94,11 +98,15 @@ def export_package(
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)
             (package / "metadata.json").write_text(text, encoding="utf-8")
-            card = model_card(loaded, _usage(metadata, output.name))
+            usage = USAGE.format(**metadata, file=output.name)
+            card = model_card(loaded, usage)
             (package / "README.md").write_text(card, encoding="utf-8")
             search = loaded.config.decode.model_copy(update=SEARCH)
             compared = compare_translations(loaded, as_argos(package), search)
-            _zip(package, output)
+            output.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(output) as file, ZipFile(file, "w", ZIP_DEFLATED) as zipped:
+                for path in sorted(filter(Path.is_file, package.rglob("*"))):
+                    zipped.write(path, path.relative_to(package.parent))
     except OSError as error:
         raise CheckpointError(
             f"--output {output}: cannot be written ({error.strerror or error}); give a folder that "
@@ -140,7 +148,8 @@ def as_argos(package: Path) -> Translate:
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=str(package / SENTENCEPIECE))
-    translator = import_library().Translator(str(package / "model"), compute_type="auto")
+    library = import_package("ctranslate2", "ctranslate2")
+    translator = library.Translator(str(package / "model"), compute_type="auto")
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
         results = translator.translate_batch(
@@ -155,20 +164,3 @@ def as_argos(package: Path) -> Translate:
         return [text.replace("▁", " ").replace("_", " ").strip() for text in decoded]
 
     return translate
-
-
-def _usage(metadata: dict[str, str], name: str) -> str:
-    return (
-        f"A package for Argos Translate and LibreTranslate, {metadata['from_name']} to "
-        f"{metadata['to_name']}, version {metadata['package_version']}. Install it with:\n\n"
-        f"    python -c 'from argostranslate import package; package.install_from_path(\"{name}\")'"
-    )
-
-
-def _zip(package: Path, output: Path) -> None:
-    """Write the folder to a zip file, which appears whole or not at all."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for path in sorted(package.rglob("*")):
-            if path.is_file():
-                zipped.write(path, path.relative_to(package.parent))

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -18,7 +17,7 @@ from torch import nn
 from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import Translate, compare_translations, new_folder
+from mt.interop.exporter import Translate, compare_translations, import_package, new_folder
 from mt.interop.model_card import model_card
 from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
@@ -63,7 +62,7 @@ def export(
         parity = write_model(loaded, partial, quantization)
         notes = [f"{output}: {parity}"]
         loaded.tokenizer.save(partial)
-        source = sorted(path.name for path in partial.glob("*.model"))[0]
+        source = min(path.name for path in partial.glob("*.model"))
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
         write_whole(partial / "README.md", model_card(loaded, usage))
         if store is not None:
@@ -83,8 +82,10 @@ def write_model(loaded: LoadedModel, folder: Path, quantization: str) -> Parity:
 
     Computations in float32 with equal weights are compared; then what rounding changes is measured.
     """
-    check_quantization(quantization)
-    library = import_library()
+    if quantization not in QUANTIZATIONS:
+        known = ", ".join(QUANTIZATIONS)
+        raise ConfigError(f"--quantization: must be one of {known}, found {quantization!r}")
+    library = import_package("ctranslate2", "ctranslate2")
     specification(loaded.model, loaded.tokenizer, quantization).save(str(folder))
     score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="float32"))
     if quantization == "fp32":
@@ -104,14 +105,13 @@ def translate_with(folder: Path, loaded: LoadedModel, quantization: str) -> Tran
     from mt.translate.translator import Translator
 
     config, tokenizer = loaded.config, loaded.tokenizer
-    precision, compute_type = "fp32", "float32"
-    if quantization == "int8":
-        precision = compute_type = "int8"
-    model = import_library().Translator(str(folder), device="cpu", compute_type=compute_type)
+    int8 = quantization == "int8"
+    library = import_package("ctranslate2", "ctranslate2")
+    model = library.Translator(str(folder), compute_type="int8" if int8 else "float32")
 
     def translate(lines: Sequence[str], search: DecodeConfig) -> list[str]:
         positions = config.model.max_positions
-        engine = CTranslate2Engine(model, tokenizer, search, positions, precision)
+        engine = CTranslate2Engine(model, tokenizer, search, positions, "int8" if int8 else "fp32")
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
         return [translation.texts[0] for translation in translator.translate(lines)]
 
@@ -130,30 +130,9 @@ def rounded(model: Transformer, quantization: str) -> Transformer:
         for tensor in (*copied.parameters(), *copied.buffers()):
             tensor.data = tensor.data.to(dtype).float()
         return copied
-    matrices = {
-        module.weight for module in copied.modules() if isinstance(module, nn.Linear | nn.Embedding)
-    }
-    for matrix in matrices:
+    layers = (each for each in copied.modules() if isinstance(each, nn.Linear | nn.Embedding))
+    for matrix in {layer.weight for layer in layers}:
         largest = matrix.data.abs().amax(1, keepdim=True)  # (rows, 1)
         scale = 127 / torch.where(largest == 0, 127.0, largest)
         matrix.data = (matrix.data * scale).round() / scale
     return copied
-
-
-def check_quantization(quantization: str) -> None:
-    """Raise ConfigError for a precision that is not in `QUANTIZATIONS`."""
-    if quantization not in QUANTIZATIONS:
-        known = ", ".join(QUANTIZATIONS)
-        raise ConfigError(f"--quantization: must be one of {known}, found {quantization!r}")
-
-
-def import_library() -> Any:
-    """Import ctranslate2; ConfigError where it is not installed."""
-    try:
-        import ctranslate2
-    except ImportError as error:
-        raise ConfigError(
-            f"export ctranslate2: needs the package ctranslate2, which cannot be imported "
-            f"({error}); run: pip install ctranslate2"
-        ) from error
-    return ctranslate2

@@ -6,17 +6,19 @@ validation text: how many translations are the same, and both BLEU scores.
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from mt.config.schema import DecodeConfig
 from mt.data.reading.corpus import data_root, read_pairs
-from mt.errors import CheckpointError, MtError
+from mt.errors import CheckpointError, ConfigError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import Bleu
 from mt.model.checkpoint import LoadedModel
@@ -30,6 +32,17 @@ from mt.translate.translator import Translator
 LINES = 200
 # Translates lines with these settings of the search.
 Translate = Callable[[Sequence[str], DecodeConfig], Sequence[str]]
+
+
+def import_package(name: str, export: str) -> Any:
+    """Import the package that `mt export EXPORT` needs; ConfigError where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"export {export}: needs the package {name}, which cannot be imported ({error}); run: "
+            f"pip install {name}"
+        ) from error
 
 
 @contextmanager
@@ -72,18 +85,16 @@ def compare_translations(
         pairs = list(itertools.islice(read_pairs(data.valid, data_root(data), "data.valid"), LINES))
     except MtError as error:
         return f"no translations were compared: {error}"
-    sources = [src for src, _ in pairs]
-    references = [ref for _, ref in pairs]
+    sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     search = search or loaded.config.decode
-    cpu = Device(torch.device("cpu"), "fp32")
-    engine = TorchEngine(Inference(loaded.model, cpu), search)
+    engine = TorchEngine(Inference(loaded.model, Device(torch.device("cpu"), "fp32")), search)
     translator = Translator(engine, loaded.tokenizer, max_source=data.max_tokens)
     ours = [translation.texts[0] for translation in translator.translate(sources)]
-    theirs = translate(sources, search)
+    theirs = list(translate(sources, search))
     same = sum(one == other for one, other in zip(ours, theirs, strict=True))
     tokenize = choose_tokenizer(data.tgt_lang, loaded.config.train.bleu_tokenize)
     bleu = Bleu([references], tokenize=tokenize)
-    our_bleu, their_bleu = (bleu.score(texts).value for texts in (ours, list(theirs)))
+    our_bleu, their_bleu = (bleu.score(texts).value for texts in (ours, theirs))
     return (
         f"first {len(pairs):,} lines of data.valid: {same:,} translations are the same, BLEU "
         f"{their_bleu:.2f}, of mt {our_bleu:.2f} (difference {their_bleu - our_bleu:+.2f})"

@@ -20,7 +20,7 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import compare_translations, new_folder
+from mt.interop.exporter import compare_translations, import_package, new_folder
 from mt.interop.huggingface_layout import CONFIG_KEYS, correspondences, to_halves
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
@@ -60,7 +60,7 @@ def export(
     model; CheckpointError if the folder exists or cannot be written, or if the check fails. Nothing
     is left at `output` then.
     """
-    library = _import_library()
+    library = import_package("transformers", "huggingface")
     config = loaded.model.config
     if config.learned_positions and not config.pre_norm:
         raise ConfigError(
@@ -83,17 +83,6 @@ def export(
         for note in notes:
             say(f"{output}: {note}")
     return parity
-
-
-def _import_library() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise ConfigError(
-            f"export huggingface: needs the package transformers, which cannot be imported "
-            f"({error}); run: pip install transformers"
-        ) from error
-    return transformers
 
 
 @contextmanager
@@ -136,9 +125,8 @@ class ExportedFolder:
         positions = self.model.config.max_position_embeddings
         texts = []
         for line in lines:
-            inputs = self.tokenizer(
-                line, return_tensors="pt", truncation=True, max_length=positions
-            )
+            cut = {"truncation": True, "max_length": positions}
+            inputs = self.tokenizer(line, return_tensors="pt", **cut)
             length = inputs.input_ids.shape[1] - 1  # eos
             limit = max(1, int(search.max_len_factor * length + search.max_len_extra))
             outputs = self.model.generate(
@@ -173,21 +161,18 @@ def build(library: Any, loaded: LoadedModel) -> Any:
     }
     settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
     settings |= {"scale_embedding": True, **ids}
-    if not config.pre_norm:
-        theirs = library.MarianMTModel(
-            library.MarianConfig(
-                **settings,
-                vocab_size=sizes[0],
-                decoder_vocab_size=sizes[1],
-                share_encoder_decoder_embeddings=one_matrix,
-                tie_word_embeddings=config.tie_embeddings,
-            )
-        )
-    else:
+    if config.pre_norm:
         # One vocab_size for both sides: the smaller vocabulary is filled with rows never used.
-        theirs = library.PegasusForConditionalGeneration(
-            library.PegasusConfig(**settings, vocab_size=max(sizes), tie_word_embeddings=one_matrix)
-        )
+        settings |= {"vocab_size": max(sizes), "tie_word_embeddings": one_matrix}
+        theirs = library.PegasusForConditionalGeneration(library.PegasusConfig(**settings))
+    else:
+        settings |= {
+            "vocab_size": sizes[0],
+            "decoder_vocab_size": sizes[1],
+            "share_encoder_decoder_embeddings": one_matrix,
+            "tie_word_embeddings": config.tie_embeddings,
+        }
+        theirs = library.MarianMTModel(library.MarianConfig(**settings))
     theirs.generation_config = library.GenerationConfig(
         num_beams=decode.beam_size,
         length_penalty=decode.length_penalty,

@@ -35,12 +35,9 @@ DEFAULTS: dict[str, Any] = {
     "vocab_size": 58101,
     "decoder_vocab_size": None,
     "max_position_embeddings": 1024,
-    "encoder_layers": 12,
-    "encoder_ffn_dim": 4096,
-    "encoder_attention_heads": 16,
-    "decoder_layers": 12,
-    "decoder_ffn_dim": 4096,
-    "decoder_attention_heads": 16,
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 16),
     "activation_function": "gelu",
     "d_model": 1024,
     "dropout": 0.1,
@@ -94,8 +91,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
     settings = DEFAULTS | content
     settings["decoder_vocab_size"] = settings["decoder_vocab_size"] or settings["vocab_size"]
-    if isinstance(settings["eos_token_id"], list) and len(settings["eos_token_id"]) == 1:
-        settings["eos_token_id"] = settings["eos_token_id"][0]
+    if isinstance(eos := settings["eos_token_id"], list) and len(eos) == 1:
+        settings["eos_token_id"] = eos[0]
     generation = read_json(folder / GENERATION_CONFIG, [])
     for key in ("num_beams", "length_penalty"):
         settings[key] = generation.get(key, settings.get(key))
@@ -104,15 +101,14 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
     """The file of the weights, and its tensors in float32."""
-    path = next(
-        (folder / name for name in (SAFETENSORS, PYTORCH) if (folder / name).exists()), None
-    )
-    if path is None:
+    paths = [folder / name for name in (SAFETENSORS, PYTORCH) if (folder / name).exists()]
+    if not paths:
         raise CheckpointError(
             f"{folder}: needs weights in {SAFETENSORS} or {PYTORCH}, found neither; other formats "
             "are converted with transformers: AutoModelForSeq2SeqLM.from_pretrained(...)"
             ".save_pretrained(...)"
         )
+    path = paths[0]
     try:
         if path.name == SAFETENSORS:
             tensors = load_file(path)
@@ -139,8 +135,7 @@ def embeddings(
     encoder = tensors.get("model.encoder.embed_tokens.weight", shared)
     decoder = tensors.get("model.decoder.embed_tokens.weight", shared)
     if settings["share_encoder_decoder_embeddings"] and settings["tie_word_embeddings"]:
-        one = next((matrix for matrix in (shared, encoder, decoder) if matrix is not None), None)
-        encoder, decoder = one, one
+        encoder = decoder = next(filter(torch.is_tensor, (shared, encoder, decoder)), None)
     output = decoder if settings["tie_word_embeddings"] else tensors.get("lm_head.weight")
     return {"encoder": encoder, "decoder": decoder, "output": output}
 

@@ -58,8 +58,8 @@ def read_tokenizer(
         )
     unk = settings.get("unk_token", SPECIAL_PIECES[1])
     unk = unk.get("content", "") if isinstance(unk, dict) else str(unk)
-    start, pad = config["decoder_start_token_id"], config["pad_token_id"]
-    eos = config["eos_token_id"]
+    names = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
+    pad, start, eos = (config[name] for name in names)
     special = (pad, start if joint else pad, eos)
     source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults)
     target = source
@@ -87,16 +87,15 @@ def read_json(path: Path, faults: list[str]) -> dict[str, Any]:
     """The mapping in a JSON file; {} after adding to `faults` if that fails."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+        fault = f"must be a JSON object, found a {type(value).__name__}"
     except OSError as error:
-        faults.append(f"{path.name}: {error.strerror}")
-        return {}
+        fault = str(error.strerror)
     except ValueError as error:  # not JSON, or not UTF-8
-        faults.append(f"{path.name}: is not JSON ({error})")
-        return {}
-    if not isinstance(value, dict):
-        faults.append(f"{path.name}: must be a JSON object, found a {type(value).__name__}")
-        return {}
-    return value
+        fault = f"is not JSON ({error})"
+    faults.append(f"{path.name}: {fault}")
+    return {}
 
 
 def _vocabulary(
@@ -147,27 +146,23 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     tokenizer, data = loaded.tokenizer, loaded.config.data
     (folder / SOURCE_MODEL).write_bytes(with_normalization(tokenizer.models[0]))
     (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
+    special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
+    source = tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))
+    target = tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size)))
     contents: dict[str, dict[str, Any]] = {
-        VOCABULARY: _ids(tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))),
+        VOCABULARY: {piece: number for number, piece in enumerate(source)},
+        TARGET_VOCABULARY: {piece: number for number, piece in enumerate(target)},
         TOKENIZER_CONFIG: {
             "tokenizer_class": "MarianTokenizer",
             "source_lang": data.src_lang,
             "target_lang": data.tgt_lang,
             "separate_vocabs": not tokenizer.joint,
             "model_max_length": loaded.model.config.max_positions,
-            **{
-                f"{name}_token": piece
-                for name, piece in zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
-            },
+            **{f"{name}_token": piece for name, piece in special},
         },
     }
-    if not tokenizer.joint:
-        target = _ids(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
-        contents[TARGET_VOCABULARY] = target
+    if tokenizer.joint:
+        del contents[TARGET_VOCABULARY]
     for name, content in contents.items():
         text = json.dumps(content, ensure_ascii=False, indent=1)
         (folder / name).write_text(text, encoding="utf-8")
-
-
-def _ids(pieces: list[str]) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(pieces)}

@@ -108,7 +108,7 @@ def test_all_reasons_at_once(
     assert os.listdir(tmp_path) == ["model"]
 
 
-def test_a_full_temporary_folder(
+def test_a_full_temporary_folder_and_a_package_that_exists(
     mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> str:
@@ -116,14 +116,9 @@ def test_a_full_temporary_folder(
 
     monkeypatch.setattr(argos, "model_card", full)
     out = tmp_path / "de_en.argosmodel"
-    codes = ("--from-code", "de", "--to-code", "en")
-    message = refused(mt("export", "argos", "-m", tiny_run, "-o", out, *codes))
+    command = ("export", "argos", "-m", tiny_run, "-o", out)
+    message = refused(mt(*command, "--from-code", "de", "--to-code", "en"))
     assert says(message, "--output", out, "No space left on device", tempfile.gettempdir())
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_package_is_not_replaced(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "de_en.argosmodel"
     out.write_bytes(b"")
-    message = refused(mt("export", "argos", "-m", tiny_run, "-o", out))
-    assert says(message, "--output", out, "already exists", "remove it")
+    assert says(refused(mt(*command)), "--output", out, "already exists", "remove it")

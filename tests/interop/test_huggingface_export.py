@@ -74,13 +74,11 @@ def test_every_shape_gives_the_same_probabilities_and_translations(
 
     if post:  # and back again; the decoder's start is one more piece there
         import_model(tmp_path / "out", tmp_path / "back")
-        sides = [
-            (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
-            for side in ("src", "tgt")
-        ]
+        files = (tiny_corpus / f"test.{side}" for side in ("src", "tgt"))
+        texts = [file.read_text(encoding="utf-8").splitlines() for file in files]
         scores = []
         for each in (loaded, load_model(tmp_path / "back")):
-            encoded = each.tokenizer.encode_src(sides[0]), each.tokenizer.encode_tgt(sides[1])
+            encoded = each.tokenizer.encode_src(texts[0]), each.tokenizer.encode_tgt(texts[1])
             decoder = ForcedDecoder(Inference(each.model, choose_device("cpu", "fp32")))
             found = decoder.score(list(zip(*encoded, strict=True)))
             scores.append([sum(score.log_probs) for score in found])
@@ -93,7 +91,6 @@ def test_a_run_and_an_imported_model_are_exported(tiny_run: Path, tmp_path: Path
     ended = mt("export", "huggingface", "--model", tiny_run, "-o", tmp_path / "out")
     assert ended.code == 0, ended.err
     assert "first 40 lines of data.valid: 40 translations are the same, BLEU " in ended.err
-    assert "BLEU" in ended.err
     assert "## Data" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     import_model(SAVED, tmp_path / "imported")
     ended = mt("export", "huggingface", "--model", tmp_path / "imported", "-o", tmp_path / "back")

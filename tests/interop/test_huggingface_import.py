@@ -197,11 +197,9 @@ def test_an_imported_model_is_fine_tuned(
 @pytest.fixture
 def refusal(marian: Path, tmp_path: Path, mt: Mt) -> Callable[..., str]:
     """`refusal(folder, output)`: the message against an import."""
-
-    def message(folder: Path = marian, output: Path = tmp_path / "out") -> str:
-        return refused(mt("import", "huggingface", folder, "-o", output))
-
-    return message
+    return lambda folder=marian, output=tmp_path / "out": refused(
+        mt("import", "huggingface", folder, "-o", output)
+    )
 
 
 def test_all_reasons_against_an_import_are_told_at_once(

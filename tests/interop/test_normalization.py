@@ -53,8 +53,8 @@ def test_every_character_is_normalised(model: bytes) -> None:
     codes = [code for code in range(1, 0x30000) if not 0xD800 <= code < 0xE000]
     lines = [f"x {chr(code)} y" for code in codes]
     lines += [unicodedata.normalize("NFD", line) for line in lines if not line.isascii()]
-    found = [text.replace("\u2581", " ").strip() for text in processor.normalize(lines)]
-    assert found == [normalize_line(line) for line in lines]
+    normal = [text.replace("\u2581", " ").strip() for text in processor.normalize(lines)]
+    assert normal == [normalize_line(line) for line in lines]
 
 
 def test_a_model_that_normalises_keeps_its_own_map() -> None:

@@ -155,9 +155,8 @@ def test_a_cpu_without_int8_falls_back_and_says_so(monkeypatch: pytest.MonkeyPat
 def test_products_in_fp32_stay_exact() -> None:
     """The faster backend chosen for a CPU must not round to bf16 on the way."""
     choose_device("cpu", "fp32")
-    generator = torch.Generator().manual_seed(1)
-    a = torch.randn(256, 300, generator=generator)
-    b = torch.randn(300, 200, generator=generator)
+    torch.manual_seed(1)
+    a, b = torch.randn(256, 300), torch.randn(300, 200)
     exact = a.double() @ b.double()
     assert float(((a @ b).double() - exact).norm() / exact.norm()) < 1e-6
 
