@@ -12,8 +12,8 @@ from pathlib import Path
 from mt.config.yaml_text import dump
 from mt.errors import ConfigError
 from mt.search.options import EngineOptions, SearchOptions
-from mt.translate.streaming import TextFiles, refuse_overwrite
-from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
+from mt.translate.streaming import TextFiles
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
 
@@ -29,11 +29,9 @@ def backtranslate(
     A row has the synthetic source, after the tag if there is one, and the line as its target.
     Returns the lines of a config that train on it. Raises MtError for what the user must correct.
     """
-    check_name(files.output)
     if tag is not None and (not tag or tag.split() != [tag]):
         raise ConfigError(f"--tag: must be a word without white space, such as <BT>, found {tag!r}")
-    refuse_overwrite(files.output, {"the input": files.source}, engine.models)
-    refuse_to_replace(files)
+    check_output(files, [("the input", files.source)], engine.models)
     before = f"{tag} " if tag else ""
     recipe = Recipe(
         (line.replace("\t", " ") for line in files.read(say)),  # a tab would begin a reference

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +22,8 @@ from mt.files import write_whole
 from mt.runs.model_folder import read_folder
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.streaming import TextFiles, read_file, refuse_overwrite
-from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_name, make_corpus, refuse_to_replace
+from mt.translate.streaming import TextFiles, read_file
+from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
 
@@ -51,22 +51,24 @@ def distill(
     MtError for what the user must correct.
     """
     layers = student_layers(shape)
-    check_name(files.output)
     metric = _metric(text, search.n_best)
+    config = read_folder(engine.models[0]).config
+    root, sources = _sources(config.data, text)
+    inputs = [
+        (name, file) for name, source in sources.items() for file in local_files(source, root)
+    ]
+    check_output(files, inputs, engine.models)
     student = Path(files.output).with_suffix(".yaml")
     if student.exists() and not files.overwrite:
         raise ConfigError(
             f"--output {files.output}: the student's config would replace {student}; "
             "give another path, or --overwrite"
         )
-    config = read_folder(engine.models[0]).config
-    lines = _Lines(config.data, text)
-    for name, file in lines.files():
-        refuse_overwrite(files.output, {name: file}, engine.models)
-    refuse_to_replace(files)
+    lines = _read(text, sources, root, with_references=metric is not None)
+    first = list(itertools.islice(lines, 1))  # opens the files: their faults are reported now
     recipe = Recipe(
-        lines.read(with_references=metric is not None),
-        lines.count(),
+        itertools.chain(first, lines),
+        _count(sources.values(), root),
         lambda source, target: (source, target),
         {"--metric": metric or ""},
         None if metric is None else mbr.metric(metric, "--metric"),
@@ -94,56 +96,36 @@ def _metric(text: DistillText, n_best: int) -> str | None:
     return None
 
 
-class _Lines:
-    """The lines that the teacher translates: training data, or a file, maybe with references."""
+def _sources(data: DataConfig, text: DistillText) -> tuple[Path, dict[str, Source]]:
+    """Return the root of paths, and what the teacher translates, by its option or key."""
+    if text.src is not None:
+        pair = Source(src=str(text.src), tgt=str(text.ref or text.src))
+        return Path(), {"--src, --ref" if text.ref else "--src": pair}
+    if not data.train:
+        raise ConfigError("--model: its config names no training data; give the text with --src")
+    return data_root(data), {f"data.train[{i}]": source for i, source in enumerate(data.train)}
 
-    def __init__(self, data: DataConfig, text: DistillText) -> None:
-        src = text.src
-        ref = text.ref
-        if src is None:
-            if not data.train:
-                raise ConfigError(
-                    "--model: its config names no training data; give the text with --src"
-                )
-            self.root = data_root(data)
-            self.sources = {f"data.train[{i}]": source for i, source in enumerate(data.train)}
-        else:
-            self.root = Path()
-            pair = Source(src=str(src), tgt=str(src if ref is None else ref))
-            self.sources = {"--src" if ref is None else "--src, --ref": pair}
-        self.alone = src if ref is None else None  # a file without references
 
-    def files(self) -> Iterator[tuple[str, Path]]:
-        """Yield the files that are read, each with the name of its option or key."""
-        for name, source in self.sources.items():
-            for file in local_files(source, self.root):
-                yield name, file
+def _count(sources: Iterable[Source], root: Path) -> int | None:
+    """Return the number of lines; None where they would have to be read for it."""
+    if any(source.path is not None for source in sources):
+        return None
+    counts = [number_of_lines(str(under(root, source.src))) for source in sources]
+    return None if None in counts else sum(filter(None, counts))
 
-    def count(self) -> int | None:
-        """Return the number of lines; None where they would have to be read for it."""
-        sources = self.sources.values()
-        if any(source.path is not None for source in sources):
-            return None
-        counts = [number_of_lines(str(under(self.root, source.src))) for source in sources]
-        return None if None in counts else sum(filter(None, counts))
 
-    def read(self, with_references: bool) -> Iterator[str]:
-        r"""Return the source lines; with references as `source \t reference`.
-
-        Faults of the files are reported before the first line is asked for.
-        """
-        lines = self._read(with_references)
-        return itertools.chain(list(itertools.islice(lines, 1)), lines)
-
-    def _read(self, with_references: bool) -> Iterator[str]:
-        if self.alone is not None:
-            for line in read_file(self.alone, "--src"):
-                yield line.replace("\t", " ")
-            return
-        for name, source in self.sources.items():
-            for src, ref in read_pairs(source, self.root, name):
-                text = src.replace("\t", " ")  # a tab would begin the reference
-                yield f"{text}\t{ref}" if with_references else text
+def _read(
+    text: DistillText, sources: Mapping[str, Source], root: Path, with_references: bool
+) -> Iterator[str]:
+    r"""Yield the source lines; with references as `source \t reference`."""
+    if text.src is not None and text.ref is None:
+        for line in read_file(text.src, "--src"):
+            yield line.replace("\t", " ")
+        return
+    for name, source in sources.items():
+        for src, ref in read_pairs(source, root, name):
+            line = src.replace("\t", " ")  # a tab would begin the reference
+            yield f"{line}\t{ref}" if with_references else line
 
 
 def student_layers(shape: str) -> tuple[int, int]:

@@ -63,14 +63,6 @@ class Line:
     translation: Translation | None = None
 
 
-@dataclass
-class Window:
-    """Lines that are sorted by length and translated together."""
-
-    lines: list[Line]
-    started: float  # when they had been read and their encoding began
-
-
 def split_source(text: str, tokenizer: Tokenizer, max_tokens: int) -> list[list[int]]:
     """Return the ids of the segments of a text, each of at most `max_tokens` tokens.
 

@@ -22,7 +22,7 @@ from mt.translate.load import load_translator
 from mt.translate.progress import Progress, can_show_bar
 from mt.translate.quality_flags import FLAGS, flags
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import TextFiles, open_output, write_lines
+from mt.translate.streaming import TextFiles, open_output, refuse_overwrite, write_lines
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.bleu import BLEU
@@ -128,20 +128,24 @@ class Recipe:
     utility: BLEU | CHRF | None = None
 
 
-def check_name(output: str) -> None:
-    """Raise ConfigError if the output is not a TSV file."""
+def check_output(
+    files: TextFiles, inputs: Iterable[tuple[str, str | Path]], models: Sequence[Path]
+) -> None:
+    """Raise ConfigError if the output is not a TSV file, or would replace what must be kept.
+
+    `inputs`: option or key, and file. An existing corpus may be its only copy.
+    """
+    output = files.output
     if not output.endswith(".tsv"):
         raise ConfigError(
             f"--output {output}: must be a file whose name ends in .tsv, as training takes it for "
             "two columns then; name it so"
         )
-
-
-def refuse_to_replace(files: TextFiles) -> None:
-    """Raise ConfigError if the output is there already: it may be the only copy of a corpus."""
-    if Path(files.output).is_file() and not files.overwrite:
+    for option, path in inputs:
+        refuse_overwrite(output, {option: path}, models)
+    if Path(output).is_file() and not files.overwrite:
         raise ConfigError(
-            f"--output {files.output}: exists, and may be the only copy of a corpus; give another "
+            f"--output {output}: exists, and may be the only copy of a corpus; give another "
             "name, or --overwrite to replace it"
         )
 
@@ -164,9 +168,11 @@ def make_corpus(
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts
-        lines = pair_filter.keep_lines(
-            map(_normalized, recipe.lines), whole=recipe.utility is not None
+        # What tokens do not see, as tabs, would not fit into TSV.
+        normalized = (
+            "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in recipe.lines
         )
+        lines = pair_filter.keep_lines(normalized, whole=recipe.utility is not None)
         with (
             translator,
             Progress(recipe.total, output.lines, say, can_show_bar(files.output)) as progress,
@@ -174,7 +180,8 @@ def make_corpus(
             translator.on_progress = progress.update
             left = output.remaining(lines, translator.settings)
             translator.tally.before = output.lines
-            for window, translations in translator.translate_stream(left, _text_of):
+            stream = translator.translate_stream(left, lambda line, _: line.partition("\t")[0])
+            for window, translations in stream:
                 pairs = _pairs(recipe, pair_filter, window, translations)
                 write_lines(file, ("\t".join(pair) for pair in pairs))
                 output.counts = pair_filter.counts
@@ -189,15 +196,6 @@ def make_corpus(
     say(f"{files.output}: {pair_filter.summary()}")
 
 
-def _normalized(line: str) -> str:
-    """Normalise both cells of a line; what tokens do not see, as tabs, would not fit into TSV."""
-    return "\t".join(normalize_line(cell) for cell in line.split("\t", 1))
-
-
-def _text_of(line: str, _: int) -> str:
-    return line.partition("\t")[0]
-
-
 def _pairs(
     recipe: Recipe,
     pair_filter: PairFilter,
@@ -205,10 +203,10 @@ def _pairs(
     translations: Sequence[Translation],
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
-    texts = [line.partition("\t")[0] for line in window]
+    texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
     outputs = [
-        most_similar(translation.texts, line.partition("\t")[2], recipe.utility)
-        for line, translation in zip(window, translations, strict=True)
+        most_similar(translation.texts, reference, recipe.utility)
+        for reference, translation in zip(references, translations, strict=True)
     ]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [

@@ -22,7 +22,7 @@ from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job
 from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.lines import Line, Output, Segment, Translation, Window, split_source
+from mt.translate.lines import Line, Output, Segment, Translation, split_source
 from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank
 from mt.translate.streaming import read_ahead, windows
@@ -118,8 +118,9 @@ class Translator:
             window = next(encoded, None)
             if window is None:
                 return
+            lines, started = window
             # The time that the caller takes does not count, nor does waiting for lines.
-            yield self._translate_window(window, max(wanted, window.started))
+            yield self._translate_window(lines, max(wanted, started))
 
     def translate_stream(
         self,
@@ -155,8 +156,11 @@ class Translator:
 
     def _encoded(
         self, windows: Iterable[list[str]], prefixes: Iterable[str] | None
-    ) -> Iterator[Window]:
-        """Encode windows of lines, each line with its prefix. Uses nothing that searches change."""
+    ) -> Iterator[tuple[list[Line], float]]:
+        """Encode windows of lines with their prefixes, and note the time when encoding began.
+
+        Uses nothing that searches change.
+        """
         rest = None if prefixes is None else iter(prefixes)
         mismatch = "--prefix: must have one line for each line to translate, but line"
         first = self.tally.before + self.tally.lines + 1  # the number of the next line, from 1
@@ -168,13 +172,12 @@ class Translator:
             if len(begins) < len(texts):
                 number = first + len(begins)
                 raise DataError(f"{mismatch} {number:,} of the text has no prefix")
-            yield Window(self._encode(texts, begins, first), started)
+            yield self._encode(texts, begins, first), started
             first += len(texts)
         if rest is not None and next(rest, None) is not None:
             raise DataError(f"{mismatch} {first:,} of the prefixes has no text")
 
-    def _translate_window(self, window: Window, start: float) -> list[Translation]:
-        lines = window.lines
+    def _translate_window(self, lines: list[Line], start: float) -> list[Translation]:
         before = self.tally.before + self.tally.lines
         owners = [line for line in lines for _ in line.segments]
         left = [len(line.segments) for line in lines]
@@ -184,7 +187,9 @@ class Translator:
                 line = owners[place]
                 left[line.number - before - 1] -= 1
                 if not left[line.number - before - 1]:
-                    self._finish(line)
+                    line.outputs = self._outputs(line)
+                    if self.forced_decoder is None:
+                        line.translation = self._translation(line)
             self.on_progress(before + int(share * len(lines)))
         if self.forced_decoder is not None:
             self._align(self.forced_decoder, lines)
@@ -192,12 +197,6 @@ class Translator:
         self._count(lines, translations)
         self.tally.seconds += time.perf_counter() - start
         return translations
-
-    def _finish(self, line: Line) -> None:
-        """Join the outputs of a line whose segments are translated."""
-        line.outputs = self._outputs(line)
-        if self.forced_decoder is None:
-            line.translation = self._translation(line)
 
     def _encode(self, texts: list[str], prefixes: list[str], first: int) -> list[Line]:
         """Encode the lines from number `first`; split those that are too long.
@@ -266,8 +265,6 @@ class Translator:
     def _outputs(self, line: Line) -> list[Output]:
         """Join the n-th best hypotheses of the segments to the n-th best output of the line."""
         segments = line.segments
-        if not segments:
-            return []
         outputs = [
             Output(
                 " ".join(filter(None, (segment.texts[rank] for segment in segments))),
