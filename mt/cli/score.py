@@ -127,7 +127,7 @@ def _score_lines(
         scorer = load()
         aligned = bool(scorer.forced.heads)
         write_lines(file, format_scored(scorer.score(sources, targets), as_json, aligned))
-    say(scorer.tally.summary())
+    say(scorer.summary())
 
 
 def _read_items(
@@ -174,8 +174,7 @@ def _score_contrastive(
             write_lines(file, format_items(results, as_json))
     print_result((table_json if as_json else format_table)(phenomena, overall))
     # No perplexity: that of correct and wrong translations together says nothing.
-    tally = scorer.tally
-    say(f"{len(items):,} items: {tally.pairs:,} translations scored in {tally.seconds:.1f} s")
+    say(f"{len(items):,} items: {scorer.pairs:,} translations scored in {scorer.seconds:.1f} s")
     for note in notes_on(results):
         say(f"note: {note}")
 

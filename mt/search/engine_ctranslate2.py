@@ -145,7 +145,7 @@ class CTranslate2Engine(Engine):
             "use_vmap": self.shortlist,
             "asynchronous": True,
         }
-        pieces = [self._src_pieces(ids) for ids in sources]
+        pieces = _pieces(self._src_texts, sources)
         return self.translator.translate_batch(pieces, **settings | options)
 
     def _collect(
@@ -193,7 +193,7 @@ class CTranslate2Engine(Engine):
         limits = [self.limit(source, ()) for source in sources]
         options: dict[str, Any] = {
             "disable_unk": True,
-            "suppress_sequences": [self._tgt_pieces([token]) for token in (PAD, BOS)],
+            "suppress_sequences": _pieces(self._tgt_texts, [[PAD], [BOS]]),
             "min_decoding_length": 1,
         }
         beams = self._search_with(sources, [limit + 1 for limit in limits], options)
@@ -246,8 +246,8 @@ class CTranslate2Engine(Engine):
         if not pairs:
             return
         results = self.translator.score_batch(
-            [self._src_pieces(source) for source, _ in pairs],
-            [self._tgt_pieces(tokens) for _, tokens in pairs],
+            _pieces(self._src_texts, [source for source, _ in pairs]),
+            _pieces(self._tgt_texts, [tokens for _, tokens in pairs]),
             max_input_length=0,
             # Logits of all positions are in memory together, so small batches are faster as well.
             max_batch_size=self.batch_tokens // 4,
@@ -275,22 +275,16 @@ class CTranslate2Engine(Engine):
 
     @cached_property
     def _src_texts(self) -> list[str]:
-        """The text of each source piece."""
         return self.tokenizer.src_pieces_of(list(range(self.tokenizer.src_vocab_size)))
 
     @cached_property
     def _tgt_texts(self) -> list[str]:
-        """The text of each target piece."""
         return self.tokenizer.tgt_pieces_of(list(range(self.tokenizer.tgt_vocab_size)))
 
     @cached_property
     def _tgt_ids(self) -> Mapping[str, int]:
         return {text: number for number, text in enumerate(self._tgt_texts)}
 
-    def _src_pieces(self, ids: Ids) -> list[str]:
-        texts = self._src_texts
-        return [texts[number] for number in ids]
 
-    def _tgt_pieces(self, ids: Ids) -> list[str]:
-        texts = self._tgt_texts
-        return [texts[number] for number in ids]
+def _pieces(texts: Sequence[str], rows: Sequence[Ids]) -> list[list[str]]:
+    return [[texts[number] for number in ids] for ids in rows]

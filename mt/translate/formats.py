@@ -96,31 +96,27 @@ class LineFormat:
                 yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
                 continue
             before = [line] if self.name == "tsv" else []
-            scored = [f"{score:.4f}"] if self._with_scores else []
+            scored = [f"{score:.4f}"] if self.scores or self.n_best > 1 else []
             yield "\t".join([*before, *scored, text, *last])
-
-    @property
-    def _with_scores(self) -> bool:
-        return self.scores or self.n_best > 1
 
     def _json(self, line: str, translation: Translation) -> str:
         """Return the object with more fields; what it holds stays as it is, to the last digit."""
-        more = json.dumps(self._fields(translation), ensure_ascii=False)
-        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
-
-    def _fields(self, translation: Translation) -> dict[str, Any]:
-        """Return what a JSON object gains."""
         rows: list[dict[str, Any]] = []
         columns = (translation.texts, translation.scores, translation.alignments)
         for text, score, aligned in itertools.zip_longest(*columns):
             row: dict[str, Any] = {"translation": text}
-            if self._with_scores:
+            if self.scores or self.n_best > 1:
                 row["score"] = round(score, 4)
             if aligned is not None:
                 row["alignment"] = aligned
             rows.append(row)
-        fields = {"translations": rows[: self.n_best]} if self.n_best > 1 else rows[0]
-        return fields | ({"flags": list(translation.flags)} if translation.flags else {})
+        fields: dict[str, Any] = (
+            {"translations": rows[: self.n_best]} if self.n_best > 1 else rows[0]
+        )
+        if translation.flags:
+            fields["flags"] = list(translation.flags)
+        more = json.dumps(fields, ensure_ascii=False)
+        return f"{line.rstrip(JSON_SPACE).removesuffix('}').rstrip(JSON_SPACE)}, {more[1:]}"
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mt.errors import DataError
 from mt.files import keep_mode, sync_folder, write_whole
@@ -35,18 +35,12 @@ class ResumableOutput:
         self.lines = 0  # of the input, finished
         self.settings: dict[str, str] = {}  # settings that the output depends on
         self.counts: dict[str, int] = {}  # of the finished lines, kept for the caller
-        self._recorded_lines = 0  # of those, the ones that an interruption leaves
         self._digest = hashlib.sha256()  # of the finished lines
-        self._stored: dict[str, str] = {}  # settings of the earlier start
-        self._stored_hash = ""  # of the lines that the earlier start finished
+        self._record: dict[str, Any] = {}  # the last one written or read
         self._partial: Path | None = None
+        self._record_path = Path()
         self._recorded_at = 0.0
         self._refused = False  # to resume, as the input or a setting has changed
-
-    @property
-    def _record(self) -> Path:
-        assert self._partial is not None
-        return self._partial.with_name(f"{self._partial.name}.json")
 
     @contextmanager
     def open(self, path: Path) -> Iterator[BinaryIO]:
@@ -65,9 +59,10 @@ class ResumableOutput:
                 yield file
             return
         self._partial = path.with_name(f"{path.name}.partial")
+        self._record_path = path.with_name(f"{path.name}.partial.json")
         if not self._partial.exists():
             # Renamed or removed, and then the power failed or the user stopped there.
-            self._record.unlink(missing_ok=True)
+            self._record_path.unlink(missing_ok=True)
         with _locked(self._partial) as file:
             keep_mode(file, path)
             size = self._load_record()
@@ -80,7 +75,7 @@ class ResumableOutput:
                 os.fsync(file.fileno())
                 self._partial.replace(path)
                 # Only now: an output that cannot be renamed can still be resumed.
-                self._record.unlink(missing_ok=True)
+                self._record_path.unlink(missing_ok=True)
                 sync_folder(path.parent)
             except BaseException:
                 self._keep_or_remove()
@@ -89,10 +84,10 @@ class ResumableOutput:
     def _keep_or_remove(self) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
-        if not self._record.exists():
+        if not self._record_path.exists():
             self._partial.unlink(missing_ok=True)
         elif not self._refused:
-            count = self._recorded_lines
+            count = self._record["lines"]
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             print(
                 f"mt: {lines} finished in {self._partial}; "
@@ -103,7 +98,7 @@ class ResumableOutput:
     def _load_record(self) -> int:
         """Return the bytes of the partial output that are finished."""
         assert self._partial is not None
-        if not self._record.exists():
+        if not self._record_path.exists():
             if self.resume and self._partial.stat().st_size:
                 print(
                     f"mt: --resume: {self._partial} was interrupted before its progress was "
@@ -114,25 +109,24 @@ class ResumableOutput:
         if not self.resume:
             raise DataError(
                 f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
-                f"continue it, or remove it and {self._record.name} to start over"
+                f"continue it, or remove it and {self._record_path.name} to start over"
             )
         try:
-            record = json.loads(self._record.read_text(encoding="utf-8"))
+            record = json.loads(self._record_path.read_text(encoding="utf-8"))
             if record["format"] != FORMAT:
                 raise ValueError(f"format {record['format']}")
-            self._recorded_lines = int(record["lines"])
-            self._stored_hash = str(record["sha256"])
-            self._stored = dict(record["made_with"])
+            self.lines = int(record["lines"])
+            self._record = record | {"made_with": dict(record["made_with"])}
+            self._record["sha256"] = str(record["sha256"])
             self.counts = dict(record.get("counts", {}))
             size = int(record["bytes"])
             if self._partial.stat().st_size < size:
                 raise ValueError(f"{self._partial.name} is shorter than it says")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{self._record}: records the progress of an interrupted job, and is damaged "
+                f"{self._record_path}: records the progress of an interrupted job, and is damaged "
                 f"({error}); remove it and {self._partial} to start over"
             ) from error
-        self.lines = self._recorded_lines
         return size
 
     def remaining(self, lines: Iterator[str], settings: Mapping[str, str]) -> Iterator[str]:
@@ -144,18 +138,17 @@ class ResumableOutput:
         if not self.lines:
             return lines
         self._refused = True
-        start_over = f"or remove it and {self._record.name} to start over"
-        names = self._stored.keys() | self.settings.keys()
-        changed = sorted(
-            name for name in names if self._stored.get(name) != self.settings.get(name)
-        )
+        start_over = f"or remove it and {self._record_path.name} to start over"
+        before = self._record["made_with"]
+        names = before.keys() | self.settings.keys()
+        changed = sorted(name for name in names if before.get(name) != self.settings.get(name))
         if changed:
             raise DataError(
                 f"--resume: {self._partial} was made with another {', '.join(changed)}; "
                 f"give the same again, {start_over}"
             )
         self._hash(itertools.islice(lines, self.lines))
-        if self._digest.hexdigest() != self._stored_hash:
+        if self._digest.hexdigest() != self._record["sha256"]:
             raise DataError(
                 f"--resume: the first {self.lines:,} lines are not those that {self._partial} "
                 f"was made from; give the same input, {start_over}"
@@ -184,8 +177,8 @@ class ResumableOutput:
             "made_with": self.settings,
             "counts": self.counts,
         }
-        write_whole(self._record, json.dumps(record, indent=1))
-        self._recorded_lines = self.lines
+        write_whole(self._record_path, json.dumps(record, indent=1))
+        self._record = record
         self._recorded_at = time.monotonic()
 
 

@@ -13,8 +13,7 @@ from typing import Any
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 from mt.model.checkpoint import load_model
-from mt.model.transformer import Transformer
-from mt.runtime.devices import Device, choose_device
+from mt.runtime.devices import choose_device
 from mt.search.alignment import word_links
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
@@ -23,29 +22,6 @@ from mt.translate.progress import LineNumbers
 
 # Pairs read before they are sorted by length and scored.
 WINDOW = 20_000
-
-
-@dataclass
-class ScoreTally:
-    """Counts for the closing summary of `mt score`."""
-
-    pairs: int = 0
-    tokens: int = 0  # of the target, eos included
-    log_prob: float = 0.0
-    too_long: LineNumbers = field(default_factory=LineNumbers)
-    seconds: float = 0.0
-
-    def summary(self) -> str:
-        """One line, such as `500 pairs in 1.2 s: perplexity 4.81 over 7,210 tokens`."""
-        text = f"{self.pairs:,} pair{'s' * (self.pairs != 1)}"
-        if self.too_long.count:
-            text += (
-                f" ({self.too_long.count:,} too long for the model, scored nan: {self.too_long})"
-            )
-        text += f" in {self.seconds:.1f} s: "
-        if self.tokens:
-            text += f"perplexity {math.exp(-self.log_prob / self.tokens):.2f} over "
-        return f"{text}{self.tokens:,} tokens"
 
 
 @dataclass(frozen=True)
@@ -65,24 +41,30 @@ class ScoredPair:
         return "" if attention is None else word_links(attention, self.src_pieces, self.tgt_pieces)
 
 
+@dataclass
 class Scorer:
-    """Scores pairs of lines with a model and its tokenizer."""
+    """Scores pairs of lines with a model and its tokenizer, and counts them for a summary."""
 
-    def __init__(
-        self,
-        model: Transformer,
-        tokenizer: Tokenizer,
-        device: Device,
-        *,
-        length_penalty: float,
-        heads: str | None = None,
-        batch_tokens: int | None = None,
-    ) -> None:
-        """Raises ConfigError for `heads` that the model does not have."""
-        self.forced = ForcedDecoder(Inference(model, device), heads, batch_tokens)
-        self.tokenizer = tokenizer
-        self.length_penalty = length_penalty
-        self.tally = ScoreTally()
+    forced: ForcedDecoder
+    tokenizer: Tokenizer
+    length_penalty: float
+    pairs: int = 0
+    tokens: int = 0  # of the target, eos included
+    log_prob: float = 0.0
+    too_long: LineNumbers = field(default_factory=LineNumbers)
+    seconds: float = 0.0
+
+    def summary(self) -> str:
+        """One line, such as `500 pairs in 1.2 s: perplexity 4.81 over 7,210 tokens`."""
+        text = f"{self.pairs:,} pair{'s' * (self.pairs != 1)}"
+        if self.too_long.count:
+            text += (
+                f" ({self.too_long.count:,} too long for the model, scored nan: {self.too_long})"
+            )
+        text += f" in {self.seconds:.1f} s: "
+        if self.tokens:
+            text += f"perplexity {math.exp(-self.log_prob / self.tokens):.2f} over "
+        return f"{text}{self.tokens:,} tokens"
 
     def score(self, sources: Iterable[str], targets: Iterable[str]) -> Iterator[ScoredPair]:
         """Yield one `ScoredPair` per pair of lines, in order; reads a window of lines at a time.
@@ -91,7 +73,7 @@ class Scorer:
         """
         pairs = itertools.zip_longest(sources, targets)
         while window := list(itertools.islice(pairs, WINDOW)):
-            for number, (source, target) in enumerate(window, self.tally.pairs + 1):
+            for number, (source, target) in enumerate(window, self.pairs + 1):
                 if source is None or target is None:
                     short, long = ("--src", "--tgt") if source is None else ("--tgt", "--src")
                     raise DataError(
@@ -103,13 +85,13 @@ class Scorer:
 
     def _score_window(self, lines: list[tuple[str, str]]) -> list[ScoredPair]:
         start = time.perf_counter()
-        tokenizer, tally = self.tokenizer, self.tally
+        tokenizer = self.tokenizer
         sources = tokenizer.encode_src([source for source, _ in lines])
         targets = tokenizer.encode_tgt([target for _, target in lines])
         pairs = list(zip(sources, targets, strict=True))
         results = []
         for number, ((src, tgt), forced) in enumerate(
-            zip(pairs, self.forced.score(pairs), strict=True), tally.pairs + 1
+            zip(pairs, self.forced.score(pairs), strict=True), self.pairs + 1
         ):
             total = sum(forced.log_probs)
             score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
@@ -117,28 +99,25 @@ class Scorer:
             tgt_pieces = tuple(tokenizer.tgt_pieces_of(tgt))
             results.append(ScoredPair(src_pieces, tgt_pieces, forced, score))
             if not forced.log_probs:
-                tally.too_long.add(number)
-            tally.tokens += len(forced.log_probs)
-            tally.log_prob += total
-        tally.pairs += len(lines)
-        tally.seconds += time.perf_counter() - start
+                self.too_long.add(number)
+            self.tokens += len(forced.log_probs)
+            self.log_prob += total
+        self.pairs += len(lines)
+        self.seconds += time.perf_counter() - start
         return results
 
 
 def load_scorer(
     search: SearchOptions, options: EngineOptions, report: Callable[[str], None]
 ) -> Scorer:
-    """Load the first model, ready to score. Raises MtError for what the user must correct."""
+    """Load the first model, ready to score. Raises MtError for what the user must correct.
+
+    ConfigError if it lacks the heads that `search.alignments` names.
+    """
     device = choose_device(options.device, options.precision, report)
     loaded = load_model(options.models[0])
-    return Scorer(
-        loaded.model,
-        loaded.tokenizer,
-        device,
-        length_penalty=search.decode_config(loaded.config).length_penalty,
-        heads=search.alignments,
-        batch_tokens=options.batch_tokens,
-    )
+    forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
+    return Scorer(forced, loaded.tokenizer, search.decode_config(loaded.config).length_penalty)
 
 
 def format_scored(pairs: Iterable[ScoredPair], as_json: bool, aligned: bool) -> Iterator[str]:
