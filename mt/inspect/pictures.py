@@ -54,6 +54,7 @@ PAGE_STYLE = STYLE | {
     "xtick.major.size": 3.0,
     "ytick.major.size": 0.0,
     "lines.linewidth": 1.5,
+    "lines.markersize": 3.0,
     "lines.solid_capstyle": "round",
     "path.simplify": True,
 }

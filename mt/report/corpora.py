@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,48 +20,21 @@ MAX_PAIRS = 5_000_000
 EXAMPLES = 3
 
 
-@dataclass(frozen=True)
-class DataFile:
-    """A file of the corpus."""
+def read_corpora(run: RunSummary) -> dict[str, Any]:
+    """List the `files` of a run and count `leaks`, as far as the files are still there.
 
-    use: str  # train, valid or test
-    name: str
-    lines: int | None
-    sha256: str
-    state: str  # what it is now
-
-
-@dataclass(frozen=True)
-class Leak:
-    """How many sources of an evaluation set are in the training data too."""
-
-    name: str
-    sentences: int
-    sources: int
-    pairs: int  # with the same translation
-    examples: list[str]
-
-
-@dataclass(frozen=True)
-class Corpora:
-    """What the page says about the data."""
-
-    files: list[DataFile] = field(default_factory=list)
-    leaks: list[Leak] = field(default_factory=list)
-    note: str = ""  # how leaks were counted, or why they were not
-
-
-def read_corpora(run: RunSummary) -> Corpora:
-    """List the files of a run and count leaks, as far as the files are still there."""
+    `note` says how leaks were counted, or why they were not.
+    """
     if run.config is None:
-        return Corpora(note="Leaks were not counted, because the config is not known.")
+        note = "Leaks were not counted, because the config is not known."
+        return {"files": [], "leaks": [], "note": note}
     data = located(run.config, run.manifest)
-    files = _files(run.config, data, run.recorded_files)
     try:
         leaks, note = _leaks(run, data)
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
-    return Corpora(files, leaks, note)
+    files = _files(run.config, data, run.recorded_files)
+    return {"files": files, "leaks": leaks, "note": note}
 
 
 def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
@@ -80,26 +52,23 @@ def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
 
 def _files(
     config: Config, data: DataConfig, recorded: Mapping[str, dict[str, Any]]
-) -> list[DataFile]:
+) -> list[dict[str, Any]]:
     """List the files of `config` as they were recorded, and as they are now at those of `data`."""
-    files = []
+    places = []
     for where, source in named_sources(config.data):
         use = where.removeprefix("data.").split("[")[0]
         then = local_files(source, data_root(config.data)) or [Path(source.path or "")]
         now = local_files(source, data_root(data)) or then
-        for path, place in zip(then, now, strict=False):
-            files.append(_file(use, str(path), place, recorded.get(str(path), {})))
-    listed = {file.name for file in files}
-    gone = [name for name in recorded if name not in listed]  # of a pattern
-    return [*files, *(_file("", name, Path(name), recorded[name]) for name in gone)]
-
-
-def _file(use: str, name: str, place: Path, record: Mapping[str, Any]) -> DataFile:
-    """The file that was recorded as `name` and is looked for at `place`."""
-    sha256, lines = str(record.get("sha256", "")), record.get("lines")
-    return DataFile(
-        use, name, lines if isinstance(lines, int) else None, sha256, _state(place, sha256)
-    )
+        places += [(use, str(path), place) for path, place in zip(then, now, strict=False)]
+    listed = {name for _, name, _ in places}
+    places += [("", name, Path(name)) for name in recorded if name not in listed]  # of a pattern
+    files = []
+    for use, name, place in places:
+        lines = recorded.get(name, {}).get("lines")
+        sha256 = str(recorded.get(name, {}).get("sha256", ""))
+        shown = {"use": use, "name": name, "lines": lines if isinstance(lines, int) else None}
+        files.append({**shown, "sha256": sha256, "state": _state(place, sha256)})
+    return files
 
 
 def _state(path: Path, sha256: str) -> str:
@@ -114,7 +83,7 @@ def _state(path: Path, sha256: str) -> str:
         return "cannot be read"
 
 
-def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[Leak], str]:
+def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[dict[str, Any]], str]:
     """Count leaks, and say how; memory grows with the evaluation sets, not the training data."""
     root = data_root(data)
     sets = dict(_evaluation_sets(run, data, root))
@@ -137,8 +106,8 @@ def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[Leak], str]:
     for name, rows in sets.items():
         leaked = [(src, tgt) for src, tgt in rows if key(src) in targets]
         n_pairs = sum(key(tgt) in targets[key(src)] for src, tgt in leaked)
-        examples = [src for src, _ in leaked[:EXAMPLES]]
-        leaks.append(Leak(name, len(rows), len(leaked), n_pairs, examples))
+        leak = {"name": name, "sentences": len(rows), "sources": len(leaked), "pairs": n_pairs}
+        leaks.append({**leak, "examples": [src for src, _ in leaked[:EXAMPLES]]})
     limit = f" of the first {MAX_PAIRS:,} pairs" if n_read == MAX_PAIRS else ""
     return leaks, (
         f"A source counts as leaked if the same words stand in a source{limit} of the training "

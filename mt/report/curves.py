@@ -17,7 +17,6 @@ from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     Floats = npt.NDArray[np.float64]
@@ -62,17 +61,7 @@ class Axis:
     size: float
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure drawn twice as SVG; empty texts if nothing has been recorded of it."""
-
-    title: str
-    unit: str
-    by_updates: str
-    by_time: str
-
-
-def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[Picture], str]:
+def draw_curves(runs: Sequence[RunSummary]) -> tuple[list[dict[str, str]], str]:
     """Draw every figure of the runs, one colour each; also say how curves were thinned, if so."""
     recorded = {key for run in runs for line in run.metrics.valid for key in line}
     others = [
@@ -125,19 +114,15 @@ def _picture(
     runs: Sequence[RunSummary],
     lines: Sequence[tuple[Line, Line]],
     axes: Sequence[Axis],
-) -> Picture:
-    """Draw a figure over each of the axes."""
-    if not any(np.isfinite(values).any() for both in lines for _, _, values in both):
-        return Picture(figure.title, figure.unit, "", "")
-    by_updates, by_time = (
-        inline_svg(
-            f"{figure.title.lower().replace(' ', '-')}-{x.unit}",
-            f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}",
-            partial(_draw, figure, runs, lines, x),
-        )
-        for x in axes
-    )
-    return Picture(figure.title, figure.unit, by_updates, by_time)
+) -> dict[str, str]:
+    """Draw a figure over updates and over time; empty texts if nothing has been recorded of it."""
+    picture = {"title": figure.title, "unit": figure.unit, "by_updates": "", "by_time": ""}
+    if any(np.isfinite(values).any() for both in lines for _, _, values in both):
+        for key, x in zip(("by_updates", "by_time"), axes, strict=True):
+            name = f"{figure.title.lower().replace(' ', '-')}-{x.unit}"
+            description = f"{figure.title} over {x.unit}, {len(runs)} run{'s' * (len(runs) > 1)}"
+            picture[key] = inline_svg(name, description, partial(_draw, figure, runs, lines, x))
+    return picture
 
 
 def _lines(figure: Figure, run: RunSummary) -> tuple[Line, Line]:
@@ -179,11 +164,11 @@ def _draw(
             faded = 0.5 if figure.valid else 1.0
             # A point between gaps has no line to it.
             has_gaps = len(train[2]) <= INTERVALS and not np.isfinite(train[2][1:]).all()
-            style = {"alpha": faded, "marker": "." if has_gaps or len(train[2]) == 1 else ""}
-            _plot(axes, train[x.column] / x.size, train[2], color=colour, **style)
+            style: Any = {"alpha": faded, "marker": "." if has_gaps or len(train[2]) == 1 else ""}
+            axes.plot(*thin(train[x.column] / x.size, train[2]), color=colour, **style)
         if len(valid[2]):
             marker = "o" if len(valid[2]) <= 40 else ""
-            _plot(axes, valid[x.column] / x.size, valid[2], color=colour, marker=marker)
+            axes.plot(*thin(valid[x.column] / x.size, valid[2]), color=colour, marker=marker)
     if figure.title == "Loss":
         # A dotted line at each update that training returned to.
         for run, (train, _) in zip(runs, lines, strict=True):
@@ -203,10 +188,6 @@ def _draw(
     shown = "{:.2g}".format if figure.train == "lr" else _short
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
     return canvas
-
-
-def _plot(axes: Axes, x: Floats, y: Floats, **style: Any) -> None:
-    axes.plot(*thin(x, y), markersize=3.0, **style)
 
 
 def _short(value: float) -> str:

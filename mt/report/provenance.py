@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,6 @@ NOTABLE = re.compile(
 MAX_NOTABLE = 40
 # Characters of a command that stands in one line.
 WIDTH = 100
-
-
-@dataclass(frozen=True)
-class Status:
-    """How far a run is."""
-
-    word: str  # finished, running, ...
-    detail: str
 
 
 def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[str, list[str]]:
@@ -141,8 +132,11 @@ def _wrapped(words: Sequence[str]) -> str:
     return " \\\n    ".join(lines)
 
 
-def status_of(run: RunSummary, now: datetime) -> Status:
-    """Whether a run has ended, and how; a run without a last word is judged by its log's age."""
+def status_of(run: RunSummary, now: datetime) -> tuple[str, str]:
+    """Whether a run has ended, and how; a run without a last word is judged by its log's age.
+
+    The first text is a word such as `finished` or `running`, the second says how far it is.
+    """
     step, most = run.metrics.last_step, run.config.train.max_steps if run.config else 0
     done = f"{step:,} of {most:,} updates" if most else f"{step:,} updates"
     for line in reversed(run.log):
@@ -150,12 +144,12 @@ def status_of(run: RunSummary, now: datetime) -> Status:
         for pattern, word in ENDS:
             if match := pattern.match(text):
                 detail = f"by {match[1]} after {done}" if word == "interrupted" else done
-                return Status(word, detail)
+                return word, detail
         if STARTED.match(text):
             break
     last = next((at for line in reversed(run.log) if (at := _time_of(line)) is not None), None)
     if last is None:
-        return Status("unknown", done)
+        return "unknown", done
     age = max(0.0, (now - last).total_seconds())
     records = run.metrics.train["seconds"]
     interval = records[-1] / len(records) if len(records) else 0.0
@@ -163,8 +157,8 @@ def status_of(run: RunSummary, now: datetime) -> Status:
         left = ""
         if 0 < step < most and run.metrics.seconds:
             left = f", about {duration(run.metrics.seconds * (most - step) / step)} left"
-        return Status("running", f"{done}{left}, last log line {_ago(age)}")
-    return Status("not finished", f"{done}; last log line {_ago(age)}")
+        return "running", f"{done}{left}, last log line {_ago(age)}"
+    return "not finished", f"{done}; last log line {_ago(age)}"
 
 
 def _time_of(line: str) -> datetime | None:

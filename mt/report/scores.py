@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import MtError, first_line
@@ -46,29 +47,6 @@ class ScoredSet:
     def outputs(self) -> list[str]:
         """The translations."""
         return [one.output for one in self.sentences]
-
-
-@dataclass(frozen=True)
-class ComparedRun:
-    """One run in a comparison on one set."""
-
-    number: int  # from 0
-    label: str
-    bleu: SystemScore
-    difference: float | None = None  # from the first run
-    p_value: float | None = None
-    significant: bool = False
-    same: bool = False  # every output is the first run's
-
-
-@dataclass(frozen=True)
-class ComparedSet:
-    """Several runs on the same set."""
-
-    name: str
-    lines: int
-    rows: list[ComparedRun]
-    test: str  # the signature of the paired test, or why there is none
 
 
 # --- one run ----------------------------------------------------------------------------------
@@ -156,7 +134,9 @@ def tokenizer_of(signature: str) -> str:
 # --- several runs -----------------------------------------------------------------------------
 
 
-def compare(runs: Sequence[RunSummary], scores: Sequence[Sequence[ScoredSet]]) -> list[ComparedSet]:
+def compare(
+    runs: Sequence[RunSummary], scores: Sequence[Sequence[ScoredSet]]
+) -> list[dict[str, Any]]:
     """Compare the runs on every set that two of them have been scored on.
 
     Sets of the same name but another text are different ones. The paired bootstrap needs the
@@ -195,7 +175,8 @@ def _digests(run: RunSummary, name: str) -> list[str]:
     return [str(digest) for digest in digests if digest]
 
 
-def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> ComparedSet:
+def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[str, Any]:
+    """Rows for the runs, the first of which is the baseline; the paired test, or why none."""
     (first, baseline), *others = group
     same = [
         (index, scored)
@@ -217,20 +198,21 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> Compa
             test = f"paired bootstrap against {labels[first]}, {RESAMPLES:,} resamples, seed {SEED}"
         except (MtError, ImportError, RuntimeError) as error:
             test = f"no test: {first_line(error)}"
-    rows = [ComparedRun(first, labels[first], baseline.bleu)]
-    for index, scored in others:
+    rows = []
+    for index, scored in group:
         result = results.get(index)
         difference = scored.bleu.score.value - baseline.bleu.score.value
         equal = result is not None and scored.outputs == baseline.outputs
         rows.append(
-            ComparedRun(
-                index,
-                labels[index],
-                scored.bleu,
-                difference if math.isfinite(difference) else None,
-                result.p_value if result and not equal else None,
-                bool(result and result.significant),
-                equal,
-            )
+            {
+                "number": index,
+                "label": labels[index],
+                "bleu": scored.bleu,
+                "difference": difference if math.isfinite(difference) else None,
+                "p_value": result.p_value if result and not equal else None,
+                "significant": bool(result and result.significant),
+                "same": equal,
+            }
         )
-    return ComparedSet(baseline.name, len(baseline.sentences), rows, test)
+    lines = len(baseline.sentences)
+    return {"name": baseline.name, "lines": lines, "rows": rows, "test": test}

@@ -131,7 +131,7 @@ def test_a_metric_chooses_the_best_is_scored_after_training_and_has_a_curve(
     assert len(values) == 3
     assert f"best model (WRONG {min(values):.2f} on the validation set)" in outcome.reason
     pictures, _ = draw_curves([read_run(tmp_path / "run", "run")])
-    assert [picture.title for picture in pictures][1:3] == ["BLEU", "WRONG"]
+    assert [picture["title"] for picture in pictures][1:3] == ["BLEU", "WRONG"]
     (test,) = metrics_of(tmp_path / "run", "test")
     assert f" | BLEU {test['bleu']:.2f} | WRONG {test['chrf']:.2f} | " in log_of(tmp_path / "run")
 

@@ -114,7 +114,7 @@ def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) ->
     run, corpus = tmp_path / "run", tmp_path / "corpus"
     shutil.copytree(tiny_run, run, symlinks=True)
     shutil.copytree(tiny_corpus, corpus)
-    assert [leak.sources for leak in read_corpora(read_run(run, "")).leaks] == [0, 0]
+    assert [leak["sources"] for leak in read_corpora(read_run(run, ""))["leaks"]] == [0, 0]
     for name in ("config.yaml", "manifest.json"):
         text = (run / name).read_text(encoding="utf-8")
         (run / name).write_text(text.replace(str(tiny_corpus), str(corpus)), encoding="utf-8")
@@ -124,10 +124,10 @@ def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) ->
         sources.write(f"{src[0]}\n  {src[1]} \n{src[2]}\n")
         targets.write(f"{tgt[0]}\nanother\n\n")
     corpora = read_corpora(read_run(run, ""))
-    valid, test = corpora.leaks
-    assert (valid.sources, test.sentences, test.sources, test.pairs) == (0, 40, 3, 1)
-    assert test.examples == src[:3]
-    states = {Path(file.name).name: file.state for file in corpora.files}
+    valid, test = corpora["leaks"]
+    expected = {"sentences": 40, "sources": 3, "pairs": 1, "examples": src[:3]}
+    assert (valid["sources"], test) == (0, {"name": test["name"], **expected})
+    states = {Path(file["name"]).name: file["state"] for file in corpora["files"]}
     assert (states["test.src"], states["train.src"]) == ("unchanged", "changed since")
 
 

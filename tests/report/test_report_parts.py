@@ -41,9 +41,9 @@ def test_the_status_is_read_from_the_end_of_the_log(
 ) -> None:
     run = run_of(tmp_path / "run", train=[train_line(20)], config={"train": {"max_steps": 40}})
     run.log = [f"2026-11-22 {line}" for line in lines]
-    status = status_of(run, NOW)
-    assert status.word.startswith(word)
-    assert detail in status.detail
+    status, details = status_of(run, NOW)
+    assert status.startswith(word)
+    assert detail in details
 
 
 def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_sets_of_another_text_are_not_compared_and_equal_outputs_not_tested(
         run_of(tmp_path / "c", outputs=[line | {"score": -0.25} for line in outputs_of(*text)]),
     ]
     (compared,) = compare(runs, [score_run(run) for run in runs])
-    assert [row.label for row in compared.rows] == ["a", "c"]
-    assert (compared.rows[1].same, compared.rows[1].p_value) == (True, None)
+    assert [(row["label"], row["same"]) for row in compared["rows"]] == [("a", False), ("c", True)]
+    assert compared["rows"][1]["p_value"] is None
 
 
 def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
@@ -98,15 +98,15 @@ def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
     outputs[3]["flags"] = ["looping"]
     chosen = choose_sentences(run_of(tmp_path / "run", outputs=outputs), 1)
     found = {
-        title: [" ".join(text for text, _ in one.output.parts) for one in shown]
-        for title, shown in chosen.groups.items()
+        title: [" ".join(text for text, _ in one["output"].parts) for one in shown]
+        for title, shown in chosen["groups"].items()
     }
     assert found == {
         "Worst": ["zzz"],
         "Flagged as suspicious": ["one two three four zeros"],
         "Best": ["one two three four five"],
     }
-    assert chosen.flagged == 1
+    assert chosen["flagged"] == 1
 
 
 def test_words_that_differ_are_marked_and_long_texts_cut() -> None:
@@ -126,8 +126,8 @@ def test_the_sentence_that_changed_most_is_shown_once_per_version(tmp_path: Path
     }
     found = most_changed(run_of(tmp_path / "run", samples=samples))
     assert found is not None
-    assert found.source.parts == [("moving", False)]
-    assert [step for step, _ in found.steps] == [10, 20, 30]
+    assert found["source"].parts == [("moving", False)]
+    assert [step for step, _ in found["steps"]] == [10, 20, 30]
 
 
 def test_relative_data_is_found_where_the_run_was_trained(
