@@ -121,7 +121,7 @@ def model(
         precision=precision,
     )
     if as_json:
-        print_result(json.dumps({**summary_as_json(summary), **cost.as_json()}, indent=2))
+        print_result(json.dumps({**summary_as_json(summary), **cost}, indent=2))
     else:
         print_result(f"{format_summary(summary)}\n{format_cost(cost)}")
 

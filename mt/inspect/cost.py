@@ -10,7 +10,6 @@ pass. Memory is an estimate: it leaves out the libraries, workspace, and what th
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from mt.training.loss import CHUNK_ELEMENTS
@@ -26,53 +25,10 @@ FP32 = 4
 BACKWARD = 2  # FLOPs of a backward pass, in forward passes
 PREFIXES = ("", "k", "M", "G", "T", "P")
 # Parts of memory whose names in the table are others than in JSON.
-NAMES = {"optimizer": "optimiser", "ema": "averaged weights", "cache": "keys and values"}
+NAMES = {
+    "optimizer": "optimiser", "ema": "averaged weights", "cache": "keys and values", "total": "sum",
+}  # fmt: skip
 FIRST_STEPS = 16  # steps that the cache of a new batch has room for; it doubles when they are used
-
-
-@dataclass(frozen=True)
-class Flops:
-    """FLOPs for sentences of `length` tokens on both sides."""
-
-    length: int
-    forward_per_target_token: int  # encoder, decoder and output matrix, of one training batch
-    training_per_target_token: int  # forward and backward; R-Drop runs both twice
-    training_per_update: int
-    beam_size: int
-    decoding_per_output_token: int  # all hypotheses of the beam, and the encoder's share
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes that training or decoding needs on each device, by what they hold."""
-
-    precision: str
-    batch_tokens: int  # in training on both sides; in decoding source tokens times beam size
-    parts: dict[str, int]
-
-    @property
-    def total(self) -> int:
-        """The sum of all parts."""
-        return sum(self.parts.values())
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What training and decoding with a model cost."""
-
-    flops: Flops
-    training: Memory
-    decoding: Memory
-
-    def as_json(self) -> dict[str, Any]:
-        """FLOPs, and memory in bytes."""
-        memory = {}
-        for name, one in {"training": self.training, "decoding": self.decoding}.items():
-            batch: dict[str, Any] = {"precision": one.precision, "batch_tokens": one.batch_tokens}
-            if name == "decoding":
-                batch["beam_size"] = self.flops.beam_size
-            memory[name] = {**batch, **one.parts, "total": one.total}
-        return {"flops": asdict(self.flops), "memory_bytes": memory}
 
 
 def cost_of(
@@ -83,11 +39,13 @@ def cost_of(
     batch_tokens: int,
     beam_size: int,
     precision: str = "fp32",
-) -> Cost:
-    """The cost of a model whose sentences have `length` tokens on each side.
+) -> dict[str, Any]:
+    """FLOPs, and memory in bytes on each device, of a model and sentences of `length` tokens.
 
     `batch_tokens`: padded tokens of a training batch on each side; in decoding, source tokens times
-    beam size. The batch has at least one sentence.
+    beam size. The batch has at least one sentence. `flops` and `memory_bytes` are as in JSON.
+    Training FLOPs are forward and backward; R-Drop runs both twice. Those of decoding are of all
+    hypotheses of the beam, with the encoder's share.
     """
     model = config.model
     vocabulary = summary.tgt_vocab_size
@@ -96,19 +54,25 @@ def cost_of(
     decoding = sum(
         step_flops(model, vocabulary, beam_size, length, step) for step in range(1, length + 1)
     )
-    flops = Flops(
-        length=length,
-        forward_per_target_token=forward // length,
-        training_per_target_token=training,
-        training_per_update=training * config.batch.tokens_per_update,
-        beam_size=beam_size,
-        decoding_per_output_token=(start_flops(model, length) + decoding) // length,
-    )
-    return Cost(
-        flops,
-        _training_memory(summary, config, length, batch_tokens, precision),
-        _decoding_memory(summary, config, length, batch_tokens, beam_size, precision),
-    )
+    batch: dict[str, Any] = {"precision": precision, "batch_tokens": batch_tokens}
+    memory = {}
+    for name, parts in {
+        "training": _training_memory(summary, config, length, batch_tokens, BYTES[precision]),
+        "decoding": _decoding_memory(
+            summary, model, length, batch_tokens, beam_size, BYTES[precision]
+        ),
+    }.items():
+        beam = {"beam_size": beam_size} if name == "decoding" else {}
+        memory[name] = {**batch, **beam, **parts, "total": sum(parts.values())}
+    flops = {
+        "length": length,
+        "forward_per_target_token": forward // length,
+        "training_per_target_token": training,
+        "training_per_update": training * config.batch.tokens_per_update,
+        "beam_size": beam_size,
+        "decoding_per_output_token": (start_flops(model, length) + decoding) // length,
+    }
+    return {"flops": flops, "memory_bytes": memory}
 
 
 def forward_flops(model: ModelConfig, vocabulary: int, src: int, tgt: int) -> int:
@@ -190,71 +154,54 @@ def cache_bytes(model: ModelConfig, src: int, tgt: int, rows: int, beam: int, si
 
 
 def _training_memory(
-    summary: Summary, config: Config, length: int, batch_tokens: int, precision: str
-) -> Memory:
-    model = config.model
-    size = BYTES[precision]
+    summary: Summary, config: Config, length: int, batch_tokens: int, size: int
+) -> dict[str, int]:
     layers = sum(block.count for block in summary.blocks if block.name != "embeddings")
     rows = max(1, batch_tokens // length) * (2 if config.optim.rdrop else 1)
-    parts = {
+    return {
         # fp32, and a copy of the layers' weights in the precision.
         "weights": FP32 * summary.total + (size * layers if size != FP32 else 0),
         "gradients": FP32 * summary.total,
         "optimizer": BYTES_OF_MOMENTS * summary.total,
         "ema": FP32 * summary.total if config.train.ema else 0,
-        "activations": activation_bytes(model, length, length, rows, size),
+        "activations": activation_bytes(config.model, length, length, rows, size),
         # The loss computes a chunk of logits at a time: scores and probabilities.
         "logits": 2 * FP32 * min(rows * length * summary.tgt_vocab_size, CHUNK_ELEMENTS["cpu"]),
     }
-    return Memory(precision, batch_tokens, parts)
 
 
 def _decoding_memory(
-    summary: Summary, config: Config, length: int, batch_tokens: int, beam: int, precision: str
-) -> Memory:
-    size = BYTES[precision]
+    summary: Summary, model: ModelConfig, length: int, batch_tokens: int, beam: int, size: int
+) -> dict[str, int]:
     rows = max(1, batch_tokens // (length * beam))
-    parts = {
+    return {
         "weights": size * summary.total,
-        "cache": cache_bytes(config.model, length, length, rows, beam, max(size, FP32)),
+        "cache": cache_bytes(model, length, length, rows, beam, max(size, FP32)),
         "logits": rows * beam * summary.tgt_vocab_size * FP32,
     }
-    return Memory(precision, batch_tokens, parts)
 
 
-def format_cost(cost: Cost) -> str:
-    """Print the cost as a table, below that of the parameters."""
-    flops, training, decoding = cost.flops, cost.training, cost.decoding
-    title = "memory of {}, estimated, batches of {:,} tokens, {}"
-    in_training = title.format("training", training.batch_tokens, training.precision)
-    in_decoding = title.format(
-        "decoding", decoding.batch_tokens, f"beam {flops.beam_size}, {decoding.precision}"
-    )
-    tables = {
-        f"FLOPs of matrix products, sentences of {flops.length} tokens on both sides": {
-            "forward pass, for each target token": flops.forward_per_target_token,
-            "training, for each target token": flops.training_per_target_token,
-            "training, for each update": flops.training_per_update,
-            f"decoding, for each output token, beam {flops.beam_size}": (
-                flops.decoding_per_output_token
-            ),
-        },
-        in_training: _named(training, {**NAMES, "logits": "logits of the loss"}),
-        in_decoding: _named(decoding, NAMES),
-    }
-    lines = []
-    for heading, rows in tables.items():
-        unit = "FLOPs" if heading.startswith("FLOPs") else "B"
-        lines += [heading, *(f"  {what:<59}{_scaled(n, unit)}" for what, n in rows.items()), ""]
-    return "\n".join(lines)
-
-
-def _named(memory: Memory, names: dict[str, str]) -> dict[str, int]:
-    """The parts of a memory and their sum, by their names in the table."""
-    parts = {names.get(key, key): count for key, count in memory.parts.items()}
-    if not memory.parts.get("ema"):
-        parts.pop(NAMES["ema"], None)
-    return parts | {"sum": memory.total}
+def format_cost(cost: dict[str, Any]) -> str:
+    """Print what `cost_of` returns as a table, below that of the parameters."""
+    flops = cost["flops"]
+    beam = f"beam {flops['beam_size']}"
+    lines = [f"FLOPs of matrix products, sentences of {flops['length']} tokens on both sides"]
+    for what, key in (
+        ("forward pass, for each target token", "forward_per_target_token"),
+        ("training, for each target token", "training_per_target_token"),
+        ("training, for each update", "training_per_update"),
+        (f"decoding, for each output token, {beam}", "decoding_per_output_token"),
+    ):
+        lines.append(f"  {what:<59}{_scaled(flops[key], 'FLOPs')}")
+    for name, memory in cost["memory_bytes"].items():
+        how = f"{beam}, {memory['precision']}" if name == "decoding" else memory["precision"]
+        tokens = f"{memory['batch_tokens']:,}"
+        lines += ["", f"memory of {name}, estimated, batches of {tokens} tokens, {how}"]
+        names = NAMES | ({"logits": "logits of the loss"} if name == "training" else {})
+        for key, count in memory.items():
+            if key not in ("precision", "batch_tokens", "beam_size") and (key, count) != ("ema", 0):
+                lines.append(f"  {names.get(key, key):<59}{_scaled(count, 'B')}")
+    return "\n".join([*lines, ""])
 
 
 def _scaled(count: int, unit: str) -> str:

@@ -8,7 +8,7 @@ embeddings and the output matrix, tied or not. Biases of projections and layer n
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -49,15 +49,6 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Term:
-    """One term of the closed form of the parameter total."""
-
-    what: str
-    formula: str
-    count: int
-
-
-@dataclass(frozen=True)
 class Summary:
     """The parameters of a model: `blocks` read from the built model, `terms` from formulas."""
 
@@ -66,7 +57,7 @@ class Summary:
     tgt_vocab_size: int
     joint: bool
     blocks: tuple[Block, ...]
-    terms: tuple[Term, ...]
+    terms: tuple[tuple[str, str, int], ...]  # what, its formula and its value
 
     @property
     def total(self) -> int:
@@ -76,7 +67,7 @@ class Summary:
     @property
     def total_by_formula(self) -> int:
         """The same total, computed from the sizes alone."""
-        return sum(term.count for term in self.terms)
+        return sum(count for _, _, count in self.terms)
 
     @property
     def matrices(self) -> int:
@@ -143,7 +134,7 @@ def _parts(name: str, shape: tuple[int, ...], tied_to: str | None, n_heads: int)
 
 def _closed_form(
     config: ModelConfig, src_vocab_size: int, tgt_vocab_size: int, joint: bool
-) -> tuple[Term, ...]:
+) -> tuple[tuple[str, str, int], ...]:
     """Terms of the parameter total (d: d_model, f: d_ff, V: vocabulary, N: layers)."""
     d, f = config.d_model, config.d_ff
     n_enc, n_dec = config.n_encoder_layers, config.n_decoder_layers
@@ -155,29 +146,28 @@ def _closed_form(
     if not config.tie_embeddings:
         rows = src_vocab_size + 2 * tgt_vocab_size
         embeddings = "3 V d" if joint else "(V_src + 2 V_tgt) d"
-    terms = [Term("embeddings and output matrix", embeddings, rows * d)]
+    terms = [("embeddings and output matrix", embeddings, rows * d)]
     if config.learned_positions:
-        count = 2 * config.max_positions * d
-        terms.append(Term("learned positions", "2 max_positions d", count))
+        terms.append(("learned positions", "2 max_positions d", 2 * config.max_positions * d))
     attention, size = "4 d^2", 4 * d * d
     if config.attention_bias:
         attention, size = "4 d^2 + 4 d", 4 * d * d + 4 * d
     terms += [
-        Term("attention", f"(N_e + 2 N_d) ({attention})", n_attentions * size),
-        Term("feed-forward", "(N_e + N_d) (2 d f + f + d)", (n_enc + n_dec) * (2 * d * f + f + d)),
-        Term("layer norms", f"(2 N_e + 3 N_d{' + 2' * (last > 0)}) 2 d", n_norms * 2 * d),
+        ("attention", f"(N_e + 2 N_d) ({attention})", n_attentions * size),
+        ("feed-forward", "(N_e + N_d) (2 d f + f + d)", (n_enc + n_dec) * (2 * d * f + f + d)),
+        ("layer norms", f"(2 N_e + 3 N_d{' + 2' * (last > 0)}) 2 d", n_norms * 2 * d),
     ]
     if config.output_bias:
-        terms.append(Term("output bias", "V" if joint else "V_tgt", tgt_vocab_size))
+        terms.append(("output bias", "V" if joint else "V_tgt", tgt_vocab_size))
     return tuple(terms)
 
 
 def summary_as_json(summary: Summary) -> dict[str, Any]:
     """Parameters by block, each with its shapes, and the closed form of their total."""
 
-    def listed(matrix: Matrix) -> dict[str, Any]:
-        shape = {"name": matrix.name, "shape": list(matrix.shape)}
-        return {**shape, "parameters": matrix.count, "tied_to": matrix.tied_to}
+    def listed(one: Matrix) -> dict[str, Any]:
+        counted = {"shape": list(one.shape), "parameters": one.count}
+        return {"name": one.name, **counted, "tied_to": one.tied_to}
 
     vocabulary = {"source": summary.src_vocab_size, "target": summary.tgt_vocab_size}
     return {
@@ -188,11 +178,14 @@ def summary_as_json(summary: Summary) -> dict[str, Any]:
             {
                 "name": block.name,
                 "parameters": block.count,
-                "matrices": [listed(matrix) for matrix in block.matrices],
+                "matrices": [*map(listed, block.matrices)],
             }
             for block in summary.blocks
         ],
-        "closed_form": [asdict(term) for term in summary.terms],
+        "closed_form": [
+            {"what": what, "formula": formula, "count": count}
+            for what, formula, count in summary.terms
+        ],
     }
 
 
@@ -202,24 +195,21 @@ def format_summary(summary: Summary) -> str:
     def kind(block: Block) -> tuple[str, tuple[Matrix, ...]]:
         return block.name.split(".")[0], block.matrices
 
-    alike = [list(blocks) for _, blocks in groupby(summary.blocks, key=kind)]
-    lines = [_heading(summary), ""]
-    for blocks in alike:
-        lines += [*_table(blocks, summary.config), ""]
-    lines += [*_totals(alike), "", *_closed_forms(summary)]
-    return "\n".join(lines) + "\n"
-
-
-def _heading(summary: Summary) -> str:
     config = summary.config
     words = f"V {summary.tgt_vocab_size:,}"
     if not summary.joint:
         words = f"V_src {summary.src_vocab_size:,}, V_tgt {summary.tgt_vocab_size:,}"
-    width = config.d_model // config.n_heads
-    return (
-        f"d {config.d_model}, h {config.n_heads} (heads of {width}), f {config.d_ff}, "
-        f"N_e {config.n_encoder_layers}, N_d {config.n_decoder_layers}, {words}, {config.norm}-norm"
-    )
+    lines = [
+        f"d {config.d_model}, h {config.n_heads} (heads of {config.d_model // config.n_heads}), "
+        f"f {config.d_ff}, N_e {config.n_encoder_layers}, N_d {config.n_decoder_layers}, {words}, "
+        f"{config.norm}-norm",
+        "",
+    ]
+    alike = [list(blocks) for _, blocks in groupby(summary.blocks, key=kind)]
+    for blocks in alike:
+        lines += [*_table(blocks, config), ""]
+    lines += [*_totals(alike), "", *_closed_forms(summary)]
+    return "\n".join(lines) + "\n"
 
 
 def _title(blocks: list[Block]) -> str:
@@ -254,8 +244,8 @@ def _closed_forms(summary: Summary) -> list[str]:
     config = summary.config
     h, n_enc, n_dec = config.n_heads, config.n_encoder_layers, config.n_decoder_layers
     lines = ["closed form of the parameter total"]
-    for term in summary.terms:
-        lines.append(f"  {term.what:<29} {term.formula:<29}{term.count:>13,}")
+    for what, term, count in summary.terms:
+        lines.append(f"  {what:<29} {term:<29}{count:>13,}")
     lines += [f"  {'sum':<59}{summary.total_by_formula:>13,}", ""]
     formula = "N_e (3h + 5) + N_d (6h + 6) + 3" + " = N (9h + 11) + 3" * (n_enc == n_dec)
     numbers = f"{n_enc} x {3 * h + 5} + {n_dec} x {6 * h + 6} + 3 = {summary.matrices_by_formula:,}"

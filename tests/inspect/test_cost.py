@@ -149,13 +149,13 @@ def test_the_sum_of_training_by_hand() -> None:
     config = Config.model_validate({"model": config_of().model_dump(), "train": {"ema": 0.99}})
     summary = summarise(config.model, WORDS, WORDS, joint=True)
     cost = cost_of(summary, config, length=10, batch_tokens=95, beam_size=5)
-    memory = cost.training
+    memory, flops = cost["memory_bytes"], cost["flops"]
     activations = activation_bytes(config.model, 10, 10, 9, size=4)
-    assert memory.total == 20 * summary.total + activations + 2 * 4 * 90 * WORDS
-    assert cost.decoding.parts["cache"] == cache_bytes(config.model, 10, 10, 1, 5, size=4)
-    per_token = cost.flops.training_per_target_token
+    assert memory["training"]["total"] == 20 * summary.total + activations + 2 * 4 * 90 * WORDS
+    assert memory["decoding"]["cache"] == cache_bytes(config.model, 10, 10, 1, 5, size=4)
+    per_token = flops["training_per_target_token"]
     assert per_token == 3 * forward_flops(config.model, WORDS, 10, 10) // 10
-    assert cost.flops.training_per_update == per_token * config.batch.tokens_per_update
+    assert flops["training_per_update"] == per_token * config.batch.tokens_per_update
 
 
 # --- the command ------------------------------------------------------------------------------
