@@ -19,6 +19,7 @@ from mt.data.reading.table_files import read_table
 from mt.data.reading.text_files import TABLE_SUFFIXES, suffix_of
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
+from mt.evaluation.table import aligned
 
 # Columns of a table of items. Further columns whose names begin like this one, contrastive_2 and so
 # on, hold further contrastive translations.
@@ -127,17 +128,14 @@ def _item(row: Mapping[str, Any], place: str, option: str) -> Item:
             f"{option}: {place}: a wrong translation is required in the column {CONTRASTIVE}, "
             f"found none; the columns are {', '.join(row)}"
         )
-    lines = [_one_line(text) for text in (row[SOURCE], row[CORRECT], *contrastive)]
+    texts = (row[SOURCE], row[CORRECT], *contrastive)
+    source, correct, *wrong = (text.replace("\n", " ") for text in texts)
     label = row.get(PHENOMENON)
-    return Item(lines[0], lines[1], tuple(lines[2:]), "" if label is None else str(label).strip())
+    return Item(source, correct, tuple(wrong), "" if label is None else str(label).strip())
 
 
 def _is_text(cell: object) -> bool:
     return isinstance(cell, str) and bool(cell.strip())
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
 
 
 def items_of_lines(
@@ -187,15 +185,14 @@ def accuracies(items: Sequence[ScoredItem]) -> tuple[dict[str, Accuracy], Accura
             f"contrastive: all {len(items):,} items are too long for the model; split them, or "
             "take a model with a larger model.max_positions"
         )
-    groups: dict[str, list[ScoredItem]] = {}
-    if any(one.item.phenomenon for one in scored):
-        for one in scored:
-            groups.setdefault(one.item.phenomenon or NO_LABEL, []).append(one)
-    return {label: _accuracy(groups[label]) for label in sorted(groups)}, _accuracy(scored)
-
-
-def _accuracy(items: Sequence[ScoredItem]) -> Accuracy:
-    return Accuracy(len(items), sum(one.is_correct for one in items))
+    groups: dict[str, list[bool]] = {}
+    for one in scored:
+        groups.setdefault(one.item.phenomenon or NO_LABEL, []).append(one.is_correct)
+    if set(groups) == {NO_LABEL}:
+        groups = {}
+    overall = Accuracy(len(scored), sum(one.is_correct for one in scored))
+    by_label = {label: Accuracy(len(one), sum(one)) for label, one in sorted(groups.items())}
+    return by_label, overall
 
 
 def notes_on(items: Sequence[ScoredItem]) -> list[str]:
@@ -229,16 +226,12 @@ def format_items(scored: Iterable[ScoredItem], as_json: bool) -> Iterator[str]:
 
 def format_table(phenomena: Mapping[str, Accuracy], overall: Accuracy) -> str:
     """A row per phenomenon and one for all: items, correct ones, accuracy, its interval, in %."""
-    rows = [*phenomena.items(), (ALL, overall)]
-    width = max(map(len, [PHENOMENON, ALL, *phenomena]))
-    lines = [f"{PHENOMENON:<{width}}    items  correct  accuracy  95 % interval"]
-    for label, accuracy in rows:
+    rows = [[PHENOMENON, "items", "correct", "accuracy", "95 % interval"]]
+    for label, accuracy in (*phenomena.items(), (ALL, overall)):
         low, high = accuracy.interval
-        lines.append(
-            f"{label:<{width}} {accuracy.n_items:>8,} {accuracy.n_correct:>8,} "
-            f"{100 * accuracy.value:>9.1f}  {100 * low:.1f} to {100 * high:.1f}"
-        )
-    return "\n".join(lines)
+        counts = [f"{accuracy.n_items:,}", f"{accuracy.n_correct:,}", f"{100 * accuracy.value:.1f}"]
+        rows.append([label, *counts, f"{100 * low:.1f} to {100 * high:.1f}"])
+    return aligned(rows, n_left=1)
 
 
 def table_json(phenomena: Mapping[str, Accuracy], overall: Accuracy) -> str:

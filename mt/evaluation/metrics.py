@@ -290,13 +290,8 @@ def check_lines(hyps: Sequence[str], refs: Sequence[Sequence[str]]) -> None:
         raise DataError("references: at least one is needed to score against, found none; give one")
     if not hyps:
         raise DataError("hypotheses: nothing to score, found 0 lines; give at least one line")
-    for number, ref in enumerate(refs, start=1):
-        if len(ref) != len(hyps):
-            raise DataError(
-                f"reference {number} has {len(ref):,} lines, the hypotheses have {len(hyps):,}; "
-                "each hypothesis needs the reference of the same line: check that both belong "
-                "together and that no line was added, dropped or split"
-            )
+    numbered = {f"reference {number}": ref for number, ref in enumerate(refs, start=1)}
+    check_counts({"the text of the hypotheses": hyps, **numbered})
 
 
 def check_counts(texts: Mapping[str, Sequence[str]]) -> None:

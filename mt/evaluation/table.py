@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
 from mt.evaluation.significance import LEVEL, TESTS, Comparison, Interval
 from mt.evaluation.slices import Slicing
@@ -83,12 +84,6 @@ def aligned(rows: Sequence[Sequence[str]], n_left: int) -> str:
             space = " " * (width - display_width(cell))
             lines[row] += (cell + space if left else space + cell) + "  "
     return "\n".join(line.rstrip() for line in lines)
-
-
-def display_width(text: str) -> int:
-    """Columns that a text takes on a terminal."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
 
 
 def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:

@@ -39,18 +39,6 @@ class AttentionOfSentence:
     columns: tuple[str, ...]
 
 
-def read_attention(
-    loaded: LoadedModel,
-    device: Device,
-    source: str,
-    target: str | None = None,
-    kind: str = "cross",
-    pieces: bool = False,
-) -> AttentionOfSentence:
-    """Return the attention weights of one kind for one sentence; see `read_attentions`."""
-    return read_attentions(loaded, device, source, target, [kind], pieces)[kind]
-
-
 def read_attentions(
     loaded: LoadedModel,
     device: Device,
@@ -81,11 +69,15 @@ def read_attentions(
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
     src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
     tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
-    src_then_eos, tgt_then_eos = _then_eos(src_side), _then_eos(tgt_side)
+    src_then_eos, tgt_then_eos = (
+        ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)
+    )
+    words, numbers = tgt_side
+    after_bos = (BOS, *words), [0, *(number + 1 for number in numbers)]
     sides = {
         "cross": (tgt_then_eos, src_then_eos),
         "encoder": (src_then_eos, src_then_eos),
-        "decoder": (tgt_then_eos, _after_bos(tgt_side)),
+        "decoder": (tgt_then_eos, after_bos),
     }
     attentions = {}
     for kind in kinds:
@@ -161,13 +153,3 @@ def _labels(pieces: list[str], text: str, apart: bool) -> Side:
         for piece, number in zip(pieces, numbers, strict=True):
             words[number] += piece.replace("▁", "")
     return tuple(words), numbers
-
-
-def _then_eos(side: Side) -> Side:
-    words, numbers = side
-    return (*words, EOS), [*numbers, len(words)]
-
-
-def _after_bos(side: Side) -> Side:
-    words, numbers = side
-    return (BOS, *words), [0, *(number + 1 for number in numbers)]

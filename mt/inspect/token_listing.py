@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from mt.data.reading.text_files import normalize_line
+from mt.data.reading.words import display_width
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 
 WIDTH = 100  # columns of a line of tokens
@@ -74,20 +74,14 @@ def _rows(tokens: list[tuple[str, int]]) -> Iterator[str]:
     """Pieces with their ids below, in as many rows as needed."""
     pieces = ids = " "
     for piece, number in tokens:
-        width = max(_columns(piece), len(str(number)))
+        width = max(display_width(piece), len(str(number)))
         if len(ids) + 1 + width > WIDTH and ids.strip():
             yield from (pieces.rstrip(), ids.rstrip())
             pieces = ids = " "
-        pieces += " " + piece + " " * (width - _columns(piece))
+        pieces += " " + piece + " " * (width - display_width(piece))
         ids += f" {number:<{width}}"
     if ids.strip():
         yield from (pieces.rstrip(), ids.rstrip())
-
-
-def _columns(text: str) -> int:
-    """Columns that a text takes on a terminal."""
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
 
 
 def _rare(tokens: list[tuple[str, int]]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,63 +40,20 @@ class Text:
     cut: str = ""
 
 
-@dataclass(frozen=True)
-class AttentionMap:
-    """Which source words each target word attends to."""
-
-    columns: tuple[str, ...]
-    rows: list[tuple[str, list[float]]]  # target word, weights from 0 to 1
-    title: str
-
-
-@dataclass(frozen=True)
-class ShownSentence:
-    """A sentence on the page."""
-
-    source: Text
-    reference: Text
-    output: Text
-    chrf: float
-    score: float | None
-    flags: list[str]
-    attention: AttentionMap | None
-    note: str  # why there is no attention map
-
-
-@dataclass(frozen=True)
-class ChosenSentences:
-    """The sentences of a run by group, such as `Worst`, and how they were chosen."""
-
-    groups: dict[str, list[ShownSentence]]
-    note: str = ""
-    flagged: int = 0
-    set_name: str = ""
-
-
-@dataclass(frozen=True)
-class SentenceHistory:
-    """One sentence of the validation set, and its translation at several updates."""
-
-    source: Text
-    reference: Text
-    steps: list[tuple[int, Text]]
-    note: str
-
-
 # --- best, worst and flagged ------------------------------------------------------------------
 
 
 def choose_sentences(
     run: RunSummary, count: int, say: Callable[[str], None] = lambda _: None
-) -> ChosenSentences:
+) -> dict[str, Any]:
     """The `count` best, worst and flagged sentences of the first test set, or the validation set.
 
     Best and worst are by chrF2 of the sentence. The best checkpoint reads these few sentences once
-    more, with the outputs that were kept, for their attention.
+    more, with the outputs that were kept, for their attention. `groups`: sentences by title.
     """
     sets = [one for one in run.scored if one.sentences]
     if not sets or not count:
-        return ChosenSentences({})
+        return {"groups": {}}
     test = sets[0]
     sentences = [one for one in test.sentences[:MAX_SCORED] if not is_blank(one.source)]
     metric = Chrf([[one.reference for one in sentences]])
@@ -123,7 +80,8 @@ def choose_sentences(
         for title, pairs in groups.items()
         if pairs
     }
-    return ChosenSentences(shown, f"{note} {attention_note}", len(flagged), test.name)
+    note = f"{note} {attention_note}"
+    return {"groups": shown, "note": note, "flagged": len(flagged), "set_name": test.name}
 
 
 def _load(
@@ -146,23 +104,23 @@ def _load(
     )
 
 
-def _shown(chrf: float, sentence: Sentence, loaded: LoadedModel | None) -> ShownSentence:
+def _shown(chrf: float, sentence: Sentence, loaded: LoadedModel | None) -> dict[str, Any]:
     attention, reason = _attention(sentence, loaded) if loaded else (None, "")
-    return ShownSentence(
-        source=excerpt(sentence.source),
-        reference=excerpt(sentence.reference),
-        output=marked(sentence.output, sentence.reference),
-        chrf=chrf,
-        score=sentence.score,
-        flags=[FLAGS.get(flag, flag) for flag in sentence.flags],
-        attention=attention,
-        note=f"no attention map: {reason}" if reason else "",
-    )
+    return {
+        "source": excerpt(sentence.source),
+        "reference": excerpt(sentence.reference),
+        "output": marked(sentence.output, sentence.reference),
+        "chrf": chrf,
+        "score": sentence.score,
+        "flags": [FLAGS.get(flag, flag) for flag in sentence.flags],
+        "attention": attention,
+        "note": f"no attention map: {reason}" if reason else "",
+    }
 
 
-def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[AttentionMap | None, str]:
-    """The cross-attention of a sentence, or None and the reason."""
-    from mt.inspect.attention import read_attention
+def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[dict[str, Any] | None, str]:
+    """The cross-attention of a sentence, a row for each target word, or None and the reason."""
+    from mt.inspect.attention import read_attentions
     from mt.runtime.devices import choose_device
 
     too_long = f"longer than {MAX_MAPPED} words"
@@ -172,7 +130,8 @@ def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[AttentionMap | 
         return None, "the output is blank"
     try:
         device = choose_device("cpu", "fp32")
-        attention = read_attention(loaded, device, sentence.source, sentence.output)
+        texts = sentence.source, sentence.output
+        attention = read_attentions(loaded, device, *texts, ["cross"])["cross"]
     except MtError as error:
         return None, str(error)
     if max(len(attention.rows), len(attention.columns)) > 2 * MAX_MAPPED:  # without spaces
@@ -182,7 +141,7 @@ def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[AttentionMap | 
         (word, [round(float(weight), 3) for weight in np.nan_to_num(row)])
         for word, row in zip(attention.rows, weights, strict=True)
     ]
-    return AttentionMap(attention.columns, rows, title), ""
+    return {"columns": attention.columns, "rows": rows, "title": title}, ""
 
 
 # --- texts ------------------------------------------------------------------------------------
@@ -218,7 +177,7 @@ def _cut(text: str) -> tuple[str, str]:
 # --- one sentence over the training -------------------------------------------------------------
 
 
-def most_changed(run: RunSummary) -> SentenceHistory | None:
+def most_changed(run: RunSummary) -> dict[str, Any] | None:
     """The sample sentence whose translation changed most often, and its versions.
 
     A translation that stayed the same is shown once, at its first update.
@@ -234,12 +193,12 @@ def most_changed(run: RunSummary) -> SentenceHistory | None:
     note = "An update is listed where the translation is another one than before."
     if len(shown) < len(versions):
         note += f" {len(shown)} of {len(versions)} versions are shown."
-    return SentenceHistory(
-        excerpt(sentence.source),
-        excerpt(sentence.reference),
-        [(step, marked(output, sentence.reference)) for step, output in shown],
-        note,
-    )
+    return {
+        "source": excerpt(sentence.source),
+        "reference": excerpt(sentence.reference),
+        "steps": [(step, marked(output, sentence.reference)) for step, output in shown],
+        "note": note,
+    }
 
 
 def _versions(run: RunSummary, position: int, sentence: Sentence) -> list[tuple[int, str]]:

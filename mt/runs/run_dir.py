@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,25 +131,15 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
     differing = _differing_keys(load_config(str(path)).config, config)
     has_weights = bool(checkpoints(run_dir))
     has_tokenizer = any(run_dir.glob("tokenizer*.model"))
+    shaped = (*["model."] * has_weights, *["tokenizer."] * has_tokenizer)
     adjustable = _adjustable_keys(config)
-
-    def lines(keys: Sequence[str]) -> str:
-        return "; ".join(differing[key] for key in keys)
-
-    shapes = [
-        key
-        for key in differing
-        if key not in adjustable
-        and (
-            (has_weights and key.startswith("model."))
-            or (has_tokenizer and key.startswith("tokenizer."))
-        )
-    ]
-    if shapes:
+    if shapes := [
+        line for key, line in differing.items() if key not in adjustable and key.startswith(shaped)
+    ]:
         raise CheckpointError(
             f"run directory {run_dir}: holds a run with another model or tokenizer, and weights "
-            f"cannot change their shape ({lines(shapes)}); give another --run-dir, or --fresh to "
-            "set that run aside"
+            f"cannot change their shape ({'; '.join(shapes)}); give another --run-dir, or --fresh "
+            "to set that run aside"
         )
     fixed = {
         "train.init_from": has_tokenizer,
@@ -157,12 +147,12 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
         "train.freeze": has_weights,
         "optim.optimizer": has_weights,
     }
-    if changed := [key for key in differing if fixed.get(key)]:
+    if changed := [line for key, line in differing.items() if fixed.get(key)]:
         raise CheckpointError(
             f"run directory {run_dir}: the initial weights, frozen parts and optimiser of a run "
-            f"cannot change ({lines(changed)}); set them back (train.init_from is not read again), "
-            "or give another --run-dir, where train.init_from can name this run, or --fresh to set "
-            "this one aside"
+            f"cannot change ({'; '.join(changed)}); set them back (train.init_from is not read "
+            "again), or give another --run-dir, where train.init_from can name this run, or "
+            "--fresh to set this one aside"
         )
     return list(differing.values())
 

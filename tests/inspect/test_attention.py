@@ -22,7 +22,6 @@ from mt.inspect.attention import (
     AttentionOfSentence,
     attention_maps,
     merged,
-    read_attention,
     read_attentions,
 )
 from mt.inspect.attention_map import as_text, chosen, save_page, save_picture
@@ -34,38 +33,41 @@ from mt.search.engine import TorchEngine
 SENTENCE = "eins zwei drei acht"
 
 
+def read_attention(
+    loaded: LoadedModel, target: str | None, kind: str, pieces: bool = False
+) -> AttentionOfSentence:
+    device = choose_device("cpu")
+    return read_attentions(loaded, device, SENTENCE, target, [kind], pieces)[kind]
+
+
 # --- the weights ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pieces", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_sum_to_one(loaded: LoadedModel, kind: str, pieces: bool) -> None:
-    found = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind, pieces=pieces)
+    found = read_attention(loaded, None, kind, pieces)
     model = loaded.config.model
     layers = model.n_encoder_layers if kind == "encoder" else model.n_decoder_layers
     assert found.weights.shape == (layers, model.n_heads, len(found.rows), len(found.columns))
     assert found.weights.min() >= 0
     np.testing.assert_allclose(found.weights.sum(-1), 1, atol=1e-5)
+    if pieces and kind == "decoder":
+        assert np.triu(found.weights, k=1).max() == 0, "it looks only at what is written"
 
 
 def test_words_or_pieces_are_on_the_axes(loaded: LoadedModel) -> None:
-    device = choose_device("cpu")
     source, words = (*SENTENCE.split(), "</s>"), ("one", "two", "three", "</s>")
     for target, kind, rows, columns in (
         ("one two three", "cross", words, source),
         (None, "encoder", source, source),
         ("one two three", "decoder", words, ("<s>", *words[:-1])),
     ):
-        shown = read_attention(loaded, device, SENTENCE, target, kind)
+        shown = read_attention(loaded, target, kind)
         assert (shown.rows, shown.columns) == (rows, columns)
-    apart = read_attention(loaded, device, "eins", "seventeen", pieces=True)
+    apart = read_attention(loaded, "seventeen", "cross", pieces=True)
     assert len(apart.rows) > 2
     assert "".join(apart.rows) == "▁seventeen</s>"
-
-
-def test_the_decoder_looks_only_at_what_is_written(loaded: LoadedModel) -> None:
-    shown = read_attention(loaded, choose_device("cpu"), SENTENCE, kind="decoder", pieces=True)
-    assert np.triu(shown.weights, k=1).max() == 0
 
 
 def test_weights_are_those_of_the_formula(loaded: LoadedModel) -> None:
@@ -110,7 +112,7 @@ def test_heads_of_a_trained_model(loaded: LoadedModel) -> None:
     Mean total variation of two heads: 0 if they are alike, 1 if they share nothing.
     """
     for kind in KINDS:
-        shown = read_attention(loaded, choose_device("cpu"), SENTENCE, "one two three eight", kind)
+        shown = read_attention(loaded, "one two three eight", kind)
         one, other = shown.weights[0]
         assert np.abs(one - other).sum(-1).mean() / 2 > 0.1, kind
         if kind == "cross":  # digits are translated one by one
@@ -138,7 +140,7 @@ def test_all_kinds_are_of_one_translation(
     together = read_attentions(loaded, choose_device("cpu"), SENTENCE, None, KINDS)
     assert len(searched) == 1
     for kind in KINDS:
-        alone = read_attention(loaded, choose_device("cpu"), SENTENCE, kind=kind)
+        alone = read_attention(loaded, None, kind)
         assert (together[kind].rows, together[kind].columns) == (alone.rows, alone.columns)
         assert np.array_equal(together[kind].weights, alone.weights)
 

@@ -33,6 +33,12 @@ def tokens(line: str) -> list[str]:
     return [match.group() for match in _TOKEN.finditer(line)]
 
 
+def display_width(text: str) -> int:
+    """Columns that a text takes on a terminal."""
+    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
+    return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
 @lru_cache(maxsize=1 << 16)
 def _words_of(text: str) -> tuple[str, ...]:
     """The words of a text without spaces."""
