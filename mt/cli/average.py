@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mt.cli.console import say
+from mt.cli.options import described
 
 
+@described("""
+    run_dir = RUN: run directory
+    --output -o FOLDER: new model folder to write
+    --last N in 1..: average the newest N checkpoints; 5 if not given
+    --best N in 1..: average the N checkpoints with the best validation score
+""")
 def average(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN", help="run directory")],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="new model folder to write"),
-    ],
-    last: Annotated[
-        int | None,
-        typer.Option(
-            "--last",
-            min=1,
-            metavar="N",
-            help="average the newest N checkpoints; 5 if not given",
-        ),
-    ] = None,
-    best: Annotated[
-        int | None,
-        typer.Option(
-            "--best",
-            min=1,
-            metavar="N",
-            help="average the N checkpoints with the best validation score",
-        ),
-    ] = None,
+    run_dir: Path,
+    output: Path,
+    last: int | None = None,
+    best: int | None = None,
 ) -> None:
     """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 

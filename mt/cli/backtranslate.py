@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT, argument, option
-from mt.cli.options import (
-    ANY_ENGINE,
-    NO_SAMPLING,
-    BeamSize,
-    Corpus,
-    EngineGroup,
-    Errors,
-    LengthPenalty,
-    Models,
-    Overwrite,
-    Resume,
-    SamplingGroup,
-    with_groups,
-)
+from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, described
 
 
-@with_groups
+@described("""
+    Input:
+    source = IN: text in the language to translate into, plain or .gz; - is stdin
+    Output:
+    --tag WORD: word before each synthetic source, such as <BT>
+""")
 def backtranslate(
-    model: Models,
-    source: Annotated[
-        str,
-        argument(INPUT, "IN", "text in the language to translate into, plain or .gz; - is stdin"),
-    ],
-    output: Corpus,
-    errors: Errors = "strict",
-    tag: Annotated[
-        str | None,
-        option(OUTPUT, "--tag", "word before each synthetic source, such as <BT>", "WORD"),
-    ] = None,
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
+    models: list[Path],
+    source: str,
+    corpus: str,
+    errors: str = "strict",
+    tag: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
     sampling: SamplingGroup = NO_SAMPLING,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
@@ -57,7 +42,7 @@ def backtranslate(
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(
-        source=source, output=output, errors=errors, resume=resume, overwrite=overwrite
+        source=source, output=corpus, errors=errors, resume=resume, overwrite=overwrite
     )
     search = SearchOptions(
         beam_size=beam_size,
@@ -65,6 +50,6 @@ def backtranslate(
         with_scores=False,
         sample=sampling.value(),
     )
-    entry = backtranslate.backtranslate(files, tag, search, engine.value(model), say)
+    entry = backtranslate.backtranslate(files, tag, search, engine.value(models), say)
     say("add to data.train, beside the parallel text:")
     print_result(entry)

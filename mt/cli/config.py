@@ -6,7 +6,7 @@ import typer
 
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand
-from mt.cli.options import ConfigName, Settings
+from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True, help="Check, show and describe configs.", rich_markup_mode=None
@@ -14,7 +14,8 @@ app = typer.Typer(
 
 
 @app.command("check", cls=PanelCommand)
-def check(config: ConfigName, settings: Settings = None) -> None:
+@described()
+def check(config: str, settings: list[str] | None = None) -> None:
     """Check a config and its data, without training. A model to fine-tune is opened too.
 
     \b
@@ -46,7 +47,8 @@ def check(config: ConfigName, settings: Settings = None) -> None:
 
 
 @app.command("show", cls=PanelCommand)
-def show(config: ConfigName, settings: Settings = None) -> None:
+@described()
+def show(config: str, settings: list[str] | None = None) -> None:
     """Print every value of a config and its origin.
 
     \b

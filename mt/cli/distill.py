@@ -3,67 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from mt.cli.console import say
-from mt.cli.help import INPUT, OUTPUT, SEARCH, option
-from mt.cli.options import (
-    ANY_ENGINE,
-    BeamSize,
-    Corpus,
-    EngineGroup,
-    LengthPenalty,
-    Models,
-    Overwrite,
-    Resume,
-    with_groups,
-)
+from mt.cli.options import ANY_ENGINE, EngineGroup, described
 
 
-@with_groups
+@described("""
+    Input:
+    --src FILE: text for the teacher to translate (default: its training data)
+    --ref FILE: translations of --src, to choose among the --n-best
+    Output:
+    --student N-M: layers of the student's encoder and decoder
+    Search:
+    --n-best N in 1..: of N outputs, keep the most similar to the reference; 1 keeps the best by
+        score
+    --metric NAME: similarity to the reference: bleu or chrf of the sentence; bleu if not given
+""")
 def distill(
-    model: Models,
-    output: Corpus,
-    src: Annotated[
-        Path | None,
-        option(
-            INPUT,
-            "--src",
-            "text for the teacher to translate",
-            "FILE",
-            show_default="its training data",
-        ),
-    ] = None,
-    ref: Annotated[
-        Path | None,
-        option(INPUT, "--ref", "translations of --src, to choose among the --n-best", "FILE"),
-    ] = None,
-    student: Annotated[
-        str, option(OUTPUT, "--student", "layers of the student's encoder and decoder", "N-M")
-    ] = "6-2",
-    resume: Resume = False,
-    overwrite: Overwrite = False,
-    n_best: Annotated[
-        int,
-        option(
-            SEARCH,
-            "--n-best",
-            "of N outputs, keep the most similar to the reference; 1 keeps the best by score",
-            "N",
-            min=1,
-        ),
-    ] = 1,
-    metric: Annotated[
-        str | None,
-        option(
-            SEARCH,
-            "--metric",
-            "similarity to the reference: bleu or chrf of the sentence; bleu if not given",
-            "NAME",
-        ),
-    ] = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
+    models: list[Path],
+    corpus: str,
+    src: Path | None = None,
+    ref: Path | None = None,
+    student: str = "6-2",
+    resume: bool = False,
+    overwrite: bool = False,
+    n_best: int = 1,
+    metric: str | None = None,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
     """Distil a model: its output trains a faster one.
@@ -81,10 +48,10 @@ def distill(
     from mt.translate import distill
     from mt.translate.streaming import TextFiles
 
-    files = TextFiles(output=output, resume=resume, overwrite=overwrite)
+    files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
     text = distill.DistillText(src, ref, metric)
     search = SearchOptions(
         beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, with_scores=False
     )
-    config = distill.distill(files, text, student, search, engine.value(model), say)
+    config = distill.distill(files, text, student, search, engine.value(models), say)
     say(f"student's config: {config}; run: mt train --config {config}")

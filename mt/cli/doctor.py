@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import OUTPUT
+from mt.cli.options import described
 
 
+@described("""
+    Output:
+    as_json = --json: print JSON, for a bug report
+""")
 def doctor(
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="print JSON, for a bug report", rich_help_panel=OUTPUT),
-    ] = False,
+    as_json: bool = False,
 ) -> None:
     """Report versions, devices, precisions, memory and disk.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from mt.cli.console import print_result, say
 from mt.cli.evaluate_inputs import (
@@ -20,15 +19,7 @@ from mt.cli.evaluate_inputs import (
     systems_of,
     with_slices,
 )
-from mt.cli.help import INPUT, OUTPUT, SLICING, TESTS, option
-from mt.cli.options import (
-    BatchTokens,
-    BeamSize,
-    DeviceName,
-    EngineName,
-    LengthPenalty,
-    Precision,
-)
+from mt.cli.options import described
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,164 +27,77 @@ if TYPE_CHECKING:
     from mt.evaluation.systems import Evaluation
 
 
-_input = partial(option, INPUT)
-_output = partial(option, OUTPUT)
-_tests = partial(option, TESTS)
-_slicing = partial(option, SLICING)
-
-
+@described("""
+    Input:
+    --hyp [NAME=]FILE: translation to score; repeatable, each is a system
+    --ref FILE: reference, detokenised; repeat for several references per line
+    --model -m [NAME=]FOLDER: model that translates --src; repeatable, each is a system
+    --src FILE: source text, for --model, --slices and --differences
+    --test-set NAME=SRC,REF: test set, instead of --src and --ref; repeatable. --hyp then names a
+        file for each, separated by commas. More references: SRC,REF,REF (default: data.test of the
+        first model's config)
+    Output:
+    --metrics NAMES: any of bleu, chrf, ter and comet, separated by commas
+    --comet-model FOLDER: COMET model on this machine, for the metric comet
+    --tokenize NAME: sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto
+        follows the target language
+    --tgt-lang CODE: target language, such as ja; default: the model's
+    as_json = --json: print JSON
+    as_tsv = --tsv: print tab-separated values
+    --width -w N in 0..14: decimal places, as in sacrebleu; JSON and TSV are not rounded
+    --differences N in 0..: show the N lines whose chrF differs most from the first system's
+    Confidence and significance:
+    --baseline NAME: the system that others are compared with (default: the first --hyp, or else
+        --model)
+    --confidence: 95 % confidence intervals, by bootstrap resampling
+    --paired-bs/--no-paired-bs: test differences between systems by paired bootstrap (default: with
+        two systems or more, without --paired-ar)
+    --paired-ar: test them by paired approximate randomisation
+    --confidence-n N in 2..: resamples of --confidence (default: 1000)
+    --paired-bs-n N in 2..: resamples of --paired-bs (default: 1000)
+    --paired-ar-n N in 2..: trials of --paired-ar (default: 10000)
+    --seed N in 1..: seed of intervals and tests (default: SACREBLEU_SEED, or 12345)
+    Slices of a test set:
+    --slices NAMES: scores by source length (length), by how rare its rarest word is in the training
+        data (rare), by unknown pieces (unknown); separated by commas
+    --domain FILE: scores by the labels in this file, one per line
+    --train-src FILE: source text in which rare counts words; repeatable (default: the first model's
+        training data)
+    --tokenizer-of FOLDER: run directory whose tokenizer decides what is unknown (default: the first
+        model)
+""")
 def evaluate(
-    hyp: Annotated[
-        list[str] | None,
-        _input("--hyp", "translation to score; repeatable, each is a system", "[NAME=]FILE"),
-    ] = None,
-    ref: Annotated[
-        list[str] | None,
-        _input("--ref", "reference, detokenised; repeat for several references per line", "FILE"),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        _input(
-            "--model -m",
-            "model that translates --src; repeatable, each is a system",
-            "[NAME=]FOLDER",
-        ),
-    ] = None,
-    src: Annotated[
-        str | None, _input("--src", "source text, for --model, --slices and --differences", "FILE")
-    ] = None,
-    test_set: Annotated[
-        list[str] | None,
-        _input(
-            "--test-set",
-            "test set, instead of --src and --ref; repeatable. --hyp then names a file for "
-            "each, separated by commas. More references: SRC,REF,REF",
-            "NAME=SRC,REF",
-            show_default="data.test of the first model's config",
-        ),
-    ] = None,
-    metrics: Annotated[
-        str, _output("--metrics", "any of bleu, chrf, ter and comet, separated by commas", "NAMES")
-    ] = "bleu,chrf,ter",
-    comet_model: Annotated[
-        Path | None,
-        _output("--comet-model", "COMET model on this machine, for the metric comet", "FOLDER"),
-    ] = None,
-    tokenize: Annotated[
-        str,
-        _output(
-            "--tokenize",
-            "sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; "
-            "auto follows the target language",
-            "NAME",
-        ),
-    ] = "auto",
-    tgt_lang: Annotated[
-        str | None,
-        _output("--tgt-lang", "target language, such as ja; default: the model's", "CODE"),
-    ] = None,
-    as_json: Annotated[bool, _output("--json", "print JSON")] = False,
-    as_tsv: Annotated[bool, _output("--tsv", "print tab-separated values")] = False,
-    width: Annotated[
-        int,
-        _output(
-            "--width -w",
-            "decimal places, as in sacrebleu; JSON and TSV are not rounded",
-            "N",
-            min=0,
-            max=14,
-        ),
-    ] = 2,
-    differences: Annotated[
-        int,
-        _output(
-            "--differences",
-            "show the N lines whose chrF differs most from the first system's",
-            "N",
-            min=0,
-        ),
-    ] = 0,
-    baseline: Annotated[
-        str | None,
-        _tests(
-            "--baseline",
-            "the system that others are compared with",
-            "NAME",
-            show_default="the first --hyp, or else --model",
-        ),
-    ] = None,
-    confidence: Annotated[
-        bool, _tests("--confidence", "95 % confidence intervals, by bootstrap resampling")
-    ] = False,
-    paired_bs: Annotated[
-        bool | None,
-        _tests(
-            "--paired-bs/--no-paired-bs",
-            "test differences between systems by paired bootstrap",
-            show_default="with two systems or more, without --paired-ar",
-        ),
-    ] = None,
-    paired_ar: Annotated[
-        bool, _tests("--paired-ar", "test them by paired approximate randomisation")
-    ] = False,
-    confidence_n: Annotated[
-        int | None,
-        _tests("--confidence-n", "resamples of --confidence", "N", min=2, show_default="1000"),
-    ] = None,
-    paired_bs_n: Annotated[
-        int | None,
-        _tests("--paired-bs-n", "resamples of --paired-bs", "N", min=2, show_default="1000"),
-    ] = None,
-    paired_ar_n: Annotated[
-        int | None,
-        _tests("--paired-ar-n", "trials of --paired-ar", "N", min=2, show_default="10000"),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        _tests(
-            "--seed",
-            "seed of intervals and tests",
-            "N",
-            min=1,
-            show_default="SACREBLEU_SEED, or 12345",
-        ),
-    ] = None,
-    slices: Annotated[
-        str,
-        _slicing(
-            "--slices",
-            "scores by source length (length), by how rare its rarest word is in the training "
-            "data (rare), by unknown pieces (unknown); separated by commas",
-            "NAMES",
-        ),
-    ] = "",
-    domain: Annotated[
-        str | None, _slicing("--domain", "scores by the labels in this file, one per line", "FILE")
-    ] = None,
-    train_src: Annotated[
-        list[str] | None,
-        _slicing(
-            "--train-src",
-            "source text in which rare counts words; repeatable",
-            "FILE",
-            show_default="the first model's training data",
-        ),
-    ] = None,
-    tokenizer_of: Annotated[
-        Path | None,
-        _slicing(
-            "--tokenizer-of",
-            "run directory whose tokenizer decides what is unknown",
-            "FOLDER",
-            show_default="the first model",
-        ),
-    ] = None,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = None,
-    engine: EngineName = "auto",
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    hyp: list[str] | None = None,
+    ref: list[str] | None = None,
+    model: list[str] | None = None,
+    src: str | None = None,
+    test_set: list[str] | None = None,
+    metrics: str = "bleu,chrf,ter",
+    comet_model: Path | None = None,
+    tokenize: str = "auto",
+    tgt_lang: str | None = None,
+    as_json: bool = False,
+    as_tsv: bool = False,
+    width: int = 2,
+    differences: int = 0,
+    baseline: str | None = None,
+    confidence: bool = False,
+    paired_bs: bool | None = None,
+    paired_ar: bool = False,
+    confidence_n: int | None = None,
+    paired_bs_n: int | None = None,
+    paired_ar_n: int | None = None,
+    seed: int | None = None,
+    slices: str = "",
+    domain: str | None = None,
+    train_src: list[str] | None = None,
+    tokenizer_of: Path | None = None,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    batch_tokens: int | None = None,
+    engine: str = "auto",
+    precision: str = "auto",
+    device: str = "auto",
 ) -> None:
     """Score translations with sacreBLEU; compare systems.
 

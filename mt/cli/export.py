@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import OUTPUT, PanelCommand
-from mt.cli.options import Model, NewFolder
+from mt.cli.help import PanelCommand
+from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True, help="Convert a model for another program.", rich_markup_mode=None
 )
-Quantization = Annotated[
-    str,
-    typer.Option(
-        "--quantization",
-        metavar="NAME",
-        help="precision of the weights: fp32, fp16, bf16 or int8",
-        rich_help_panel=OUTPUT,
-    ),
-]
 
 
 @app.command("ctranslate2", cls=PanelCommand)
+@described("""
+    Output:
+    --shortlist: also write vmap.txt: likely target pieces of each source piece, learned from the
+        run's training data, for mt translate --shortlist
+""")
 def ctranslate2(
-    model: Model,
-    output: NewFolder,
-    quantization: Quantization = "fp32",
-    shortlist: Annotated[
-        bool,
-        typer.Option(
-            "--shortlist",
-            help="also write vmap.txt: likely target pieces of each source piece, learned from the "
-            "run's training data, for mt translate --shortlist",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    model: Path,
+    new_folder: Path,
+    quantization: str = "fp32",
+    shortlist: bool = False,
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -55,52 +42,24 @@ def ctranslate2(
 
     loaded = load_model(model)
     store = store_of(loaded.folder) if shortlist else None
-    export(loaded, output, quantization, say, store)
+    export(loaded, new_folder, quantization, say, store)
 
 
 @app.command("argos", cls=PanelCommand)
+@described("""
+    Output:
+    --output -o FILE.argosmodel: new package to write
+    --from-code CODE: language to translate from, such as de (default: data.src_lang)
+    --to-code CODE: language to translate to (default: data.tgt_lang)
+    --package-version N.N: version of the package; a higher one replaces a lower one
+""")
 def argos(
-    model: Model,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE.argosmodel",
-            help="new package to write",
-            rich_help_panel=OUTPUT,
-        ),
-    ],
-    quantization: Quantization = "int8",
-    from_code: Annotated[
-        str | None,
-        typer.Option(
-            "--from-code",
-            metavar="CODE",
-            help="language to translate from, such as de",
-            show_default="data.src_lang",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    to_code: Annotated[
-        str | None,
-        typer.Option(
-            "--to-code",
-            metavar="CODE",
-            help="language to translate to",
-            show_default="data.tgt_lang",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    package_version: Annotated[
-        str,
-        typer.Option(
-            "--package-version",
-            metavar="N.N",
-            help="version of the package; a higher one replaces a lower one",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = "1.0",
+    model: Path,
+    output: Path,
+    quantization: str = "int8",
+    from_code: str | None = None,
+    to_code: str | None = None,
+    package_version: str = "1.0",
 ) -> None:
     """Make a package for Argos Translate and LibreTranslate. The vocabulary must be joint.
 
@@ -117,18 +76,15 @@ def argos(
 
 
 @app.command("huggingface", cls=PanelCommand)
+@described("""
+    Output:
+    license_name = --license NAME: licence for the model card, such as apache-2.0; none is stated if
+        not given
+""")
 def huggingface(
-    model: Model,
-    output: NewFolder,
-    license_name: Annotated[
-        str | None,
-        typer.Option(
-            "--license",
-            metavar="NAME",
-            help="licence for the model card, such as apache-2.0; none is stated if not given",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    model: Path,
+    new_folder: Path,
+    license_name: str | None = None,
 ) -> None:
     """Convert a model for Hugging Face transformers.
 
@@ -141,4 +97,4 @@ def huggingface(
     from mt.interop.huggingface_export import export
     from mt.model.checkpoint import load_model
 
-    export(load_model(model), output, license_name, say)
+    export(load_model(model), new_folder, license_name, say)

@@ -2,32 +2,57 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+from textwrap import dedent
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-# The panels, by what an option is about. An option without a panel stands under OTHER.
-CONFIG = "Config"
-INPUT = "Input"
-OUTPUT = "Output"
-TESTS = "Confidence and significance"
-SLICING = "Slices of a test set"
-SEARCH = "Search"
-CONSTRAINTS = "Constraints on outputs"
-SAMPLING = "Sampling"
-EXECUTION = "Execution"
-OTHER = "Options"
+OTHER = "Options"  # the panel of an option without a panel
+_ROW = re.compile(
+    r"((?P<parameter>\w+) = )?(?P<names>--\S+( -\w)?)?( ?(?P<metavar>\S+?))??"
+    r"( in (?P<min>\d+)\.\.(?P<max>\d*))?: (?P<text>.+?)( \(default: (?P<default>.+)\))?"
+)
 
 
-def option(panel: str, names: str, text: str, metavar: str | None = None, **more: Any) -> Any:
-    """Describe an option, such as `--model -m`; `metavar` stands for its value in --help."""
-    return typer.Option(*names.split(), metavar=metavar, help=text, rich_help_panel=panel, **more)
+def read_rows(table: str) -> dict[str, Any]:
+    """Read what --help says about options and arguments, by parameter, from a table.
+
+    A row is `--name -n METAVAR in MIN..MAX: text (default: text)`; only the name and the text must
+    be there. `parameter = ` comes first where the name is another; an argument's row has no name.
+    A row's further lines are indented. A line `Panel:` stands before the rows of a panel.
+    """
+    described: dict[str, Any] = {}
+    panel = None
+    for line in re.sub(r"\n +", " ", dedent(table).strip()).splitlines():
+        if line.endswith(":"):
+            panel = line[:-1]
+            continue
+        row = _ROW.fullmatch(line)
+        if row is None:
+            raise ValueError(f"a table of options: {line!r} is no row")
+        names = (row["names"] or "").split()
+        parameter = row["parameter"] or names[0].split("/")[0][2:].replace("-", "_")
+        make = partial(typer.Option, *names) if names else typer.Argument
+        described[parameter] = make(
+            metavar=row["metavar"],
+            help=row["text"],
+            rich_help_panel=panel,
+            min=int(row["min"]) if row["min"] else None,
+            max=int(row["max"]) if row["max"] else None,
+            show_default=row["default"] or True,
+            autocompletion=_config_names if parameter == "config" else None,
+        )
+    return described
 
 
-def argument(panel: str, metavar: str, text: str, **more: Any) -> Any:
-    """Describe an argument, which `metavar` stands for in --help."""
-    return typer.Argument(metavar=metavar, help=text, rich_help_panel=panel, **more)
+def _config_names() -> list[str]:
+    """Complete `--config` with the shipped configs; without a match a shell completes files."""
+    from mt.config.load import shipped_configs
+
+    return shipped_configs()
 
 
 class PanelCommand(TyperCommand):

@@ -9,7 +9,7 @@ import typer
 
 from mt.cli.console import say
 from mt.cli.help import PanelCommand
-from mt.cli.options import NewFolder
+from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True, help="Make a model of one of another program.", rich_markup_mode=None
@@ -17,14 +17,12 @@ app = typer.Typer(
 
 
 @app.command("huggingface", cls=PanelCommand)
+@described("""
+    folder = DIR: folder with config.json, weights, source.spm, target.spm
+""")
 def huggingface(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR", help="folder with config.json, weights, source.spm, target.spm"
-        ),
-    ],
-    output: NewFolder,
+    folder: Path,
+    new_folder: Path,
 ) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
 
@@ -40,7 +38,7 @@ def huggingface(
     """
     from mt.interop.huggingface_import import import_model
 
-    say(f"{output}: {import_model(folder, output)}")
+    say(f"{new_folder}: {import_model(folder, new_folder)}")
 
 
 @app.command("marian", cls=PanelCommand, hidden=True)

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import CONFIG, INPUT, OUTPUT, PanelCommand
-from mt.cli.options import Model, OptionalConfigName, Settings, TokenizerModel, config_names
-
-_for_input = partial(typer.Option, rich_help_panel=INPUT)
-_for_output = partial(typer.Option, rich_help_panel=OUTPUT)
-_for_cost = partial(typer.Option, rich_help_panel="FLOPs and memory", metavar="N", min=1)
-_SENTENCE = typer.Argument(metavar="SENTENCE", help="source sentence", rich_help_panel=INPUT)
-_TRAINED = "trained model: run directory, checkpoint or exported model folder"
-OptionalModel = Annotated[Path | None, _for_input("--model", "-m", metavar="FOLDER", help=_TRAINED)]
-PictureOutput = Annotated[
-    Path | None,
-    _for_output("--output", "-o", metavar="FILE", help="picture to write, .svg or .png"),
-]
+from mt.cli.help import PanelCommand
+from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,41 +19,25 @@ app = typer.Typer(
 
 
 @app.command("model", cls=PanelCommand)
+@described("""
+    FLOPs and memory:
+    --length N in 1..: tokens of a sentence on both sides, eos included, for FLOPs and memory
+    --batch-tokens N in 1..: tokens of a batch for the memory; in decoding, source tokens times beam
+        size (default: batch.tokens_per_batch if a number, else 8192)
+    --beam-size N in 1..: hypotheses kept per sentence (default: decode.beam_size)
+    --precision NAME: precision for the memory: fp32, bf16 or fp16
+    Output:
+    as_json = --json: print JSON, memory in bytes
+""")
 def model(
-    config: OptionalConfigName = None,
-    model: OptionalModel = None,
-    settings: Settings = None,
-    length: Annotated[
-        int,
-        _for_cost(
-            "--length",
-            help="tokens of a sentence on both sides, eos included, for FLOPs and memory",
-        ),
-    ] = 30,
-    batch_tokens: Annotated[
-        int | None,
-        _for_cost(
-            "--batch-tokens",
-            help="tokens of a batch for the memory; in decoding, source tokens times beam size",
-            show_default="batch.tokens_per_batch if a number, else 8192",
-        ),
-    ] = None,
-    beam_size: Annotated[
-        int | None,
-        _for_cost(
-            "--beam-size", help="hypotheses kept per sentence", show_default="decode.beam_size"
-        ),
-    ] = None,
-    precision: Annotated[
-        str,
-        typer.Option(
-            "--precision",
-            metavar="NAME",
-            help="precision for the memory: fp32, bf16 or fp16",
-            rich_help_panel="FLOPs and memory",
-        ),
-    ] = "fp32",
-    as_json: Annotated[bool, _for_output("--json", help="print JSON, memory in bytes")] = False,
+    config: str | None = None,
+    trained: Path | None = None,
+    settings: list[str] | None = None,
+    length: int = 30,
+    batch_tokens: int | None = None,
+    beam_size: int | None = None,
+    precision: str = "fp32",
+    as_json: bool = False,
 ) -> None:
     """Print the shape of every parameter, FLOPs and memory.
 
@@ -88,11 +59,11 @@ def model(
     from mt.inspect.summary import format_summary, summarise, summary_as_json
     from mt.runs.model_folder import read_folder
 
-    _one_of(config, model, settings)
+    _one_of(config, trained, settings)
     if precision not in BYTES:
         raise ConfigError(f"--precision: must be one of {', '.join(BYTES)}, found {precision!r}")
-    if model is not None:
-        folder = read_folder(model)
+    if trained is not None:
+        folder = read_folder(trained)
         values = folder.config
         src_size = folder.tokenizer.src_vocab_size
         tgt_size = folder.tokenizer.tgt_vocab_size
@@ -127,55 +98,27 @@ def model(
 
 
 @app.command("attention", cls=PanelCommand)
+@described("""
+    Input:
+    --target TEXT: its translation (default: the model's own)
+    Output:
+    --kind NAME: attention to show: cross, encoder or decoder
+    --layer L: layer to show, counted from 1 (default: the last but one)
+    --head H: head to show, counted from 1 (default: the mean of all)
+    --pieces: show subword pieces, not words
+    --view NAME: picture to draw: map, lines, or grid of all layers and heads
+    --output -o FILE: picture to write: .svg, .png, or .html to explore; text if not given
+""")
 def attention(
-    model: Model,
-    sentence: Annotated[str, _SENTENCE],
-    target: Annotated[
-        str | None,
-        _for_input(
-            "--target", metavar="TEXT", help="its translation", show_default="the model's own"
-        ),
-    ] = None,
-    kind: Annotated[
-        str,
-        _for_output("--kind", metavar="NAME", help="attention to show: cross, encoder or decoder"),
-    ] = "cross",
-    layer: Annotated[
-        int | None,
-        _for_output(
-            "--layer",
-            metavar="L",
-            help="layer to show, counted from 1",
-            show_default="the last but one",
-        ),
-    ] = None,
-    head: Annotated[
-        int | None,
-        _for_output(
-            "--head",
-            metavar="H",
-            help="head to show, counted from 1",
-            show_default="the mean of all",
-        ),
-    ] = None,
-    pieces: Annotated[bool, _for_output("--pieces", help="show subword pieces, not words")] = False,
-    view: Annotated[
-        str,
-        _for_output(
-            "--view",
-            metavar="NAME",
-            help="picture to draw: map, lines, or grid of all layers and heads",
-        ),
-    ] = "map",
-    output: Annotated[
-        Path | None,
-        _for_output(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="picture to write: .svg, .png, or .html to explore; text if not given",
-        ),
-    ] = None,
+    model: Path,
+    sentence: str,
+    target: str | None = None,
+    kind: str = "cross",
+    layer: int | None = None,
+    head: int | None = None,
+    pieces: bool = False,
+    view: str = "map",
+    output: Path | None = None,
 ) -> None:
     """Show which words each word attends to. As text, the three strongest, in percent.
 
@@ -212,21 +155,19 @@ def attention(
 
 
 @app.command("positions", cls=PanelCommand)
+@described("""
+    Input:
+    --side NAME: src or tgt, where the positions are learned
+    Output:
+    count = --positions N in 2..: how many positions to show, from the first on
+""")
 def positions(
-    config: OptionalConfigName = None,
-    model: OptionalModel = None,
-    settings: Settings = None,
-    side: Annotated[
-        str,
-        _for_input("--side", metavar="NAME", help="src or tgt, where the positions are learned"),
-    ] = "src",
-    count: Annotated[
-        int,
-        _for_output(
-            "--positions", min=2, metavar="N", help="how many positions to show, from the first on"
-        ),
-    ] = 100,
-    output: PictureOutput = None,
+    config: str | None = None,
+    trained: Path | None = None,
+    settings: list[str] | None = None,
+    side: str = "src",
+    count: int = 100,
+    picture: Path | None = None,
 ) -> None:
     """Show position embeddings and how similar they are.
 
@@ -242,46 +183,44 @@ def positions(
     from mt.inspect.pictures import check_format
     from mt.inspect.position_map import as_text, position_table, save_picture
 
-    _one_of(config, model, settings)
+    _one_of(config, trained, settings)
     if side not in ("src", "tgt"):
         raise ConfigError(f"--side: must be src or tgt, found {side!r}")
-    if output is not None:
-        check_format(output)
-    if model is not None:
+    if picture is not None:
+        check_format(picture)
+    if trained is not None:
         from mt.model.checkpoint import load_model
 
-        loaded = load_model(model)
+        loaded = load_model(trained)
         table, title = position_table(loaded.config.model, count, loaded.model, side)
     else:
         from mt.config.load import load_config
 
         assert config is not None
         table, title = position_table(load_config(config, settings or []).config.model, count)
-    if output is None:
+    if picture is None:
         print_result(as_text(table))
         say(title)
         return
-    say(f"{output}: {save_picture(output, table, title) or 'written'}")
+    say(f"{picture}: {save_picture(picture, table, title) or 'written'}")
 
 
 @app.command("tokens", cls=PanelCommand)
+@described("""
+    Input:
+    --target TEXT: target sentence
+    --src FILE: source lines, plain or .gz; - is stdin
+    --tgt FILE: target lines
+    Output:
+    --lines N in 0..: lines to show token by token; counts are of all
+""")
 def tokens(
-    model: TokenizerModel,
-    sentence: Annotated[str | None, _SENTENCE] = None,
-    target: Annotated[
-        str | None, _for_input("--target", metavar="TEXT", help="target sentence")
-    ] = None,
-    src: Annotated[
-        str | None,
-        _for_input("--src", metavar="FILE", help="source lines, plain or .gz; - is stdin"),
-    ] = None,
-    tgt: Annotated[str | None, _for_input("--tgt", metavar="FILE", help="target lines")] = None,
-    lines: Annotated[
-        int,
-        _for_output(
-            "--lines", min=0, metavar="N", help="lines to show token by token; counts are of all"
-        ),
-    ] = 5,
+    tokenizer: Path,
+    sentence: str | None = None,
+    target: str | None = None,
+    src: str | None = None,
+    tgt: str | None = None,
+    lines: int = 5,
 ) -> None:
     """Show how lines are split: tokens with ids, then counts.
 
@@ -310,25 +249,19 @@ def tokens(
             texts[side] = read_input(file, option=option)
     if src == tgt == "-":
         raise ConfigError("--src, --tgt: only one can be - (stdin); name a file for the other")
-    for line in list_tokens(open_tokenizer(model), texts, lines):
+    for line in list_tokens(open_tokenizer(tokenizer), texts, lines):
         print_result(line)
 
 
 @app.command("lr", cls=PanelCommand)
+@described("""
+    Config:
+    --config -c NAME: config file, or the name of a shipped config; several are compared
+""")
 def lr(
-    config: Annotated[
-        list[str],
-        typer.Option(
-            "--config",
-            "-c",
-            metavar="NAME",
-            help="config file, or the name of a shipped config; several are compared",
-            autocompletion=config_names,
-            rich_help_panel=CONFIG,
-        ),
-    ],
-    settings: Settings = None,
-    output: PictureOutput = None,
+    config: list[str],
+    settings: list[str] | None = None,
+    picture: Path | None = None,
 ) -> None:
     """Show the learning rate over a training.
 
@@ -344,14 +277,14 @@ def lr(
     from mt.inspect.pictures import check_format
     from mt.inspect.schedule import save_schedule, schedule_table
 
-    if output is not None:
-        check_format(output)
+    if picture is not None:
+        check_format(picture)
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
     print_result(schedule_table(configs))
-    if output is not None:
-        say(f"{output}: {save_schedule(output, configs) or 'written'}")
+    if picture is not None:
+        say(f"{picture}: {save_schedule(picture, configs) or 'written'}")
 
 
 def _one_of(config: str | None, model: Path | None, settings: list[str] | None) -> None:

@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT
+from mt.cli.options import described
 
 
+@described("""
+    Input:
+    runs = RUN: run directories
+    Output:
+    --output -o FILE: page to write, completely or not at all; - is stdout (default: report.html in
+        the run; of several runs, in this folder)
+    --sentences N in 0..20: best, worst and flagged sentences to show, of each
+    --translate: translate again what was scored, in runs that have not kept the outputs
+""")
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="run directories", rich_help_panel=INPUT),
-    ],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="page to write, completely or not at all; - is stdout",
-            show_default="report.html in the run; of several runs, in this folder",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    sentences: Annotated[
-        int,
-        typer.Option(
-            "--sentences",
-            min=0,
-            max=20,
-            metavar="N",
-            help="best, worst and flagged sentences to show, of each",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = 3,
-    translate: Annotated[
-        bool,
-        typer.Option(
-            "--translate",
-            help="translate again what was scored, in runs that have not kept the outputs",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
+    runs: list[Path],
+    output: str | None = None,
+    sentences: int = 3,
+    translate: bool = False,
 ) -> None:
     """Make one HTML page about a run, also one in progress.
 

@@ -6,67 +6,40 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say
-from mt.cli.help import INPUT, OUTPUT, option
-from mt.cli.options import (
-    AlignmentHeads,
-    Alignments,
-    BatchTokens,
-    DeviceName,
-    LengthPenalty,
-    Model,
-    Output,
-    Precision,
-)
+from mt.cli.options import described
 
 if TYPE_CHECKING:
     from mt.evaluation.contrastive import Item
     from mt.translate.score_lines import Scorer
 
 
+@described("""
+    Input:
+    --src FILE: source text, plain or .gz; - is stdin
+    --tgt FILE: its translation, line by line; - is stdin
+    --contrastive FILE: wrong translations to compare with --tgt, line by line; without --src and
+        --tgt: a table with columns source, correct, contrastive, phenomenon; repeatable
+    --phenomena FILE: what each line of --contrastive tests, for a table by phenomenon
+    Output:
+    as_json = --json: write a JSON object per line, with the score of every token
+""")
 def score(
-    model: Model,
-    src: Annotated[
-        str | None, option(INPUT, "--src", "source text, plain or .gz; - is stdin", "FILE")
-    ] = None,
-    tgt: Annotated[
-        str | None, option(INPUT, "--tgt", "its translation, line by line; - is stdin", "FILE")
-    ] = None,
-    contrastive: Annotated[
-        list[str] | None,
-        option(
-            INPUT,
-            "--contrastive",
-            (
-                "wrong translations to compare with --tgt, line by line; without --src and "
-                "--tgt: a table with columns source, correct, contrastive, phenomenon; "
-                "repeatable"
-            ),
-            "FILE",
-        ),
-    ] = None,
-    phenomena: Annotated[
-        str | None,
-        option(
-            INPUT,
-            "--phenomena",
-            "what each line of --contrastive tests, for a table by phenomenon",
-            "FILE",
-        ),
-    ] = None,
-    output: Output = "-",
-    alignments: Alignments = False,
-    alignment_heads: AlignmentHeads = None,
-    as_json: Annotated[
-        bool,
-        option(OUTPUT, "--json", "write a JSON object per line, with the score of every token"),
-    ] = False,
-    length_penalty: LengthPenalty = None,
-    batch_tokens: BatchTokens = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    model: Path,
+    src: str | None = None,
+    tgt: str | None = None,
+    contrastive: list[str] | None = None,
+    phenomena: str | None = None,
+    output: str = "-",
+    alignments: bool = False,
+    alignment_heads: str | None = None,
+    as_json: bool = False,
+    length_penalty: float | None = None,
+    batch_tokens: int | None = None,
+    precision: str = "auto",
+    device: str = "auto",
 ) -> None:
     """Score given translations with a model, line by line.
 

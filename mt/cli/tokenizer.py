@@ -3,101 +3,46 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import INPUT, OUTPUT, PanelCommand, argument, option
-from mt.cli.options import Errors, OptionalConfigName, Output, Settings, TokenizerModel
+from mt.cli.help import PanelCommand
+from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True, help="Learn a vocabulary; encode and decode text.", rich_markup_mode=None
 )
 
-Source = Annotated[str, argument(INPUT, "IN", "text file, plain or .gz; - is stdin")]
-Side = Annotated[
-    str | None,
-    option(
-        INPUT,
-        "--side",
-        "src or tgt: which vocabulary, where source and target have their own",
-        "NAME",
-    ),
-]
-LEARNING = "Vocabulary (of the config if not given)"
-
 
 @app.command("train", cls=PanelCommand)
+@described("""
+    Output:
+    --output -o FILE: new .model file to write
+    Input:
+    files = FILE: text files, plain or .gz; - is stdin; data.train of --config if not given
+    Vocabulary (of the config if not given):
+    --vocab-size N: tokens, 4 special ones included (default: 32000)
+    kind = --type NAME: algorithm: bpe or unigram (default: bpe)
+    --character-coverage SHARE: share of the text whose characters get a token, 0.98 to 1 (default:
+        0.99999, or 1 without byte fallback)
+    --user-defined-symbols TEXT,...: texts that are always one token; repeatable
+    --split-digits/--no-split-digits: make each digit a token (default: on)
+    --byte-fallback/--no-byte-fallback: encode unknown characters as bytes (default: on)
+    --sample-lines N: learn from N lines drawn at random (default: 2000000)
+""")
 def train(
-    output: Annotated[Path, option(OUTPUT, "--output -o", "new .model file to write", "FILE")],
-    files: Annotated[
-        list[str] | None,
-        argument(
-            INPUT,
-            "FILE",
-            "text files, plain or .gz; - is stdin; data.train of --config if not given",
-        ),
-    ] = None,
-    vocab_size: Annotated[
-        int | None,
-        option(
-            LEARNING, "--vocab-size", "tokens, 4 special ones included", "N", show_default="32000"
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        option(LEARNING, "--type", "algorithm: bpe or unigram", "NAME", show_default="bpe"),
-    ] = None,
-    character_coverage: Annotated[
-        float | None,
-        option(
-            LEARNING,
-            "--character-coverage",
-            "share of the text whose characters get a token, 0.98 to 1",
-            "SHARE",
-            show_default="0.99999, or 1 without byte fallback",
-        ),
-    ] = None,
-    user_defined_symbols: Annotated[
-        list[str] | None,
-        option(
-            LEARNING,
-            "--user-defined-symbols",
-            "texts that are always one token; repeatable",
-            "TEXT,...",
-        ),
-    ] = None,
-    split_digits: Annotated[
-        bool | None,
-        option(
-            LEARNING,
-            "--split-digits/--no-split-digits",
-            "make each digit a token",
-            show_default="on",
-        ),
-    ] = None,
-    byte_fallback: Annotated[
-        bool | None,
-        option(
-            LEARNING,
-            "--byte-fallback/--no-byte-fallback",
-            "encode unknown characters as bytes",
-            show_default="on",
-        ),
-    ] = None,
-    sample_lines: Annotated[
-        int | None,
-        option(
-            LEARNING,
-            "--sample-lines",
-            "learn from N lines drawn at random",
-            "N",
-            show_default="2000000",
-        ),
-    ] = None,
-    config: OptionalConfigName = None,
-    settings: Settings = None,
+    output: Path,
+    files: list[str] | None = None,
+    vocab_size: int | None = None,
+    kind: str | None = None,
+    character_coverage: float | None = None,
+    user_defined_symbols: list[str] | None = None,
+    split_digits: bool | None = None,
+    byte_fallback: bool | None = None,
+    sample_lines: int | None = None,
+    config: str | None = None,
+    settings: list[str] | None = None,
 ) -> None:
     """Learn a SentencePiece vocabulary, as mt train does.
 
@@ -139,13 +84,17 @@ def train(
 
 
 @app.command("encode", cls=PanelCommand)
+@described("""
+    Output:
+    --ids: write ids, not pieces
+""")
 def encode(
-    model: TokenizerModel,
-    source: Source = "-",
-    side: Side = None,
-    errors: Errors = "strict",
-    ids: Annotated[bool, option(OUTPUT, "--ids", "write ids, not pieces")] = False,
-    output: Output = "-",
+    tokenizer: Path,
+    source: str = "-",
+    side: str | None = None,
+    errors: str = "strict",
+    ids: bool = False,
+    output: str = "-",
 ) -> None:
     """Split lines into pieces or ids, separated by spaces.
 
@@ -160,17 +109,21 @@ def encode(
     from mt.translate.tokenize_file import tokenize_file
 
     files = TextFiles(source=source, output=output, errors=errors)
-    tokenize_file(model, files, say, side=side, ids=ids)
+    tokenize_file(tokenizer, files, say, side=side, ids=ids)
 
 
 @app.command("decode", cls=PanelCommand)
+@described("""
+    Input:
+    --ids: read ids, not pieces
+""")
 def decode(
-    model: TokenizerModel,
-    source: Source = "-",
-    side: Side = None,
-    errors: Errors = "strict",
-    ids: Annotated[bool, option(INPUT, "--ids", "read ids, not pieces")] = False,
-    output: Output = "-",
+    tokenizer: Path,
+    source: str = "-",
+    side: str | None = None,
+    errors: str = "strict",
+    ids: bool = False,
+    output: str = "-",
 ) -> None:
     """Join pieces or ids to text, line for line.
 
@@ -182,4 +135,4 @@ def decode(
     from mt.translate.tokenize_file import tokenize_file
 
     files = TextFiles(source=source, output=output, errors=errors)
-    tokenize_file(model, files, say, side=side, ids=ids, decode=True)
+    tokenize_file(tokenizer, files, say, side=side, ids=ids, decode=True)

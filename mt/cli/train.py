@@ -5,59 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result
-from mt.cli.help import EXECUTION, OUTPUT
-from mt.cli.options import ConfigName, DeviceName, Settings
+from mt.cli.options import described
 
 if TYPE_CHECKING:
     from mt.config.load import Loaded
 
 
+@described("""
+    Output:
+    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
+    --fresh: start over: rename an existing run directory to NAME.old-N first
+    Execution:
+    --dry-run: prepare the data, run the largest batch and one translation, estimate time and
+        memory; keep nothing
+    --processes N in 1..: processes that train together on this machine, on its cores or on N GPUs
+""")
 def train(
-    config: ConfigName,
-    settings: Settings = None,
-    run_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--run-dir",
-            metavar="FOLDER",
-            help="run directory",
-            show_default="runs/NAME, by the config's name",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh",
-            help="start over: rename an existing run directory to NAME.old-N first",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="prepare the data, run the largest batch and one translation, estimate time and "
-            "memory; keep nothing",
-            rich_help_panel=EXECUTION,
-        ),
-    ] = False,
-    processes: Annotated[
-        int,
-        typer.Option(
-            "--processes",
-            min=1,
-            metavar="N",
-            help="processes that train together on this machine, on its cores or on N GPUs",
-            rich_help_panel=EXECUTION,
-        ),
-    ] = 1,
-    device: DeviceName = "auto",
+    config: str,
+    settings: list[str] | None = None,
+    run_dir: Path | None = None,
+    fresh: bool = False,
+    dry_run: bool = False,
+    processes: int = 1,
+    device: str = "auto",
 ) -> None:
     """Train a model. Run the same command again to resume a run that was interrupted.
 

@@ -3,153 +3,67 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 from mt.cli.console import say
-from mt.cli.help import CONSTRAINTS, EXECUTION, INPUT, OUTPUT, SEARCH, argument, option
-from mt.cli.options import (
-    NO_SAMPLING,
-    AlignmentHeads,
-    Alignments,
-    BatchTokens,
-    BeamSize,
-    DeviceName,
-    EngineName,
-    Errors,
-    LengthPenalty,
-    Models,
-    Output,
-    Precision,
-    Resume,
-    SamplingGroup,
-    Workers,
-    with_groups,
-)
+from mt.cli.options import NO_SAMPLING, SamplingGroup, described
 
 
-@with_groups
+@described("""
+    Input:
+    source = IN: text file, plain or .gz; - is stdin
+    form = --format NAME: format of input and output lines: text, tsv or jsonl
+    --column N in 1..: column to translate in TSV lines; 1 is the first, and the default
+    --field NAME: field to translate in JSON lines; text if not given
+    Output:
+    --n-best N in 1..: outputs per input line, as `index ||| text ||| score`
+    --scores: put the score and a tab before each output
+    Search:
+    --exact: stop a sentence only when no open hypothesis can still win
+    --mbr METRIC: minimum Bayes risk: choose among the --n-best by chrf or bleu
+    --ensemble MEAN: average probabilities (probability, if not given) or log-probabilities (log)
+    Constraints on outputs:
+    --prefix FILE: target prefixes, one per input line: outputs start with them
+    --min-length N: shortest output, in tokens
+    --no-repeat-ngram N: never repeat N tokens in a row; 0 is off
+    --repetition-penalty P: multiply log-probabilities of tokens already in the output by P
+    --forbid TOKEN: a token of the vocabulary never to output; repeatable
+    Execution:
+    --max-wait SECONDS in 0..: wait at most SECONDS for a batch to fill, then translate it (default:
+        0.2 for stdin)
+    --shortlist FILE: faster: only the likely target pieces in this vmap.txt, which mt export
+        ctranslate2 --shortlist writes; for --engine ctranslate2
+""")
 def translate(
-    model: Models,
-    source: Annotated[str, argument(INPUT, "IN", "text file, plain or .gz; - is stdin")] = "-",
-    form: Annotated[
-        str,
-        option(INPUT, "--format", "format of input and output lines: text, tsv or jsonl", "NAME"),
-    ] = "text",
-    column: Annotated[
-        int | None,
-        option(
-            INPUT,
-            "--column",
-            "column to translate in TSV lines; 1 is the first, and the default",
-            "N",
-            min=1,
-        ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        option(INPUT, "--field", "field to translate in JSON lines; text if not given", "NAME"),
-    ] = None,
-    errors: Errors = "strict",
-    output: Output = "-",
-    n_best: Annotated[
-        int,
-        option(
-            OUTPUT, "--n-best", "outputs per input line, as `index ||| text ||| score`", "N", min=1
-        ),
-    ] = 1,
-    scores: Annotated[
-        bool, option(OUTPUT, "--scores", "put the score and a tab before each output")
-    ] = False,
-    alignments: Alignments = False,
-    alignment_heads: AlignmentHeads = None,
-    resume: Resume = False,
-    beam_size: BeamSize = None,
-    length_penalty: LengthPenalty = None,
-    exact: Annotated[
-        bool,
-        option(SEARCH, "--exact", "stop a sentence only when no open hypothesis can still win"),
-    ] = False,
-    mbr: Annotated[
-        str | None,
-        option(
-            SEARCH,
-            "--mbr",
-            "minimum Bayes risk: choose among the --n-best by chrf or bleu",
-            "METRIC",
-        ),
-    ] = None,
-    ensemble: Annotated[
-        str | None,
-        option(
-            SEARCH,
-            "--ensemble",
-            "average probabilities (probability, if not given) or log-probabilities (log)",
-            "MEAN",
-        ),
-    ] = None,
-    prefix: Annotated[
-        Path | None,
-        option(
-            CONSTRAINTS,
-            "--prefix",
-            "target prefixes, one per input line: outputs start with them",
-            "FILE",
-        ),
-    ] = None,
-    min_length: Annotated[
-        int, option(CONSTRAINTS, "--min-length", "shortest output, in tokens", "N")
-    ] = 0,
-    no_repeat_ngram: Annotated[
-        int,
-        option(CONSTRAINTS, "--no-repeat-ngram", "never repeat N tokens in a row; 0 is off", "N"),
-    ] = 0,
-    repetition_penalty: Annotated[
-        float,
-        option(
-            CONSTRAINTS,
-            "--repetition-penalty",
-            "multiply log-probabilities of tokens already in the output by P",
-            "P",
-        ),
-    ] = 1.0,
-    forbid: Annotated[
-        list[str] | None,
-        option(
-            CONSTRAINTS,
-            "--forbid",
-            "a token of the vocabulary never to output; repeatable",
-            "TOKEN",
-        ),
-    ] = None,
+    models: list[Path],
+    source: str = "-",
+    form: str = "text",
+    column: int | None = None,
+    field: str | None = None,
+    errors: str = "strict",
+    output: str = "-",
+    n_best: int = 1,
+    scores: bool = False,
+    alignments: bool = False,
+    alignment_heads: str | None = None,
+    resume: bool = False,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    exact: bool = False,
+    mbr: str | None = None,
+    ensemble: str | None = None,
+    prefix: Path | None = None,
+    min_length: int = 0,
+    no_repeat_ngram: int = 0,
+    repetition_penalty: float = 1.0,
+    forbid: list[str] | None = None,
     sampling: SamplingGroup = NO_SAMPLING,
-    workers: Workers = None,
-    max_wait: Annotated[
-        float | None,
-        option(
-            EXECUTION,
-            "--max-wait",
-            "wait at most SECONDS for a batch to fill, then translate it",
-            "SECONDS",
-            min=0,
-            show_default="0.2 for stdin",
-        ),
-    ] = None,
-    batch_tokens: BatchTokens = None,
-    engine: EngineName = "auto",
-    shortlist: Annotated[
-        Path | None,
-        option(
-            EXECUTION,
-            "--shortlist",
-            (
-                "faster: only the likely target pieces in this vmap.txt, which mt export "
-                "ctranslate2 --shortlist writes; for --engine ctranslate2"
-            ),
-            "FILE",
-        ),
-    ] = None,
-    precision: Precision = "auto",
-    device: DeviceName = "auto",
+    workers: int | None = None,
+    max_wait: float | None = None,
+    batch_tokens: int | None = None,
+    engine: str = "auto",
+    shortlist: Path | None = None,
+    precision: str = "auto",
+    device: str = "auto",
 ) -> None:
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
@@ -188,7 +102,7 @@ def translate(
         alignments=alignment_heads or ("auto" if alignments else None),
     )
     options = EngineOptions(
-        models=model,
+        models=models,
         ensemble=ensemble,
         engine=engine,
         precision=precision,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -20,9 +20,9 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from mt.cli.console import print_result
-from mt.cli.help import OUTPUT, SAMPLING, PanelCommand, option
+from mt.cli.help import PanelCommand
 from mt.cli.main import app
-from mt.cli.options import BatchTokens, SamplingGroup, with_groups
+from mt.cli.options import SamplingGroup, described
 from mt.config import load, schema
 from mt.data.reading import corpus
 from mt.data.reading.text_files import read_lines, suffix_of
@@ -200,11 +200,12 @@ def test_the_recipe_of_an_exporter_has_its_own_test() -> None:
 def test_a_command_parses_its_options_and_calls_one_function(
     mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def count(
-        file: Annotated[Path, typer.Argument(metavar="FILE", help="text")],
-        repeat: Annotated[int, typer.Option("--repeat", min=1, rich_help_panel=OUTPUT)] = 1,
-        batch_tokens: BatchTokens = None,
-    ) -> None:
+    @described("""
+        file = FILE: text
+        Output:
+        --repeat N in 1..: times to print the count
+    """)
+    def count(file: Path, repeat: int = 1, batch_tokens: int | None = None) -> None:
         """Count the lines of a text."""
         from mt.data.reading.text_files import count_lines
 
@@ -286,7 +287,7 @@ def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
 
     @dataclass(frozen=True)
     class Group:
-        min_p: Annotated[float, option(SAMPLING, "--min-p", "least share of the best", "P")] = 0.0
+        min_p: float = 0.0
 
     received: list[Any] = []
 
@@ -294,8 +295,12 @@ def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
         received.extend((first, group, last))
 
     command.__annotations__["group"] = Group
+    rows = "--first N: one\nSampling:\n--min-p P: least share of the best\nInput:\n--last N: two"
+    for table in (f"{rows}\n--other: no parameter", "--first N: one", "--first N"):
+        with pytest.raises((ValueError, KeyError), match=r"other|min_p|is no row"):
+            described(table)(command)
     app = typer.Typer()
-    app.command()(expanded := with_groups(command))
+    app.command()(expanded := described(rows)(command))
     assert list(inspect.signature(expanded).parameters) == ["first", "min_p", "last"]
     result = CliRunner().invoke(app, ["--min-p", "0.05", "--last", "3"])
     assert result.exit_code == 0, result.output
