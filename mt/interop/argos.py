@@ -12,11 +12,11 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from zipfile import ZIP_DEFLATED, ZipFile
 
-from mt.config.schema import DataConfig, DecodeConfig
+from mt.config.schema import DecodeConfig
 from mt.errors import CheckpointError, ConfigError
 from mt.files import whole_file
 from mt.interop.ctranslate2 import write_model
@@ -50,26 +50,12 @@ NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Names:
+class Names(NamedTuple):
     """What a package is called. None: by the model's config."""
 
     from_code: str | None = None
     to_code: str | None = None
     version: str = "1.0"
-
-    def metadata(self, data: DataConfig) -> dict[str, str]:
-        """Return the content of `metadata.json`."""
-        source = self.from_code or data.src_lang
-        target = self.to_code or data.tgt_lang
-        return {
-            "package_version": self.version,
-            "argos_version": ARGOS_VERSION,
-            "from_code": source,
-            "from_name": NAMES.get(source, source),
-            "to_code": target,
-            "to_name": NAMES.get(target, target),
-        }
 
 
 def export_package(
@@ -84,11 +70,19 @@ def export_package(
     `quantization`: the precision of the weights, as for `ctranslate2.export`. Raises ConfigError
     with all reasons why the model cannot become a package, CheckpointError if it cannot be written.
     """
-    metadata = names.metadata(loaded.config.data)
-    if faults := list(_faults(loaded, output, names, metadata)):
+    source = names.from_code or loaded.config.data.src_lang
+    target = names.to_code or loaded.config.data.tgt_lang
+    metadata = {
+        "package_version": names.version,
+        "argos_version": ARGOS_VERSION,
+        "from_code": source,
+        "from_name": NAMES.get(source, source),
+        "to_code": target,
+        "to_name": NAMES.get(target, target),
+    }
+    if faults := list(_faults(loaded, output, metadata)):
         raise ConfigError("\n".join(faults))
-    version = names.version.replace(".", "_")
-    folder = f"translate-{metadata['from_code']}_{metadata['to_code']}-{version}"
+    folder = f"translate-{source}_{target}-{names.version.replace('.', '_')}"
     try:
         with tempfile.TemporaryDirectory() as place:
             package = Path(place) / folder
@@ -116,29 +110,24 @@ def export_package(
     say(f"{output}: {compared}")
 
 
-def _faults(
-    loaded: LoadedModel, output: Path, names: Names, metadata: dict[str, str]
-) -> Iterator[str]:
+def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iterator[str]:
     """All reasons why there can be no package."""
     if output.suffix != SUFFIX:
         yield f"--output {output}: must be a file whose name ends in {SUFFIX}"
     if output.exists():
         yield f"--output {output}: already exists; give another path, or remove it"
-    if not re.fullmatch(r"\d+(\.\d+)*", names.version):
-        yield f"--package-version: must be numbers with dots, such as 1.0, found {names.version!r}"
+    if not re.fullmatch(r"\d+(\.\d+)*", version := metadata["package_version"]):
+        yield f"--package-version: must be numbers with dots, such as 1.0, found {version!r}"
     if len(loaded.tokenizer.models) > 1 or not loaded.tokenizer.has_own_ids:
         yield (
             "export argos: Argos Translate splits both languages with one SentencePiece model, "
             "this model has two; train with tokenizer.joint: true"
         )
-    for option, name, key in (
-        ("--from-code", "from_code", "src_lang"),
-        ("--to-code", "to_code", "tgt_lang"),
-    ):
-        code = metadata[name]
+    for way, key in (("from", "src_lang"), ("to", "tgt_lang")):
+        code = metadata[f"{way}_code"]
         if not re.fullmatch("[A-Za-z]{2,3}", code) or code in UNKNOWN:
             yield (
-                f"{option}: must be a language code of two or three letters, such as de, found "
+                f"--{way}-code: must be a language code of two or three letters, such as de, found "
                 f"{code!r} (data.{key} of the model's config)"
             )
 

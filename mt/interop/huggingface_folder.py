@@ -191,8 +191,7 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
         faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
     for side in ("encoder", "decoder"):
         name = f"model.{side}.embed_positions.weight"
-        table = tensors.get(name)
-        if table is not None and not _are_sinusoids(table, d_model):
+        if name in tensors and not _are_sinusoids(tensors[name], d_model):
             faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
     return faults
 

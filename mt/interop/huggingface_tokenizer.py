@@ -105,30 +105,28 @@ def _vocabulary(
 
     A row that no piece names gets a piece that no text contains.
     """
-    nothing = Vocabulary([], [])
     n_before = len(faults)
     ids = read_json(path, faults)
-    if len(faults) > n_before:
-        return nothing
     taken = {value for value in ids.values() if isinstance(value, int) and 0 <= value < size}
-    if len(taken) != len(ids):
+    pad, start, eos = special
+    if len(faults) > n_before:
+        pass  # it cannot be read
+    elif len(taken) != len(ids):
         faults.append(
             f"{path.name}: ids must be different whole numbers below {size:,}, the number of rows "
             f"of the embeddings; {len(ids) - len(taken):,} of {len(ids):,} are not"
         )
-        return nothing
-    ids |= {f"<row {row}>": row for row in set(range(size)) - taken}
-    if unk not in ids:
+    elif unk not in ids:
         faults.append(f"{path.name}: the piece {unk} is missing")
-        return nothing
-    pad, start, eos = special
-    rows = [pad, ids[unk], start, eos]
-    if not all(isinstance(row, int) and 0 <= row < size for row in rows):
+    elif not all(isinstance(row, int) and 0 <= row < size for row in special):
         faults.append(
             f"config.json: pad_token_id, decoder_start_token_id and eos_token_id must be ids of "
             f"{path.name}, 0 to {size - 1:,}, found {pad}, {start} and {eos}"
         )
-        return nothing
+    if len(faults) > n_before:
+        return Vocabulary([], [])
+    ids |= {f"<row {row}>": row for row in set(range(size)) - taken}
+    rows = [pad, ids[unk], start, eos]
     pieces = list(SPECIAL_PIECES)
     for piece, row in sorted(ids.items(), key=lambda item: item[1]):
         if row not in (pad, ids[unk], eos):

@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mt.runs.model_folder import run_dir_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
+SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
 
 
 def model_card(
@@ -34,7 +36,9 @@ def model_card(
     data = loaded.config.data
     languages = [code for code in (data.src_lang, data.tgt_lang) if code not in UNKNOWN]
     run_dir = run_dir_of(loaded.folder)
-    manifest = _manifest(run_dir)
+    manifest: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        manifest = read_manifest(run_dir) if run_dir else {}
     header = ["---"]
     if languages:
         header += ["language:", *(f"- {json.dumps(code)}" for code in dict.fromkeys(languages))]
@@ -50,26 +54,14 @@ def model_card(
         f"## Use\n\n{usage}",
         f"## Model\n\n{_shape(loaded)}",
         _table("## Data", ["file", "lines", "SHA-256"], _files(manifest)),
-        _table(
-            "## Scores",
-            ["text", "update", "metric", "score", "signature"],
-            _scores(loaded, run_dir),
-        ),
+        _table("## Scores", SCORE_COLUMNS, _scores(loaded, run_dir)),
         f"## How it was made\n\n{_commands(manifest)}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _manifest(run_dir: Path | None) -> dict[str, Any]:
-    try:
-        return read_manifest(run_dir) if run_dir else {}
-    except (OSError, ValueError):
-        return {}
-
-
 def _shape(loaded: LoadedModel) -> str:
-    config = loaded.config.model
-    tokenizer = loaded.tokenizer
+    config, tokenizer = loaded.config.model, loaded.tokenizer
     total = sum(parameter.numel() for parameter in loaded.model.parameters())
     sizes = f"{tokenizer.src_vocab_size:,} tokens for both languages"
     if not tokenizer.joint:
@@ -81,9 +73,9 @@ def _shape(loaded: LoadedModel) -> str:
         f"parameters. Vocabulary: SentencePiece ({loaded.config.tokenizer.type}), {sizes}."
     )
     if isinstance(step := loaded.meta.get("step"), int):
-        text += f" Weights of update {step:,}"
         averaged = loaded.meta.get("averaged")
-        text += f", the mean of updates {averaged}." if averaged else "."
+        mean = f", the mean of updates {averaged}" if averaged else ""
+        text += f" Weights of update {step:,}{mean}."
     if imported := loaded.meta.get("imported"):
         text += f" Imported ({imported.get('format')})."
     return text
@@ -101,9 +93,7 @@ def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:
     """Scores of the validation at this checkpoint, and of the test sets."""
-    if run_dir is None:
-        return
-    for values in metrics_lines(run_dir):
+    for values in metrics_lines(run_dir) if run_dir else ():
         if values is None:  # the last line of a run that was killed
             continue
         kind, step = values["kind"], values["step"]
@@ -118,27 +108,21 @@ def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[obje
 
 def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
     """A Markdown table; an empty text without rows."""
-    cells = ([str(cell).replace("|", r"\|") for cell in row] for row in rows)
-    body = [f"| {' | '.join(row)} |" for row in cells]
-    if not body:
-        return ""
-    head = [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-    return "\n".join([heading, "", *head, *body])
+    body = [[str(cell).replace("|", r"\|") for cell in row] for row in rows]
+    table = [f"| {' | '.join(row)} |" for row in (columns, ["---"] * len(columns), *body)]
+    return "\n".join([heading, "", *table]) if body else ""
 
 
 def _commands(manifest: dict[str, Any]) -> str:
+    """The commands as they are typed, without the places of this machine."""
     lines = []
-    if isinstance(command := manifest.get("command"), list) and command:
-        lines.append(_command([str(word) for word in command]))
-    lines.append(_command(sys.argv))
+    command = manifest.get("command")
+    for words in filter(None, (command if isinstance(command, list) else [], sys.argv)):
+        program, *rest = map(str, words)
+        name = "mt" if Path(program).name == "__main__.py" else Path(program).name
+        names = [Path(word).name if Path(word).is_absolute() else word for word in rest]
+        lines.append(shlex.join([name, *names]))
     packages = manifest.get("packages")
     versions = packages if isinstance(packages, dict) else {"mt": __version__}
     used = ", ".join(f"{name} {number}" for name, number in versions.items())
     return "\n".join(["```bash", *lines, "```", "", f"With {used}."])
-
-
-def _command(words: list[str]) -> str:
-    """A command as it is typed, without the places of this machine."""
-    names = [Path(word).name if Path(word).is_absolute() else word for word in words]
-    program = "mt" if Path(words[0]).name == "__main__.py" else Path(words[0]).name
-    return shlex.join([program, *names[1:]])

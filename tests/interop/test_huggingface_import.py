@@ -123,12 +123,11 @@ def test_computes_what_transformers_computed(imported: Path) -> None:
 def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Path) -> None:
     """Also the folder in MT_OPUS_MODEL: hf download Helsinki-NLP/... --local-dir FOLDER."""
     pytest.importorskip("transformers")
-    folder = tmp_path / "marian"
+    folder = Path(os.environ.get("MT_OPUS_MODEL", ""))
     if isinstance(kind, dict):
+        folder = tmp_path / "marian"
         write_marian(folder, **kind)
-    elif "MT_OPUS_MODEL" in os.environ:
-        folder = Path(os.environ["MT_OPUS_MODEL"])
-    else:
+    elif "MT_OPUS_MODEL" not in os.environ:
         pytest.skip("MT_OPUS_MODEL names no folder of an OPUS-MT model")
     import_model(folder, tmp_path / "model")
     settings = read_config(folder)
@@ -145,13 +144,13 @@ def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Pa
 
 
 def test_an_imported_model_translates_and_scores(imported: Path, tmp_path: Path, mt: Mt) -> None:
-    options = ["--model", imported, "--workers", 1, "--precision", "fp32"]
-    ended = mt("translate", *options, "--beam-size", 3, "--scores", stdin="\n".join(LINES).encode())
-    assert ended.code == 0, ended.err
     source, target = tmp_path / "src", tmp_path / "tgt"
     source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    options = ["--model", imported, source, "--workers", 1, "--precision", "fp32"]
+    ended = mt("translate", *options, "--beam-size", 3, "--scores")
+    assert ended.code == 0, ended.err
     texts = [line.split("\t")[1] for line in ended.lines]
-    target.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    target.write_text("\n".join(texts) + "\n", encoding="utf-8")
     scored = mt("score", "--model", imported, "--src", source, "--tgt", target)
     assert (scored.code, len(scored.lines)) == (0, len(LINES)), scored.err
 
@@ -169,13 +168,9 @@ def test_an_imported_model_is_fine_tuned(
     imported: Path, tiny_corpus: Path, tmp_path: Path, mt: Mt
 ) -> None:
     """Its config.yaml starts the training; unigram sampling splits each side by its model."""
-    data = {
-        "train": "{src: train.src, tgt: train.tgt}",
-        "valid": "{src: valid.src, tgt: valid.tgt}",
-        "root": str(tiny_corpus),
-    }
     values = [
-        *(f"data.{key}={value}" for key, value in data.items()),
+        *(f"data.{kind}={{src: {kind}.src, tgt: {kind}.tgt}}" for kind in ("train", "valid")),
+        f"data.root={tiny_corpus}",
         "batch.tokens_per_update=500", "batch.tokens_per_batch=500", "data.max_tokens=40",
         "train.max_steps=6", "train.valid_every=3", "optim.peak_lr=1e-3", "optim.warmup_steps=2",
         "tokenizer.sampling_alpha=0.5", "decode.beam_size=1", "decode.max_len_factor=1",

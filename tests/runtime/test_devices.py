@@ -77,8 +77,7 @@ def test_without_a_gpu_auto_is_the_cpu() -> None:
 
 
 def test_with_gpus_it_is_the_first_or_the_one_named(gpus: list[torch.device]) -> None:
-    assert choose_device("cpu", "fp32").device == CPU
-    assert gpus == []
+    assert (choose_device("cpu", "fp32").device, gpus) == (CPU, [])
     assert choose_device().device == choose_device("cuda").device == GPUS[0]
     assert choose_device("cuda:1", "fp32").device == GPUS[1]
     assert gpus == [GPUS[0], GPUS[0], GPUS[1]]
@@ -236,14 +235,12 @@ def drawn(seed: int, *path: int) -> tuple[float, ...]:
 
 
 def test_equal_seeds_and_paths_and_no_others_give_the_same_numbers() -> None:
+    """Those of neighbouring steps are uncorrelated."""
     assert drawn(1, 7) == drawn(1, 7)
     assert drawn(2**70 + 1, 7) == drawn(2**70 + 1, 7)
     paths = [(seed, step, rank) for seed in range(10) for step in range(20) for rank in range(5)]
     assert len({drawn(*path) for path in paths}) == len(paths)
     assert len({drawn(1), drawn(1, 0), drawn(1, 0, 0), drawn(0, 1)}) == 4
-
-
-def test_numbers_of_neighbouring_steps_are_uncorrelated() -> None:
     first = np.array([drawn(1, step)[0] for step in range(1000)])
     assert abs(first.mean() - 0.5) < 0.05
     assert abs(np.corrcoef(first[:-1], first[1:])[0, 1]) < 0.1
