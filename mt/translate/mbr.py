@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from mt.errors import ConfigError
 
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
 
 UTILITIES = ("chrf", "bleu")
-
-
-class Choice(NamedTuple):
-    """The output chosen."""
-
-    place: int  # its index among the outputs; of ties the first
-    utility: float  # its mean over the other outputs, 0 to 100
 
 
 def metric(name: str, option: str = "--mbr") -> BLEU | CHRF:
@@ -41,13 +34,12 @@ def metric(name: str, option: str = "--mbr") -> BLEU | CHRF:
     return CHRF() if name == "chrf" else BLEU(effective_order=True)
 
 
-def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> Choice:
-    """Return the output with the highest mean utility, each of the others being the reference.
+def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> int:
+    """Return the index of the output with the highest mean utility, the first of ties.
 
-    A text that occurs several times counts as often: samples repeat what the model finds likely.
+    Each of the other outputs is a reference. A text that occurs several times counts as often:
+    samples repeat what the model finds likely.
     """
-    if len(outputs) == 1:
-        return Choice(0, 100.0)
     counts = Counter(outputs)
     means: dict[str, float] = {}
     for text in counts:
@@ -55,6 +47,5 @@ def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> Choice:
             (count - (other == text)) * utility.sentence_score(text, [other]).score
             for other, count in counts.items()
         )
-        means[text] = total / (len(outputs) - 1)
-    best = max(outputs, key=means.__getitem__)
-    return Choice(outputs.index(best), means[best])
+        means[text] = total / max(1, len(outputs) - 1)
+    return outputs.index(max(outputs, key=means.__getitem__))

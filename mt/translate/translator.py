@@ -273,8 +273,7 @@ class Translator:
             for rank in range(min(len(segment.hypotheses) for segment in segments))
         ]
         if self.utility is not None:
-            chosen = mbr.choose([output.text for output in outputs], self.utility)
-            outputs = [outputs[chosen.place]]
+            outputs = [outputs[mbr.choose([output.text for output in outputs], self.utility)]]
         return outputs
 
     def _align(self, forced_decoder: ForcedDecoder, lines: list[Line]) -> None:

@@ -135,7 +135,7 @@ def test_mbr_chooses_one_of_the_samples(translated: Callable[..., list[str]]) ->
         chosen = translated(*drawn, "--mbr", name, "--alignments")
         for line, texts in zip(chosen, samples, strict=True):
             text, aligned = line.split("\t")
-            assert text == texts[mbr.choose(texts, utility).place]
+            assert text == texts[mbr.choose(texts, utility)]
             assert len(aligned.split()) == len(text.split())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import math
 import os
 import shutil
@@ -38,20 +39,21 @@ from mt.translate.translator import Translator
 # --- windows -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("max_wait", [None, 5.0])
+@pytest.mark.parametrize("max_wait", [None, 5.0, math.inf])
 def test_windows_hold_all_lines_in_order(max_wait: float | None) -> None:
-    lines = [str(number) for number in range(23)]
-    found = list(windows(iter(lines), lambda: 10, max_wait))
-    assert [len(window) for window in found] == [10, 10, 3]
-    assert [line for window in found for line in window] == lines
-    assert list(windows(iter([]), lambda: 10, max_wait)) == []
-    assert list(windows(iter(lines[:10]), lambda: 10, max_wait)) == [lines[:10]]
+    """Each as large as is asked for then; a fault of the input comes through."""
+    for text, sizes in (("abcdefghij", [3, 1, 4, 2]), ("abcdef", [5, 1]), ("", [])):
+        asked = iter([*sizes, 9])
+        found = list(windows(iter(text), asked.__next__, max_wait))
+        assert "".join(itertools.chain(*found)) == text
+        assert [len(window) for window in found] == sizes
 
+    def lines() -> Iterator[str]:
+        yield "one"
+        raise DataError("line 2")
 
-def test_a_window_may_be_of_another_size_than_the_one_before() -> None:
-    sizes = iter([3, 1, 4, 9])
-    found = list(windows(iter("abcdefghij"), lambda: next(sizes), 5.0))
-    assert found == [list("abc"), list("d"), list("efgh"), list("ij")]
+    with pytest.raises(DataError, match="line 2"):
+        list(windows(lines(), lambda: 10, max_wait))
 
 
 def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
@@ -66,19 +68,6 @@ def test_what_has_come_is_passed_on_when_no_more_comes() -> None:
     assert next(found) == ["one", "two"]
     go_on.set()
     assert list(found) == [["three"]]
-
-
-def test_waiting_for_ever_is_waiting_for_lines() -> None:
-    assert list(windows(iter("ab"), lambda: 10, math.inf)) == [["a", "b"]]
-
-
-def test_a_fault_of_the_input_comes_through() -> None:
-    def lines() -> Iterator[str]:
-        yield "one"
-        raise DataError("line 2")
-
-    with pytest.raises(DataError, match="line 2"):
-        list(windows(lines(), lambda: 10, 5.0))
 
 
 def test_a_line_is_answered_while_the_pipe_stays_open(tiny_run: Path) -> None:
@@ -429,13 +418,8 @@ def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     said: list[str] = []
     with Progress(5000, 1000, said.append, on_terminal=False) as shown:
-        for clock[0], done in (
-            (1.0, 1001),
-            (59.0, 1059),
-            (61.0, 1122),
-            (62.0, 1130),
-            (122.0, 1976),
-        ):
+        for seconds, done in ((1, 1001), (59, 1059), (61, 1122), (62, 1130), (122, 1976)):
+            clock[0] = float(seconds)
             shown.update(done)
     assert said == [
         "1,122 of 5,000 lines translated, 2.0 lines/s",
@@ -450,22 +434,31 @@ def test_progress_on_a_terminal_is_a_bar(capsys: pytest.CaptureFixture[str]) -> 
         assert shown.bar.n == 7
 
 
-def test_the_closing_line() -> None:
-    assert Tally(1, tokens=8, seconds=0.5).summary() == "1 line in 0.5 s: 2 lines/s, 16 tokens/s"
-    assert Tally(
-        12000, blank=2, split=LineNumbers(1, [7]), tokens=90000, seconds=10.0
-    ).summary() == (
-        "12,000 lines (2 blank; 1 too long for the model, translated in pieces: line 7) in 10.0 s: "
-        "1,200 lines/s, 9,000 tokens/s"
-    )
-    assert "6 too long for the model, translated in pieces: line 1, 2, 3, 4, 1,005, ...)" in (
-        Tally(9000, split=LineNumbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0).summary()
-    )
-    assert Tally().summary() == "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"
-    flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
+TOO_LONG = "too long for the model, translated in pieces: line"
+
+
+@pytest.mark.parametrize(
+    ("tally", "summary"),
+    [
+        (Tally(1, tokens=8, seconds=0.5), "1 line in 0.5 s: 2 lines/s, 16 tokens/s"),
+        (Tally(), "0 lines in 0.0 s: 0 lines/s, 0 tokens/s"),
+        (
+            Tally(12000, blank=2, split=LineNumbers(1, [7]), tokens=90000, seconds=10.0),
+            f"12,000 lines (2 blank; 1 {TOO_LONG} 7) in 10.0 s: 1,200 lines/s, 9,000 tokens/s",
+        ),
+        (
+            Tally(9000, split=LineNumbers(6, [1, 2, 3, 4, 1005]), tokens=1, seconds=1.0),
+            f"9,000 lines (6 {TOO_LONG} 1, 2, 3, 4, 1,005, ...) in 1.0 s: "
+            "9,000 lines/s, 1 tokens/s",
+        ),
+    ],
+)
+def test_the_closing_line(tally: Tally, summary: str) -> None:
+    assert tally.summary() == summary
+    tally.flagged = {"copied": LineNumbers(1, [3]), "truncated": LineNumbers()}
     for number in range(1, 7):
-        flagged["truncated"].add(number)
-    assert Tally(9, flagged=flagged, seconds=1.0).summary().split("\n")[1:] == [
+        tally.flagged["truncated"].add(number)
+    assert tally.summary().split("\n")[1:] == [
         "copied: 1 (equal to the source): line 3",
         "truncated: 6 (stopped at the length limit): line 1, 2, 3, 4, 5, ...",
     ]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt
+from messages import says
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
@@ -43,22 +44,16 @@ def sources(tiny_corpus: Path) -> list[str]:
 
 
 def translator(
-    loaded: LoadedModel, n_best: int = 1, batch_tokens: int | None = None, **decode: Any
-) -> Translator:
-    return of_model(Inference(loaded.model, CPU), loaded, n_best, batch_tokens, **decode)
-
-
-def of_model(
-    model: IncrementalModel,
     loaded: LoadedModel,
     n_best: int = 1,
     batch_tokens: int | None = None,
+    model: IncrementalModel | None = None,
     **decode: Any,
 ) -> Translator:
-    """A translator of any model, with the tokenizer and settings of the tiny one."""
+    """A translator of the tiny model, or of another with the tokenizer and settings of that."""
     settings = loaded.config.decode.model_copy(update={"beam_size": 4, **decode})
     return Translator(
-        TorchEngine(model, settings, SearchOptions(n_best=n_best)),
+        TorchEngine(model or Inference(loaded.model, CPU), settings, SearchOptions(n_best=n_best)),
         loaded.tokenizer,
         max_source=loaded.config.data.max_tokens,
         batch_tokens=batch_tokens,
@@ -118,9 +113,8 @@ def test_the_budget_counts_padded_tokens_times_beam_and_longest_come_first(
         shapes = started(one)
         texts(one.translate(sources))
         assert all(rows * width * beam_size <= budget or rows == 1 for rows, width in shapes)
-        assert [width for _, width in shapes] == sorted(
-            (width for _, width in shapes), reverse=True
-        )
+        widths = [width for _, width in shapes]
+        assert widths == sorted(widths, reverse=True)
         assert sum(rows for rows, _ in shapes) == 64
 
 
@@ -193,13 +187,12 @@ def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
     loaded: LoadedModel, sources: list[str]
 ) -> None:
     lines = sources[:12]
+    decode = loaded.config.decode
     expected = []
     for source in loaded.tokenizer.encode_src(lines):
         src = torch.tensor([[*source, EOS]])
         target: list[int] = []
-        limit = int(
-            loaded.config.decode.max_len_factor * len(source) + loaded.config.decode.max_len_extra
-        )
+        limit = int(decode.max_len_factor * len(source) + decode.max_len_extra)
         while len(target) < limit:
             hidden = loaded.model(
                 src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
@@ -221,10 +214,8 @@ def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(
     for beam_size, n_best in ((1, 2), (4, 5)):
         with pytest.raises(ConfigError) as caught:
             translator(loaded, n_best=n_best, beam_size=beam_size)
-        assert str(caught.value) == (
-            f"--n-best: must be at most the beam size, {beam_size}, found {n_best}; "
-            f"lower it, or give --beam-size {n_best}"
-        )
+        message = str(caught.value)
+        assert says(message, "--n-best", beam_size, f"found {n_best}", f"--beam-size {n_best}")
 
 
 # --- what the model does, scripted: always the same tokens, then eos ---------------------------
@@ -277,9 +268,8 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     limit: Callable[[int], int],
 ) -> None:
     inference = Scripted([300], positions)
-    one = of_model(
-        inference, loaded, beam_size=beam_size, max_len_factor=factor, max_len_extra=extra
-    )
+    limits: dict[str, Any] = {"max_len_factor": factor, "max_len_extra": extra}
+    one = translator(loaded, model=inference, beam_size=beam_size, **limits)
     sources = [[301] * length for length in (1, 2, 7, 20)]
     assert [len(best.tokens) for best, *_ in one.engine.search(sources)] == [
         limit(len(ids)) for ids in sources
@@ -307,12 +297,6 @@ def unicode_lines(count: int) -> list[str]:
     return [line.removeprefix("\ufeff").removesuffix("\r") for line in lines]
 
 
-def lines_out(path: Path, tiny_run: Path, mt: Mt, *options: object) -> list[str]:
-    ended = mt("translate", "-m", tiny_run, path, "--precision", "fp32", "--beam-size", 1, *options)
-    assert ended.code == 0, ended.err
-    return ended.lines
-
-
 @pytest.mark.parametrize(
     "count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 )
@@ -324,41 +308,25 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     content = "".join(line + "\n" for line in lines).encode()
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "in.gz").write_bytes(gzip.compress(content))
-    found = lines_out(tmp_path / "in", tiny_run, mt)
+
+    def translated(*options: object, stdin: bytes = b"") -> list[str]:
+        fixed = ("-m", tiny_run, "--precision", "fp32", "--beam-size", 1)
+        ended = mt("translate", *fixed, *options, stdin=stdin)
+        assert ended.code == 0, ended.err
+        return ended.lines
+
+    found = translated(tmp_path / "in")
     assert len(found) == count
     for line, output in zip(lines, found, strict=True):
         assert not output or line.strip()
         assert output == " ".join(output.split())
-    assert lines_out(tmp_path / "in.gz", tiny_run, mt, "--batch-tokens", 300) == found
-    piped = mt(
-        "translate",
-        "-m",
-        tiny_run,
-        "--precision",
-        "fp32",
-        "--beam-size",
-        1,
-        "--workers",
-        2,
-        stdin=content,
-    )
-    assert piped.lines == found
+    assert translated(tmp_path / "in.gz", "--batch-tokens", 300) == found
+    assert translated("--workers", 2, stdin=content) == found
     # Alone a line gives what it gave among the others.
     for number in random.Random(1).sample(range(count), 5):
-        one = mt(
-            "translate",
-            "-m",
-            tiny_run,
-            "--precision",
-            "fp32",
-            "--beam-size",
-            1,
-            stdin=(lines[number] + "\n").encode(),
-        )
-        assert one.lines == [found[number]]
+        assert translated(stdin=(lines[number] + "\n").encode()) == [found[number]]
     # Its own output is as good an input as any.
-    again = "".join(line + "\n" for line in found).encode()
-    assert len(mt("translate", "-m", tiny_run, "--beam-size", 1, stdin=again).lines) == count
+    assert len(translated(stdin="".join(line + "\n" for line in found).encode())) == count
 
 
 def test_whatever_bytes_the_model_spells_a_line_is_one_line(
@@ -368,18 +336,10 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
         loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)
     }
     path = tmp_path / "out"
-    for raw in (
-        b"\n",
-        b"a\nb",
-        b"\r\n",
-        b"\r",
-        "\x85".encode(),
-        "a\u2028b\u2029c".encode(),
-        b"\x0b\x0c\x1c",
-        b"\xff\xfe",
-    ):
+    texts = ("\n", "a\nb", "\r\n", "\r", "\x85", "a\u2028b\u2029c", "\x0b\x0c\x1c")
+    for raw in (*(text.encode() for text in texts), b"\xff\xfe"):
         ids = [names[f"<0x{byte:02X}>"] for byte in raw]
-        one = of_model(Scripted(ids, once=True), loaded, beam_size=2, n_best=2)
+        one = translator(loaded, 2, model=Scripted(ids, once=True), beam_size=2)
         lines = ["eins", "", "zwei drei"]
         with open_output(str(path)) as file:
             for line, found in zip(lines, one.translate(lines), strict=True):
@@ -392,7 +352,7 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
 
 def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -> None:
     inference = Scripted([300], once=True)
-    one = of_model(inference, loaded)
+    one = translator(loaded, model=inference)
     blank = ["", " ", "\t", "\r", "\u00a0\u2003", "\u3000"]
     found = list(one.translate(["eins", *blank, "zwei"]))
     assert [line.texts for line in found[1:-1]] == [("",)] * len(blank)
@@ -409,7 +369,7 @@ def test_blank_lines_stay_blank_and_never_enter_the_model(loaded: LoadedModel) -
 def test_lines_that_come_out_blank_are_named(loaded: LoadedModel) -> None:
     """Of these nothing is left for the model: a tokenizer's own sign for a space, controls."""
     inference = Scripted([300], once=True)
-    one = of_model(inference, loaded)
+    one = translator(loaded, model=inference)
     lines = ["eins", "\u2581\u2581\u2581", "", "\u2028", "\x85\x1c", " "]
     found = list(one.translate(lines))
     assert [line.texts for line in found[1:]] == [("",)] * 5

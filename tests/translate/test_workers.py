@@ -41,12 +41,16 @@ def test_a_free_worker_gets_the_next_job() -> None:
         assert {answers[number][1] for number in range(1, 20)} == {answers[1][1]}
         assert answers[0][1] not in (answers[1][1], os.getpid())
         assert {answer[2] for answer in answers.values()} == {1}
-        assert (
-            dict(pool.imap_unordered([(3,)]))[0][0] == 9
-        )  # again, and with fewer jobs than workers
+        # Again, and with fewer jobs than workers.
+        assert dict(pool.imap_unordered([(3,)]))[0][0] == 9
         assert list(pool.imap_unordered([])) == []
         children = [worker.process for worker in pool.workers]
     assert not any(child.is_alive() for child in children)
+
+
+class UnpicklableError(Exception):
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
 
 
 def fail(how: str) -> None:
@@ -54,17 +58,27 @@ def fail(how: str) -> None:
         raise DataError("line 3 is wrong")
     if how == "break":
         raise ZeroDivisionError("a defect")
+    if how == "unpicklable":
+        raise UnpicklableError(1, 2)
     if how == "exit":
         os._exit(7)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_an_error_of_a_worker_is_raised_here_with_its_traceback() -> None:
-    with Pool([fail] * 2) as pool, pytest.raises(DataError, match="line 3 is wrong"):
-        list(pool.imap_unordered([("refuse",)]))
-    with Pool([fail] * 2) as pool, pytest.raises(ZeroDivisionError, match="a defect") as error:
-        list(pool.imap_unordered([("break",)]))
-    assert "in fail" in str(error.value.__cause__)
+@pytest.mark.parametrize(
+    ("how", "error", "message"),
+    [
+        ("refuse", DataError, "line 3 is wrong"),
+        ("break", ZeroDivisionError, "a defect"),
+        ("unpicklable", RuntimeError, "1 and 2"),
+    ],
+)
+def test_an_error_of_a_worker_is_raised_here_with_its_traceback(
+    how: str, error: type[Exception], message: str
+) -> None:
+    with Pool([fail] * 2) as pool, pytest.raises(error, match=message) as caught:
+        list(pool.imap_unordered([(how,)]))
+    assert "in fail" in str(caught.value.__cause__)
 
 
 def ignore_sigterm() -> None:
@@ -108,30 +122,12 @@ def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
             next(pool.imap_unordered([(1,)]))
 
 
-class UnpicklableError(Exception):
-    def __init__(self, one: int, two: int) -> None:
-        super().__init__(f"{one} and {two}")
-
-
-def unpicklable() -> None:
-    raise UnpicklableError(1, 2)
-
-
-def test_an_error_that_cannot_be_pickled_is_reported_as_text() -> None:
-    with Pool([unpicklable] * 1) as pool, pytest.raises(RuntimeError, match="1 and 2"):
-        list(pool.imap_unordered([()]))
-
-
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
     """Workers that are not forked receive it as bytes."""
+    constraints: dict[str, Any] = {"min_length": 2, "no_repeat_ngram": 3, "forbid": ("▁t",)}
     search = SearchOptions(
-        n_best=2,
-        min_length=2,
-        no_repeat_ngram=3,
-        repetition_penalty=1.5,
-        forbid=("▁t",),
-        sample=Sampling(top_k=5),
+        n_best=2, repetition_penalty=1.5, sample=Sampling(top_k=5), **constraints
     )
     options = EngineOptions(models=[tiny_run], engine="torch", precision=precision, workers=1)
     translator = load_translator(search, options)
@@ -145,15 +141,8 @@ def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
 def test_the_output_does_not_depend_on_the_workers(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, options: list[Any]
 ) -> None:
-    arguments = [
-        "translate",
-        "-m",
-        tiny_run,
-        tiny_corpus / "train.src",
-        "--precision",
-        "fp32",
-        *options,
-    ]
+    text = tiny_corpus / "train.src"
+    arguments = ["translate", "-m", tiny_run, text, "--precision", "fp32", *options]
     alone = mt(*arguments, "--workers", 1)
     together = mt(*arguments, "--workers", 3, "--batch-tokens", 500)
     assert (alone.code, together.code) == (0, 0)
@@ -211,6 +200,11 @@ def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
         assert not running
 
 
+def on_cpu(model: Path, **more: Any) -> EngineOptions:
+    options: dict[str, Any] = {"engine": "torch", "precision": "fp32", "device": "cpu"}
+    return EngineOptions(models=[model], workers=1, **options | more)
+
+
 def on_cpus(
     models: list[Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -229,20 +223,12 @@ def test_a_process_for_each_gpu(
 ) -> None:
     """Each loads the model itself; what they find is what one process finds."""
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
-    options = EngineOptions(
-        models=[tiny_run], engine="torch", precision="fp32", device="cpu", workers=1
-    )
-    with load_translator(SearchOptions(), options) as alone:
+    with load_translator(SearchOptions(), on_cpu(tiny_run)) as alone:
         expected = [one.texts for one in alone.translate(lines)]
     searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
-    with Translator(
-        alone.engine,
-        loaded.tokenizer,
-        max_source=32,
-        batch_tokens=64,
-        pool=Pool(searches, forks=False),
-        reads_ahead=True,
-    ) as together:
+    options: dict[str, Any] = {"max_source": 32, "batch_tokens": 64, "reads_ahead": True}
+    pool = Pool(searches, forks=False)
+    with Translator(alone.engine, loaded.tokenizer, pool=pool, **options) as together:
         assert together.pool is not None
         assert len(together.pool.workers) == 2
         monkeypatch.setattr(engine, "WINDOW", 7)
@@ -262,17 +248,8 @@ def test_a_large_text_is_translated_by_compiled_code(
     monkeypatch.setattr(candidates, "BACKEND", graphs)
 
     def outputs(compiled: bool, **search: Any) -> list[tuple[str, ...]]:
-        options = EngineOptions(
-            models=[tiny_run],
-            engine="torch",
-            precision="fp32",
-            device="cpu",
-            workers=1,
-            batch_tokens=200,
-        )
-        with load_translator(
-            SearchOptions(beam_size=beam_size, **search), options, large=True
-        ) as one:
+        options = SearchOptions(beam_size=beam_size, **search)
+        with load_translator(options, on_cpu(tiny_run, batch_tokens=200), large=True) as one:
             assert isinstance(one.engine, TorchEngine)
             assert (one.engine.fused is not None) == compiled
             return [each.texts for each in one.translate(lines)]
@@ -296,9 +273,8 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(workers=3) == 3
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
     assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
-    assert (
-        searches_on_gpus(alone.search, alone.options, large=True) == ()
-    )  # it loads the model itself
+    # It loads the model itself.
+    assert searches_on_gpus(alone.search, alone.options, large=True) == ()
     for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
         with pytest.raises(ConfigError) as error:
             count(workers=5, **given)
