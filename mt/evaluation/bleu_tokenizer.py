@@ -39,7 +39,13 @@ def choose_tokenizer(
     comes from. Raises ConfigError if `choice` is unknown or not installed.
     """
     if choice != "auto":
-        _check_choice(choice, option)
+        if choice not in TOKENIZERS:
+            raise ConfigError(f"{option}: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}")
+        if not _is_installed(choice):
+            raise ConfigError(
+                f"{option}: {choice} is not installed; pip install "
+                f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
+            )
         return choice
     # de-AT, zh_Hans, jpn_Jpan
     language = re.split("[-_.@]", tgt_lang.lower())[0]
@@ -53,16 +59,6 @@ def choose_tokenizer(
         "be compared"
     )
     return substitute
-
-
-def _check_choice(choice: str, option: str) -> None:
-    if choice not in TOKENIZERS:
-        raise ConfigError(f"{option}: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}")
-    if not _is_installed(choice):
-        raise ConfigError(
-            f"{option}: {choice} is not installed; pip install "
-            f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
-        )
 
 
 def _is_installed(tokenizer: str) -> bool:

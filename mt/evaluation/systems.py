@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,6 @@ from mt.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
     LineMetric,
-    Metric,
     Score,
     Statistics,
     check_lines,
@@ -109,6 +109,10 @@ def evaluate_systems(
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
     for name in dict.fromkeys(settings.metrics):
         metric = METRICS[name](data.refs, data.sources, settings.tokenize, settings.comet)
+        if not isinstance(metric, LineMetric):
+            for system, hyps in outputs.items():
+                systems[system].append(SystemScore(name, metric.score(hyps)))
+            continue
         try:
             for system, score in _by_system(metric, data, outputs, settings).items():
                 systems[system].append(score)
@@ -128,70 +132,47 @@ def evaluate_systems(
 
 
 def _by_system(
-    metric: Metric, data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
+    metric: LineMetric,
+    data: EvaluationSet,
+    outputs: Mapping[str, Sequence[str]],
+    settings: Settings,
 ) -> dict[str, SystemScore]:
-    if not isinstance(metric, LineMetric):
-        return {
-            system: SystemScore(metric.name, metric.score(hyps)) for system, hyps in outputs.items()
-        }
     seed = settings.seed
     if seed is None:  # one for all systems, so that their resamples are the same
         seed = int(np.random.default_rng().integers(2**32))
     tests = settings.n_samples if len(outputs) > 1 else {}
     n_resamples = {n for n in (settings.n_resamples, tests.get("bs")) if n is not None}
     results: dict[str, SystemScore] = {}
-    baseline: _Sampled | None = None
+    # Of the baseline, which comes first: its name, value, statistics and resamples.
+    first: tuple[str, float, Statistics, dict[int, Values]] | None = None
     for system, hyps in outputs.items():
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
+        sign = partial(sampled_signature, score.signature, seed=settings.seed)
         resamples = {n: resample(metric, statistics, n, seed) for n in n_resamples}
-        sampled = _Sampled(system, score, statistics, resamples)
         interval = None
-        if settings.n_resamples is not None:
-            signature = sampled_signature(
-                score.signature, "bs", settings.n_resamples, settings.seed
-            )
-            interval = interval_of(resamples[settings.n_resamples], signature)
+        if (n := settings.n_resamples) is not None:
+            interval = interval_of(resamples[n], sign("bs", n))
         comparisons = {}
-        if baseline is not None:
+        if first is not None:
+            baseline, value, of_baseline, resamples_of_baseline = first
+            difference = score.value - value
+            better = difference < 0 if metric.lower_is_better else difference > 0
             for test, n in tests.items():
-                signature = sampled_signature(score.signature, test, n, settings.seed)
-                comparisons[test] = _compare(metric, sampled, baseline, (test, n, seed), signature)
+                if test == "bs":
+                    p_value = bootstrap_p_value(difference, resamples[n], resamples_of_baseline[n])
+                    in_test = interval_of(resamples[n], sign(test, n), in_test=True)
+                else:
+                    both = statistics, of_baseline
+                    p_value = randomisation_p_value(metric, difference, *both, n, seed)
+                    in_test = None
+                comparisons[test] = Comparison(
+                    difference, p_value, better, baseline, in_test, sign(test, n)
+                )
         slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
         results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
-        baseline = baseline or sampled
+        first = first or (system, score.value, statistics, resamples)
     return results
-
-
-@dataclass(frozen=True)
-class _Sampled:
-    """A system's score, with what tests of it need."""
-
-    system: str
-    score: Score
-    statistics: Statistics
-    resamples: dict[int, Values]  # by their number
-
-
-def _compare(
-    metric: LineMetric,
-    system: _Sampled,
-    baseline: _Sampled,
-    drawn: tuple[str, int, int],
-    signature: str,
-) -> Comparison:
-    """Compare two systems; `drawn`: test, number of samples, seed."""
-    test, n, seed = drawn
-    difference = system.score.value - baseline.score.value
-    interval = None
-    if test == "bs":
-        p_value = bootstrap_p_value(difference, system.resamples[n], baseline.resamples[n])
-        interval = interval_of(system.resamples[n], signature, in_test=True)
-    else:
-        statistics = system.statistics, baseline.statistics
-        p_value = randomisation_p_value(metric, difference, *statistics, n, seed)
-    better = difference < 0 if metric.lower_is_better else difference > 0
-    return Comparison(difference, p_value, better, baseline.system, interval, signature)
 
 
 def _slice_values(metric: LineMetric, statistics: Statistics, slicing: Slicing) -> list[float]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
 from mt.evaluation.significance import LEVEL, TESTS, Comparison, Interval
-from mt.evaluation.slices import Slicing
 from mt.evaluation.systems import Evaluation, SystemScore
 
 # Marks of words that only the baseline, or only the other system has: those of
@@ -144,29 +143,22 @@ def _slices(evaluation: Evaluation, style: Style) -> Iterator[str]:
     systems = evaluation.systems
     for slicing in evaluation.data.slicings:
         by = slicing.by
-        # Metrics without statistics of lines have no slices.
-        sliced = {
-            system: [s for s in scores if by in s.slices] for system, scores in systems.items()
-        }
-        if len(systems) == 1:
-            (scores,) = sliced.values()
-            columns = {one.score.name: one.slices[by] for one in scores}
-            yield _slice_table(slicing, slicing.title, columns, style)
-            continue
-        for of_metric in zip(*sliced.values(), strict=True):
-            columns = {s: one.slices[by] for s, one in zip(sliced, of_metric, strict=True)}
-            title = f"{of_metric[0].score.name} by {slicing.title}"
-            yield _slice_table(slicing, title, columns, style)
-
-
-def _slice_table(
-    slicing: Slicing, title: str, columns: Mapping[str, Sequence[float]], style: Style
-) -> str:
-    rows = [["", "lines", *columns]]
-    for i, part in enumerate(slicing.slices):
-        values = [style.number(column[i]) for column in columns.values()]
-        rows.append([part.label, f"{len(part.lines):,}", *values])
-    return f"{title}\n{aligned(rows, n_left=1)}"
+        tables: dict[str, dict[str, list[float]]] = {}
+        for system, scores in systems.items():
+            for one in scores:
+                if by not in one.slices:  # the metric has no statistics of lines
+                    continue
+                name = one.score.name
+                if len(systems) == 1:
+                    tables.setdefault(slicing.title, {})[name] = one.slices[by]
+                else:
+                    tables.setdefault(f"{name} by {slicing.title}", {})[system] = one.slices[by]
+        for title, columns in tables.items():
+            rows = [["", "lines", *columns]]
+            for i, part in enumerate(slicing.slices):
+                values = [style.number(column[i]) for column in columns.values()]
+                rows.append([part.label, f"{len(part.lines):,}", *values])
+            yield f"{title}\n{aligned(rows, n_left=1)}"
 
 
 def _differing_lines(
