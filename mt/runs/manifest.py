@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -53,36 +54,28 @@ def is_of_this_job(run_dir: Path) -> bool:
         manifest = read_manifest(run_dir)
     except (OSError, ValueError):
         return False
-    return not set(manifest.get("jobs", [])).isdisjoint(_restarted_jobs())
+    return not set(manifest.get("jobs", [])).isdisjoint(_jobs(before=True))
 
 
-def _jobs() -> list[str]:
-    """Names of the torchrun and Slurm jobs that this process belongs to."""
-    slurm = os.environ.get("SLURM_JOB_ID")
-    return [*_torchrun_job(), *([f"slurm {slurm}"] if slurm else [])]
+def _jobs(before: bool = False) -> list[str]:
+    """Names of the torchrun and Slurm jobs that this process belongs to.
 
-
-def _restarted_jobs() -> list[str]:
-    """Those of `_jobs` that may have started this training before.
-
-    All commands of a Slurm allocation share its id, so a Slurm job counts only once requeued.
+    `before`: only those that may have started this training before. torchrun's agent is the parent
+    of its processes, and starts them again only on a restart. All commands of a Slurm allocation
+    share its id, so a Slurm job counts only once requeued.
     """
-    requeued = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
-    return _jobs() if requeued else _torchrun_job()
-
-
-def _torchrun_job() -> list[str]:
-    """torchrun's agent is the parent of its processes, and starts them again only on a restart."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return []
-    return [f"torchrun {socket.gethostname()} {os.getppid()}"]
+    jobs = []
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        jobs.append(f"torchrun {socket.gethostname()} {os.getppid()}")
+    slurm = os.environ.get("SLURM_JOB_ID")
+    if slurm and (not before or os.environ.get("SLURM_RESTART_COUNT", "0") != "0"):
+        jobs.append(f"slurm {slurm}")
+    return jobs
 
 
 def _package_versions() -> dict[str, str]:
     versions = {"mt": __version__}
     for name in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             versions[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return versions

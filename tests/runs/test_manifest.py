@@ -14,46 +14,31 @@ import torch
 from mt import __version__
 from mt.runs.manifest import is_of_this_job, write_manifest
 
+SLURM = {"SLURM_JOB_ID": "7"}
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "a"}
+BOTH = SLURM | TORCHRUN
+REQUEUED = {"SLURM_RESTART_COUNT": "1"}
+
 
 @pytest.mark.parametrize(
-    ("before", "now", "same"),
+    ("before", "now", "agent", "same"),
     [
-        ({}, {}, False),
-        (
-            {"SLURM_JOB_ID": "7"},
-            {"SLURM_JOB_ID": "7"},
-            False,
-        ),  # the second command of an allocation
-        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0"}, False),
-        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}, True),
-        ({"SLURM_JOB_ID": "7"}, {"SLURM_JOB_ID": "8", "SLURM_RESTART_COUNT": "1"}, False),
-        ({"TORCHELASTIC_RUN_ID": "a"}, {"TORCHELASTIC_RUN_ID": "a"}, True),
-        ({"TORCHELASTIC_RUN_ID": "a"}, {}, False),
-        (
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a", "torchrun": "the same"},
-            True,
-        ),
-        (
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "b", "torchrun": "another"},
-            False,
-        ),
-        (
-            {"SLURM_JOB_ID": "7", "TORCHELASTIC_RUN_ID": "a"},
-            {
-                "SLURM_JOB_ID": "7",
-                "TORCHELASTIC_RUN_ID": "b",
-                "torchrun": "another",
-                "SLURM_RESTART_COUNT": "1",
-            },
-            True,
-        ),
+        ({}, {}, 123, False),
+        (SLURM, SLURM, 123, False),  # the second command of an allocation
+        (SLURM, SLURM | {"SLURM_RESTART_COUNT": "0"}, 123, False),
+        (SLURM, SLURM | REQUEUED, 123, True),
+        (SLURM, {"SLURM_JOB_ID": "8"} | REQUEUED, 123, False),
+        (TORCHRUN, TORCHRUN, 123, True),
+        (TORCHRUN, {}, 123, False),
+        (BOTH, BOTH, 123, True),
+        (BOTH, BOTH | {"TORCHELASTIC_RUN_ID": "b"}, 999, False),
+        (BOTH, BOTH | {"TORCHELASTIC_RUN_ID": "b"} | REQUEUED, 999, True),
     ],
 )
 def test_only_a_restart_is_of_the_job_that_made_the_run(
     before: Mapping[str, str],
     now: Mapping[str, str],
+    agent: int,
     same: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -61,18 +46,16 @@ def test_only_a_restart_is_of_the_job_that_made_the_run(
     for name in ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", "TORCHELASTIC_RUN_ID"):
         monkeypatch.delenv(name, raising=False)
 
-    def set_environment(variables: Mapping[str, str]) -> None:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        agent = 999 if variables.get("torchrun") == "another" else 123
-        monkeypatch.setattr(os, "getppid", lambda: agent)
-
     assert not is_of_this_job(tmp_path)
-    set_environment(before)
+    for name, value in before.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "getppid", lambda: 123)
     write_manifest(tmp_path, {})
     for name in before:
         monkeypatch.delenv(name)
-    set_environment(now)
+    for name, value in now.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "getppid", lambda: agent)
     assert is_of_this_job(tmp_path) == same
 
 
