@@ -176,19 +176,16 @@ def test_without_the_package(
     assert not (tmp_path / "run").exists()
 
 
-def test_several_processes_are_refused(
+def test_the_config_needs_a_model_and_training_one_process(
     comet_model: Models, tiny_mapping: Mapping[str, Any]
 ) -> None:
+    with pytest.raises(ConfigError, match=r"train\.comet_model: must name the folder of a COMET"):
+        config_of(tiny_mapping, train={"metric": "comet"})
     folder = str(comet_model())
     config = config_of(tiny_mapping, train={"metric": "comet", "comet_model": folder})
     check_metric(config, World())
     with pytest.raises(ConfigError, match="comet works with one process, found 2; use bleu"):
         check_metric(config, World(size=2))
-
-
-def test_the_config_needs_a_model(tiny_mapping: Mapping[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"train\.comet_model: must name the folder of a COMET"):
-        config_of(tiny_mapping, train={"metric": "comet"})
 
 
 def test_training_chooses_its_best_by_comet(

@@ -20,7 +20,7 @@ REF = "the cat sat on the mat"
 # --------------------------------------------------------------------------------------------- BLEU
 
 
-def test_bleu_from_precisions_and_brevity_penalty() -> None:
+def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked_for() -> None:
     # Five words, all right; of the bigrams "on mat" is wrong: 3/4; trigrams 2/3; four-grams 1/2.
     # The reference has six words: brevity penalty exp(1 - 6/5).
     (score,) = score_corpus(["the cat sat on mat"], [[REF]], metrics=["bleu"])
@@ -31,6 +31,9 @@ def test_bleu_from_precisions_and_brevity_penalty() -> None:
         "precisions 100.0/75.0/66.7/50.0, brevity penalty 0.819, length 5 against 6"
     )
     assert score.note == ""
+    ter, bleu = score_corpus(["a b c"], [["a b d"], ["a b c d e"]], ["ter", "bleu"])
+    assert (ter.name, ter.detail) == ("TER", "1 edits, 4.0 reference words")
+    assert bleu.note == "no hypothesis has four words, so BLEU is 0 whatever they are"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +75,6 @@ def test_scores_worked_out_by_hand(
     assert score.value == pytest.approx(100 * expected)
 
 
-def test_ter_has_its_edits_and_words_as_detail() -> None:
-    (score,) = score_corpus(["a b c x"], [["a b c d"], ["a b c d e f"]], ["ter"])
-    assert score.detail == "1 edits, 5.0 reference words"
-
-
 def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:
     refs = [[REF, "Zwei junge weiße Männer."]]
     assert [score.value for score in score_corpus(refs[0], refs)] == pytest.approx([100, 100, 0])
@@ -100,11 +98,6 @@ def test_signatures_say_how_the_scores_came_about() -> None:
     ]
 
 
-def test_metrics_come_in_the_order_asked_for() -> None:
-    names = [score.name for score in score_corpus([REF], [[REF]], ["ter", "bleu"])]
-    assert names == ["TER", "BLEU"]
-
-
 def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,12 +108,6 @@ def test_tokenised_hypotheses_are_noted_and_nothing_is_logged(
     assert score_corpus(tokenised[21:], [tokenised[21:]], ["bleu"])[0].note == ""  # 99 of them
     assert caplog.records == []
     assert capfd.readouterr().err == ""
-
-
-def test_a_corpus_without_four_words_in_a_line_is_noted() -> None:
-    (score,) = score_corpus(["good morning"], [["good morning"]], ["bleu"])
-    assert score.value == pytest.approx(0)
-    assert score.note == "no hypothesis has four words, so BLEU is 0 whatever they are"
 
 
 def test_importing_loads_neither_torch_nor_sacrebleu() -> None:
@@ -138,20 +125,10 @@ def test_importing_loads_neither_torch_nor_sacrebleu() -> None:
 @pytest.mark.parametrize(
     ("hyps", "refs", "metrics", "parts"),
     [
-        (
-            ["a"] * 1200,
-            [["a"] * 1200, ["a"] * 1199],
-            ["bleu"],
-            "reference 2 … 1,199 … 1,200 … check",
-        ),
+        (["a"] * 1200, [["a"] * 1200, ["a"] * 1199], ["bleu"], "ce 2 … 1,199 … 1,200 … check"),
         ([], [[]], ["bleu"], "hypotheses: … 0 lines … at least one"),
         (["a"], [], ["bleu"], "references: … none … give one"),
-        (
-            [REF],
-            [[REF]],
-            ["bleu", "meteor", "BLUE"],
-            "--metrics: … bleu, chrf … meteor, BLUE … corr",
-        ),
+        ([REF], [[REF]], ["bleu", "mete", "BLUE"], "--metrics: … bleu, chrf … mete, BLUE … corr"),
         ([REF], [[REF]], [], "--metrics: … none … correct"),
     ],
 )

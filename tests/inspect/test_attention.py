@@ -156,7 +156,7 @@ WEIGHTS = np.array(
 )  # 2 layers, 2 heads
 
 
-def test_a_layer_and_a_head_are_chosen() -> None:
+def test_a_layer_and_a_head_are_chosen_and_written_as_text() -> None:
     for layer, head, first, title in (
         (None, None, [0.7, 0.3], "layer 1, mean of 2 heads"),
         (2, None, [0.5, 0.5], "layer 2, mean of 2 heads"),
@@ -166,9 +166,6 @@ def test_a_layer_and_a_head_are_chosen() -> None:
         weights, said = chosen(WEIGHTS, layer, head)
         np.testing.assert_allclose(weights[0], first, atol=1e-6)
         assert said == title
-
-
-def test_text_names_what_each_word_looks_at_most() -> None:
     text = as_text(WEIGHTS[0, 0], ["one", "three"], ["eins", "drei"])
     assert text == "one    eins 90 %, drei 10 %\nthree  drei 80 %, eins 20 %"
 
@@ -292,13 +289,6 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
     assert data["first"]["kind"] == "decoder"
 
 
-@pytest.fixture
-def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, which is the current one."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
@@ -318,8 +308,10 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_message(
-    mt: Mt, tiny_run: Path, in_tmp_path: Path, options: list[str], parts: list[str]
-) -> None:
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    options: list[str], parts: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
     ended = mt("inspect", "attention", "--model", tiny_run, *options)
     assert says(refused(ended), *parts)
-    assert list(in_tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []

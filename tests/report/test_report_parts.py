@@ -154,7 +154,10 @@ def test_lines_of_metrics_that_are_no_lines_are_counted(tmp_path: Path) -> None:
     assert run.metrics.last_step == 20
 
 
-def test_small_things() -> None:
+def test_small_things(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    run.log = ["x 10:00:00 step 5", "x 10:00:01 warning: odd", "x resuming after 3"]
+    assert notable_lines(run) == run.log[1:]
     assert tokenizer_of("nrefs:1|tok:13a|smooth:exp") == "13a"
     assert tokenizer_of("nrefs:1|tok:ja-mecab-0.996-IPA|smooth:exp") == "ja-mecab"
     assert tokenizer_of("") == "13a"
@@ -162,9 +165,3 @@ def test_small_things() -> None:
     assert [duration(s) for s in (48, 3000, 6720, 10_000, 300_000)] == [
         "48 s", "50 min", "112 min", "2 h 47 min", "3.5 days",
     ]  # fmt: skip
-
-
-def test_notable_lines_of_the_log(tmp_path: Path) -> None:
-    run = run_of(tmp_path / "run")
-    run.log = ["x 10:00:00 step 5", "x 10:00:01 warning: odd", "x resuming after 3"]
-    assert notable_lines(run) == run.log[1:]
