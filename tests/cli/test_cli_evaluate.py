@@ -23,9 +23,8 @@ def test_scores_of_translations(mt: Mt, tiny_corpus: Path) -> None:
     found = [line.split()[:2] for line in ended.lines]
     assert found == [["BLEU", "100.00"], ["chrF2", "100.00"], ["TER", "0.00"]]
     assert "tok:13a" in ended.lines[0]
-    two = mt(
-        "evaluate", "--hyp", target, "--hyp", other, "--ref", target, "--metrics", "chrF, bleu"
-    ).lines
+    systems = ["evaluate", "--hyp", target, "--hyp", other, "--ref", target]
+    two = mt(*systems, "--metrics", "chrF, bleu").lines
     assert [line.split()[:3] for line in two[1:5]] == [
         ["chrF2", str(target), "100.00"],
         [str(other), two[2].split()[1], two[2].split()[2]],
@@ -33,14 +32,11 @@ def test_scores_of_translations(mt: Mt, tiny_corpus: Path) -> None:
         [str(other), two[4].split()[1], two[4].split()[2]],
     ]
     assert two[4].endswith("  worse")
-    refs = mt(
-        "evaluate", "--hyp", other, "--ref", target, "--ref", other, "--metrics", "bleu"
-    ).lines
-    assert refs[0].startswith("BLEU 100.00  nrefs:2|")
-    stdin = mt(
-        "evaluate", "--hyp", "-", "--ref", target, "--metrics", "ter", stdin=target.read_bytes()
-    )
-    assert stdin.lines[0].startswith("TER 0.00 ")
+    refs = ["--ref", target, "--ref", other]
+    (line,) = mt("evaluate", "--hyp", other, *refs, "--metrics", "bleu").lines
+    assert line.startswith("BLEU 100.00  nrefs:2|")
+    ter = ["evaluate", "--hyp", "-", "--ref", target, "--metrics", "ter"]
+    assert mt(*ter, stdin=target.read_bytes()).lines[0].startswith("TER 0.00 ")
 
 
 def test_scores_of_a_model(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path) -> None:
@@ -113,10 +109,9 @@ def test_message_about_options(
 
 
 def test_closed_stdin(mt: Mt, tiny_corpus: Path, tiny_run: Path) -> None:
-    hyp = mt("evaluate", "--hyp", "-", "--ref", tiny_corpus / "test.tgt", stdin=None)
-    assert refused(hyp) == "stdin: is closed; name an input file, or send text to it"
-    source = mt("translate", "-m", tiny_run, stdin=None)
-    assert refused(source) == "stdin: is closed; name an input file, or send text to it"
+    hyp = ["evaluate", "--hyp", "-", "--ref", tiny_corpus / "test.tgt"]
+    for words in (hyp, ["translate", "-m", tiny_run]):
+        assert says(refused(mt(*words, stdin=None)), "stdin", "is closed", "name an input file")
 
 
 def test_file_names_that_the_terminal_cannot_encode(tmp_path: Path) -> None:

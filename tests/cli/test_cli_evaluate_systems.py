@@ -89,9 +89,8 @@ def test_figures_are_those_of_the_sacrebleu_command(
     # The interval of one system, as text, with as many digits; and the whole signature.
     one = ["--confidence", "--confidence-n", "50"]
     lines = mt("evaluate", "--hyp", "b", *refs, *one, "-w", "5").lines
-    theirs = {
-        row["name"]: row for row in json.loads(sacrebleu("-i", "b", *one, "-w", "5", "-f", "json"))
-    }
+    rows = json.loads(sacrebleu("-i", "b", *one, "-w", "5", "-f", "json"))
+    theirs = {row["name"]: row for row in rows}
     for line in lines:
         row = theirs[line.split()[0]]
         assert line.split(maxsplit=1)[1] == (
@@ -136,7 +135,8 @@ def test_without_tests_the_json_has_its_keys_and_one_system_its_lines(mt: Mt, te
     tested = json.loads(mt(*plain[:-2], "--paired-bs-n", 20, "--json").out)
     for system, more in (("a", []), ("b", ["paired_bs", "verdict"])):
         assert [list(score) for score in tested[system]] == [keys + more] * 3
-    one = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu").lines
+    # A metric named twice is computed once.
+    one = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu,BLEU").lines
     assert one == [f"BLEU {tree['a'][0]['value']:.2f}  {tree['a'][0]['signature']}"]
 
 
@@ -170,17 +170,14 @@ def test_slices_and_differences_as_text_json_and_tsv(mt: Mt, texts: Path) -> Non
     assert float(cells[0]["value"]) == tree["a"][0]["value"]
 
 
-@pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_differing_words_are_in_colour_on_a_terminal_only(
-    variables: dict[str, str], colour: bool, texts: Path
-) -> None:
+def test_differing_words_are_in_colour_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     from mt.cli.evaluate import use_colour
 
-    with mock.patch.dict("os.environ", {"TERM": "xterm", "NO_COLOR": "", **variables}):
-        with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda: True)):
-            assert use_colour() is colour
-        with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda: False)):
-            assert use_colour() is False
+    monkeypatch.setenv("TERM", "xterm")
+    for no_colour, terminal in (("", True), ("1", True), ("", False), ("1", False)):
+        monkeypatch.setenv("NO_COLOR", no_colour)
+        with mock.patch.object(sys, "stdout", mock.Mock(isatty=lambda at=terminal: at)):
+            assert use_colour() is (terminal and not no_colour)
 
 
 def test_each_system_s_own_words_have_a_colour() -> None:
@@ -203,11 +200,6 @@ def test_frequent_words_of_a_long_line_do_not_differ() -> None:
     line = "the " * 300
     assert differing_words(line, "one " + line) == ((), ((0, 3),))
     assert differing_words(line + "end", line + "stop") == (((1200, 1203),), ((1200, 1204),))
-
-
-def test_a_metric_named_twice_is_computed_once(mt: Mt, texts: Path) -> None:
-    result = mt("evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "bleu,BLEU", "--json")
-    assert [score["name"] for score in json.loads(result.out)["a"]] == ["BLEU"]
 
 
 def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:
@@ -268,10 +260,7 @@ def test_models_and_files_on_several_test_sets(
         ("--hyp a --ref ref --paired-bs-n 20", "--paired-bs: … another --hyp or --model"),
         ("--hyp a --ref ref --differences 2", "--differences: … another --hyp or --model"),
         ("--hyp a --hyp b --ref ref --differences 2 --tsv", "--differences: … --tsv … --json"),
-        (
-            "--hyp a --hyp b --ref ref --no-paired-bs --paired-bs-n 9",
-            "--paired-bs-n: … --paired-bs",
-        ),
+        ("--hyp a --ref ref --no-paired-bs --paired-bs-n 9", "--paired-bs-n: … --paired-bs"),
         (
             "--hyp differences=a --hyp b --ref ref --differences 2 --json",
             "--differences: … `differences` … --json … rename … NAME=differences",
@@ -309,13 +298,12 @@ def test_messages(options: str, parts: str, mt: Mt, texts: Path) -> None:
     assert says(refused(mt("evaluate", *options.split())), *parts.split(" … "))
 
 
-def test_message_about_memory(mt: Mt, texts: Path) -> None:
+def test_messages_about_memory_and_seed(
+    mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with mock.patch("mt.evaluation.systems.resample", side_effect=MemoryError):
         ended = mt("evaluate", "--hyp", "a", "--hyp", "b", "--ref", "ref")
     assert says(refused(ended), "120 lines", "memory", "--confidence-n, --paired-bs-n", "fewer")
-
-
-def test_message_about_the_seed(mt: Mt, texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "dice")
     plain = ["evaluate", "--hyp", "a", "--ref", "ref", "--metrics", "chrf"]
     assert mt(*plain).code == 0  # nothing is drawn

@@ -54,10 +54,7 @@ def wider(tree: Any) -> Any:
     ("harm", "expected"),
     [
         (harmed(drop, "meta.json"), ["a run directory, a checkpoint or an", "meta.json"]),
-        (
-            harmed(drop, "model.safetensors"),
-            ["not a complete", "model.safetensors", "No such file", "use another"],
-        ),
+        (harmed(drop, "model.safetensors"), ["model.safetensors", "No such file", "use another"]),
         (harmed(drop, "tokenizer.model"), ["tokenizer.model"]),
         (harmed(flip, "model.safetensors"), ["model.safetensors", "checksum", "use another"]),
         (harmed(truncate, "tokenizer.model"), ["tokenizer"]),
@@ -73,11 +70,6 @@ def wider(tree: Any) -> Any:
         (meta(lambda tree: tree | {"tokenizer": "0" * 64}), ["its tokenizer is not the one"]),
         (meta(wider), ["the weights do not fit", "(64,)", "(32,)", "copy both"]),
     ],
-    ids=[
-        "no meta", "no weights", "no tokenizer", "weights", "tokenizer", "meta", "newer", "list",
-        "empty", "format", "checksums", "config", "no config", "no fingerprint", "fingerprint",
-        "shape",
-    ],
 )  # fmt: skip
 def test_a_damaged_model_folder(
     harm: Callable[[Path], None], expected: list[str], mt: Mt, exported: Path, tmp_path: Path
@@ -92,12 +84,10 @@ def test_a_path_that_is_no_model(mt: Mt, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "young" / "checkpoints").mkdir(parents=True)
     (tmp_path / "file").write_bytes(b"x")
-    for name, problem in (
-        ("nowhere", "nothing exists at this path"),
-        ("empty", "it contains neither meta.json nor checkpoints/best"),
-        ("file", "it contains neither meta.json nor checkpoints/best"),
-        ("young", "this run has not saved a checkpoint yet; wait for"),
-    ):
+    neither = "it contains neither meta.json nor checkpoints/best"
+    young = "this run has not saved a checkpoint yet; wait for"
+    problems = {"nowhere": "nothing exists", "empty": neither, "file": neither, "young": young}
+    for name, problem in problems.items():
         message = refused(mt("translate", "-m", tmp_path / name, stdin=b"eins\n"))
         assert says(message, f"--model {tmp_path / name}", "a run directory", problem)
 
@@ -107,9 +97,8 @@ def test_a_run_a_checkpoint_and_a_model_folder_translate_alike(
 ) -> None:
     source = tiny_corpus / "test.src"
     best = tiny_run / "checkpoints" / "best"
-    outputs = [
-        mt("translate", "-m", model, source).out for model in (tiny_run, best.resolve(), best)
-    ]
+    models = (tiny_run, best.resolve(), best)
+    outputs = [mt("translate", "-m", model, source).out for model in models]
     assert outputs[0].count(b"\n") == 40
     assert len(set(outputs)) == 1
     newest = mt("translate", "-m", tiny_run / "checkpoints" / "last", source).out

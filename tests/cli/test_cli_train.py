@@ -26,7 +26,7 @@ def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
         assert says(refused(mt("config", "check", "-c", *arguments)), *parts)
 
 
-def test_config_show(mt: Mt, tiny_config: Path) -> None:
+def test_config_show_and_schema(mt: Mt, tiny_config: Path) -> None:
     import yaml
 
     lines = mt("config", "show", "-c", tiny_config, "--set", "optim.peak_lr=1e-3").lines
@@ -35,8 +35,6 @@ def test_config_show(mt: Mt, tiny_config: Path) -> None:
     assert "label_smoothing: 0.1 # default" in shown
     assert yaml.safe_load("\n".join(lines))["data"]["train"][0]["src"] == "train.src"
 
-
-def test_config_schema(mt: Mt) -> None:
     schema = json.loads(mt("config", "schema").out)
     assert " ".join(schema["properties"]) == "run data tokenizer batch model optim train decode"
 
@@ -82,11 +80,8 @@ def test_train_set_run_dir_and_fresh(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     train = ["train", "-c", tiny_config, *FEW, "train.max_steps=1", "--set", "train.valid_every=1"]
-    for options, folder in (
-        ([], "runs/tiny"),
-        (["--set", "run.dir=a"], "a"),
-        (["--run-dir", "b"], "b"),
-    ):
+    named = ((["--set", "run.dir=a"], "a"), (["--run-dir", "b"], "b"))
+    for options, folder in (([], "runs/tiny"), *named):
         ended = mt(*train, *options)
         assert (ended.code, ended.out) == (0, b"")
         assert (tmp_path / folder / "checkpoints" / "step-00000001" / "model.safetensors").is_file()
