@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -35,32 +34,9 @@ class Fault(NamedTuple):
 
 def combination_faults(sections: Mapping[str, BaseModel]) -> Iterator[Fault]:
     """Check all combinations; a section that is not in `sections`, being invalid, is left out."""
-    data = sections.get("data")
-    tokenizer = sections.get("tokenizer")
-    batch = sections.get("batch")
-    model = sections.get("model")
-    optim = sections.get("optim")
-    train = sections.get("train")
-    if isinstance(model, ModelConfig):
-        yield from _heads(model)
-    if isinstance(data, DataConfig):
-        if isinstance(model, ModelConfig):
-            yield from _positions(model, data)
-        if isinstance(batch, BatchConfig):
-            yield from _longest_pair(batch, data)
-        yield from _names(data)
-    if isinstance(tokenizer, TokenizerConfig):
-        yield from _vocabulary(tokenizer)
-        yield from _symbols(tokenizer)
-        yield from _own_tokenizer(tokenizer)
-    if isinstance(optim, OptimConfig):
-        max_steps = train.max_steps if isinstance(train, TrainConfig) else math.inf
-        yield from _schedule(optim, max_steps)
-    if isinstance(train, TrainConfig):
-        yield from _new_vocabulary(train)
-        yield from _comet(train)
-        if isinstance(tokenizer, TokenizerConfig):
-            yield from _kept_vocabulary(tokenizer, train)
+    for check, names in _CHECKS.items():
+        if sections.keys() >= set(names):
+            yield from check(*(sections[name] for name in names))
 
 
 def _heads(model: ModelConfig) -> Iterator[Fault]:
@@ -180,21 +156,22 @@ def _kept_vocabulary(tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator
         )
 
 
-def _schedule(optim: OptimConfig, max_steps: float) -> Iterator[Fault]:
+def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
+    if optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
+        yield Fault(
+            ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
+            f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
+            f"found {optim.warmup_steps}",
+        )
+
+
+def _peak(optim: OptimConfig) -> Iterator[Fault]:
     """The schedule noam computes its peak from d_model; all others need one."""
-    needs_peak = True
     match optim.schedule:
-        case "inverse_sqrt" | "constant":
-            pass
+        case "inverse_sqrt" | "constant" | "cosine":
+            needs_peak = True
         case "noam":
             needs_peak = False
-        case "cosine":
-            if optim.warmup_steps >= max_steps:
-                yield Fault(
-                    ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
-                    f"must be below train.max_steps ({max_steps}) with schedule cosine, "
-                    f"found {optim.warmup_steps}",
-                )
         case _:
             assert_never(optim.schedule)
     if needs_peak != (optim.peak_lr is not None):
@@ -221,3 +198,20 @@ def _new_vocabulary(train: TrainConfig) -> Iterator[Fault]:
             "must be false without train.init_from, found true; "
             "training from scratch always learns a vocabulary",
         )
+
+
+# A check -> the sections that it takes.
+_CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
+    _heads: ("model",),
+    _positions: ("model", "data"),
+    _longest_pair: ("batch", "data"),
+    _names: ("data",),
+    _vocabulary: ("tokenizer",),
+    _symbols: ("tokenizer",),
+    _own_tokenizer: ("tokenizer",),
+    _warmup: ("optim", "train"),
+    _peak: ("optim",),
+    _new_vocabulary: ("train",),
+    _comet: ("train",),
+    _kept_vocabulary: ("tokenizer", "train"),
+}

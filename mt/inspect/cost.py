@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import assert_never
+
 from mt.training.loss import CHUNK_ELEMENTS
 from mt.training.update import BYTES_OF_MOMENTS
 
@@ -130,8 +132,13 @@ def activation_bytes(model: ModelConfig, src: int, tgt: int, rows: int, size: in
     dropped = d if model.dropout else 0
     inside = model.dropout if model.activation_dropout is None else model.activation_dropout
     feed_forward = size * f
-    if model.activation != "relu":
-        feed_forward += size * f + (f if inside else 0)
+    match model.activation:
+        case "relu":
+            pass
+        case "gelu" | "silu":
+            feed_forward += size * f + (f if inside else 0)
+        case _:
+            assert_never(model.activation)
     last = size * (d + 2) if model.pre_norm else 0
     encoder_layer = size * (5 * d + 4) + feed_forward + wide * (3 * d + h * src) + 2 * dropped
     decoder_layer = size * (8 * d + 6) + feed_forward + 3 * dropped

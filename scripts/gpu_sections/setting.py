@@ -103,14 +103,11 @@ class Setting:
             random.integers(EOS + 1, self.vocab_size, int(side.sum()), dtype=np.int32)
             for side in sides
         ]
-        starts = [side.cumsum() - side for side in sides]
         return Store(
             src=cast("Any", ids[0]),
             tgt=cast("Any", ids[1]),
             src_lengths=sides[0],
             tgt_lengths=sides[1],
-            src_starts=starts[0],
-            tgt_starts=starts[1],
             kept=(self.n_pairs,),
             counts="",
             fingerprint="",

@@ -30,12 +30,9 @@ def store_of(
 ) -> Store:
     """A store of sentences of these lengths; every id in it is another number."""
     lengths = np.array([src, tgt], np.int64)
-    starts = lengths.cumsum(axis=1) - lengths
     ids = np.arange(4, 4 + lengths.sum(), dtype=np.int64)
     n_src = lengths[0].sum()
-    (n_srcs, n_tgts), (src_starts, tgt_starts) = lengths, starts
-    counts = tuple(kept or [len(n_srcs)])
-    return Store(ids[:n_src], ids[n_src:], n_srcs, n_tgts, src_starts, tgt_starts, counts, "", "")
+    return Store(ids[:n_src], ids[n_src:], *lengths, tuple(kept or [len(src)]), "", "")
 
 
 def random_store(n: int, kept: Sequence[int] = ()) -> Store:

@@ -60,10 +60,8 @@ def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:
         tokenizer.encode_tgt([tgt for _, tgt in pairs]),
     )
     lengths = np.array([[len(row) for row in rows] for rows in sides], np.int64)
-    starts = lengths.cumsum(axis=1) - lengths
     src, tgt = (np.array(list(chain.from_iterable(rows)), "<u2") for rows in sides)
-    (n_src, n_tgt), (src_starts, tgt_starts) = lengths, starts
-    return Store(src, tgt, n_src, n_tgt, src_starts, tgt_starts, (len(pairs),), "", "")
+    return Store(src, tgt, lengths[0], lengths[1], (len(pairs),), "", "")
 
 
 def sampling_of(

@@ -41,9 +41,8 @@ def local_files(source: Source, root: Path) -> list[Path]:
     if source.path is None:
         return [*matching_files(source.src, root), *matching_files(source.tgt, root)]
     path = under(root, source.path)
-    if path.is_dir():
-        return sorted(file for file in path.rglob("*") if file.is_file())
-    return [file for file in matching_files(source.path, root) if file.is_file()]
+    files = sorted(path.rglob("*")) if path.is_dir() else matching_files(source.path, root)
+    return [file for file in files if file.is_file()]
 
 
 def read_pairs(

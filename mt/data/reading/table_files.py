@@ -117,10 +117,10 @@ def _are_json_lines(lines: list[str], source: Source) -> bool:
         first = json.loads(lines[0] if lines else "")
     except (ValueError, RecursionError):
         return False
-    if not isinstance(first, dict):
-        return False
-    is_row = all(isinstance(lookup(first, column), str) for column in (source.src, source.tgt))
-    return is_row or len(lines) > 1
+    columns = (source.src, source.tgt)
+    return isinstance(first, dict) and (
+        len(lines) > 1 or all(isinstance(lookup(first, column), str) for column in columns)
+    )
 
 
 def _not_a_list(value: object, path: Path, where: str) -> str:
@@ -159,7 +159,13 @@ def _delimited_rows(lines: Iterator[str], path: Path, source: Source, where: str
     line, names = first
     wanted = {source.src, source.tgt}
     if len(names) == 1 and not wanted <= set(names):
-        _suggest_delimiter(names[0], delimiter, f"{where}.path: {path}, line {line:,}")
+        for other in USUAL_DELIMITERS:
+            if other != delimiter and other in names[0]:
+                raise DataError(
+                    f"{where}.path: {path}, line {line:,} is a single column with the delimiter "
+                    f"{delimiter!r}: {names[0][:60]!r}. If {other!r} separates its columns, set "
+                    f"delimiter to {json.dumps(other)}."
+                )
     if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
         names = [str(number) for number in range(1, len(names) + 1)]
         rows = chain([first], rows)
@@ -201,25 +207,16 @@ def _quoted_cells(
                 yield start, cells
             start = reader.line_num + 1
     except csv.Error as error:
-        if "field limit" in str(error):
-            raise DataError(
-                f"{where}.path: {path}, line {start:,}: a cell of this row has more than "
-                f"{csv.field_size_limit():,} characters. Most often a quotation mark that is not "
-                "closed makes one cell of many lines: correct it, or set quoting to none where "
-                "quotation marks are part of the text."
-            ) from None
-        raise DataError(
-            f"{where}.path: {path}, line {start:,}: this row is not CSV ({error}). A quotation "
-            'mark inside a quoted cell is written twice (""). Correct the row, or set quoting to '
-            "none where quotation marks are part of the text."
-        ) from None
-
-
-def _suggest_delimiter(name: str, delimiter: str, place: str) -> None:
-    """Raise where the only column of the first line contains another usual delimiter."""
-    found = [other for other in USUAL_DELIMITERS if other != delimiter and other in name]
-    if found:
-        raise DataError(
-            f"{place} is a single column with the delimiter {delimiter!r}: {name[:60]!r}. If "
-            f"{found[0]!r} separates its columns, set delimiter to {json.dumps(found[0])}."
+        fault = (
+            f"this row is not CSV ({error}). A quotation mark inside a quoted cell is written "
+            'twice (""). Correct the row'
         )
+        if "field limit" in str(error):
+            fault = (
+                f"a cell of this row has more than {csv.field_size_limit():,} characters. Most "
+                "often a quotation mark that is not closed makes one cell of many lines: correct it"
+            )
+        raise DataError(
+            f"{where}.path: {path}, line {start:,}: {fault}, or set quoting to none where "
+            "quotation marks are part of the text."
+        ) from None

@@ -170,7 +170,7 @@ def existing_path(name: str, root: Path, where: str) -> Path:
     """The path of a name in the config below `root`; `DataError` where nothing is there."""
     path = under(root, name)
     with os_errors_as_data_errors(path, where):
-        if not path.exists() and not (is_pattern(name) and matching_files(name, root)):
+        if not path.exists() and matching_files(name, root) in ([], [path]):
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
                 f"{str(root)!r}).{_similar_names(path)} Correct the name, or data.root where paths "

@@ -32,11 +32,8 @@ class PieceVocabulary:
         self._model = SentencePieceProcessor(model_proto=model)
         self._pieces = list(pieces)
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
-        size = self._model.piece_size()
         self._unk = self._model.unk_id()  # in the model
         self._symbols = set(model_facts(model).user_defined_symbols)
-        # The id in the list of each id of the model.
-        self._listed = [self.piece_to_id(self._model.id_to_piece(i)) for i in range(size)]
 
     def piece_size(self) -> int:
         """Pieces of the list."""
@@ -99,24 +96,13 @@ class PieceVocabulary:
         if isinstance(text, str):
             return list(self.encode([text], out_type)[0])
         split = [self.split_language(line) for line in text]
-        rest = [line for _, line in split]
-        if out_type is str:
-            rows = self._model.encode(rest, out_type=str, num_threads=num_threads)
-            return [
-                [language, *row] if language else row
-                for (language, _), row in zip(split, rows, strict=True)
-            ]
-        encoded: list[list[int]] = []
-        for (language, line), row in zip(
-            split, self._model.encode(rest, num_threads=num_threads), strict=True
-        ):
-            if self._unk in row:  # the list may have characters that the model has not
-                pieces = self._model.encode(line, out_type=str)
-                ids = [self.piece_to_id(piece) for piece in pieces]
-            else:
-                ids = [self._listed[each] for each in row]
-            encoded.append([self._ids[language], *ids] if language else ids)
-        return encoded
+        # As text: the list may have characters that the model has not.
+        lines = [line for _, line in split]
+        rows = self._model.encode(lines, out_type=str, num_threads=num_threads)
+        for (language, _), row in zip(split, rows, strict=True):
+            if language:
+                row.insert(0, language)
+        return rows if out_type is str else [[self.piece_to_id(one) for one in row] for row in rows]
 
     def split_language(self, line: str) -> tuple[str, str]:
         """Split `>>deu<< text` into the piece for the language, if the list has it, and text."""

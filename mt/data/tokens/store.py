@@ -12,6 +12,7 @@ import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -57,8 +58,6 @@ class Store:
     tgt: Ids
     src_lengths: npt.NDArray[np.int64]  # (n,) tokens without eos
     tgt_lengths: npt.NDArray[np.int64]  # (n,)
-    src_starts: npt.NDArray[np.int64]  # (n,) where each source begins in `src`
-    tgt_starts: npt.NDArray[np.int64]  # (n,)
     kept: tuple[int, ...]  # pairs of each corpus
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
@@ -67,6 +66,16 @@ class Store:
     def __len__(self) -> int:
         return len(self.src_lengths)
 
+    @cached_property
+    def src_starts(self) -> npt.NDArray[np.int64]:
+        """(n,) Where each source begins in `src`."""
+        return self.src_lengths.cumsum() - self.src_lengths
+
+    @cached_property
+    def tgt_starts(self) -> npt.NDArray[np.int64]:
+        """(n,) Where each target begins in `tgt`."""
+        return self.tgt_lengths.cumsum() - self.tgt_lengths
+
     @property
     def longest(self) -> int:
         """Tokens of the longest side of all pairs, eos counted."""
@@ -74,11 +83,9 @@ class Store:
 
     def pair(self, index: int) -> tuple[Ids, Ids]:
         """Ids of source and target of one pair, without bos and eos."""
-        src_start = self.src_starts[index]
-        tgt_start = self.tgt_starts[index]
-        src = self.src[src_start : src_start + self.src_lengths[index]]
-        tgt = self.tgt[tgt_start : tgt_start + self.tgt_lengths[index]]
-        return src, tgt
+        src, tgt = self.src_starts[index], self.tgt_starts[index]
+        src_end, tgt_end = src + self.src_lengths[index], tgt + self.tgt_lengths[index]
+        return self.src[src:src_end], self.tgt[tgt:tgt_end]
 
 
 def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
@@ -172,15 +179,9 @@ def open_or_build(
     store = _open(folder, fingerprint)
     try:
         if store is None:
-            _build(
-                folder,
-                sources,
-                where,
-                data,
-                tokenizer,
-                {"fingerprint": fingerprint, "facts": facts},
-                watch or (lambda pairs, total: pairs),
-            )
+            meta = {"fingerprint": fingerprint, "facts": facts}
+            watch = watch or (lambda pairs, _: pairs)
+            _build(folder, sources, where, data, tokenizer, meta, watch)
             store = _open(folder, fingerprint)
             assert store is not None
         elif facts != known:  # the same texts in another place
@@ -242,29 +243,15 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
             return None
         lengths = np.load(folder / "lengths.npy").astype(np.int64)  # (2, n)
         dtype = np.dtype(meta["dtype"])
-        src, tgt = (
-            np.memmap(folder / f"{side}.tokens", dtype=dtype, mode="r") for side in ("src", "tgt")
-        )
-        kept = tuple(meta["kept"])
-        counts = meta["counts"]
+        src = np.memmap(folder / "src.tokens", dtype=dtype, mode="r")
+        tgt = np.memmap(folder / "tgt.tokens", dtype=dtype, mode="r")
         corpora = tuple(Counts(**corpus) for corpus in meta.get("corpora", ()))
+        kept, counts = tuple(meta["kept"]), meta["counts"]
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
         return None
     if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
         return None
-    starts = lengths.cumsum(axis=1) - lengths  # (2, n)
-    return Store(
-        src=src,
-        tgt=tgt,
-        src_lengths=lengths[0],
-        tgt_lengths=lengths[1],
-        src_starts=starts[0],
-        tgt_starts=starts[1],
-        kept=kept,
-        counts=counts,
-        fingerprint=fingerprint,
-        corpora=corpora,
-    )
+    return Store(src, tgt, lengths[0], lengths[1], kept, counts, fingerprint, corpora)
 
 
 def _build(
@@ -318,14 +305,6 @@ def _build(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _number_of_pairs(source: Source, root: Path, facts: Mapping[str, Any]) -> int | None:
-    """Pairs of a source of text files; None of one of rows, whose lines need not be pairs."""
-    if source.path is not None:
-        return None
-    lines = [facts[str(path)]["lines"] or 0 for path in local_files(source, root)]
-    return sum(lines) // 2 or None
-
-
 def _encoded(
     sources: list[Source],
     where: str,
@@ -344,8 +323,10 @@ def _encoded(
             source = sources[number]
             duplicates.reserve(read_pairs(source, root, _name(where, number)), source.weight)
     for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
-        total = _number_of_pairs(source, root, facts)
-        pairs = watch(read_pairs(source, root, _name(where, number)), total)
+        total = 0  # is not known of rows, whose lines need not be pairs
+        if source.path is None:
+            total = sum(facts[str(path)]["lines"] or 0 for path in local_files(source, root)) // 2
+        pairs = watch(read_pairs(source, root, _name(where, number)), total or None)
         cleaned = clean_text(pairs, counts, duplicates, source.weight)
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             src = tokenizer.encode_src([pair[0] for pair in chunk])

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import assert_never
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -51,14 +50,7 @@ class SubwordRegularisation:
         self.store = store
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
-        algorithm: type[BpeDropout | UnigramSampling]
-        match config.tokenizer.type:
-            case "bpe":
-                algorithm = BpeDropout
-            case "unigram":
-                algorithm = UnigramSampling
-            case _:
-                assert_never(config.tokenizer.type)
+        algorithm = ALGORITHMS[config.tokenizer.type]
         self.src = algorithm(tokenizer.src_vocabulary(), alpha)
         self.tgt = self.src
         # An imported tokenizer may split the two sides differently over one joint vocabulary.
@@ -72,22 +64,10 @@ class SubwordRegularisation:
 
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
         """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set."""
-        store = self.store
-        src, src_lengths = self._sample_side(
-            self.src, store.src, store.src_lengths, (self.seed, epoch, 0), stop
-        )
-        tgt, tgt_lengths = self._sample_side(
-            self.tgt, store.tgt, store.tgt_lengths, (self.seed, epoch, 1), stop
-        )
-        return replace(
-            store,
-            src=src,
-            tgt=tgt,
-            src_lengths=src_lengths,
-            tgt_lengths=tgt_lengths,
-            src_starts=src_lengths.cumsum() - src_lengths,
-            tgt_starts=tgt_lengths.cumsum() - tgt_lengths,
-        )
+        store, seeds = self.store, (self.seed, epoch)
+        src, n_src = self._sample_side(self.src, store.src, store.src_lengths, (*seeds, 0), stop)
+        tgt, n_tgt = self._sample_side(self.tgt, store.tgt, store.tgt_lengths, (*seeds, 1), stop)
+        return replace(store, src=src, tgt=tgt, src_lengths=n_src, tgt_lengths=n_tgt)
 
     def _sample_side(
         self,
@@ -108,10 +88,8 @@ class SubwordRegularisation:
             old_ids = np.asarray(ids[start : start + old_lengths.sum()], np.int64)
             start += len(old_ids)
             random = np.random.default_rng([*seeds, number])
-            new_ids, new_lengths = segmenter.sample(old_ids, old_lengths, random)
-            new_ids, new_lengths = self._restore_long_rows(
-                new_ids, new_lengths, old_ids, old_lengths
-            )
+            new = segmenter.sample(old_ids, old_lengths, random)
+            new_ids, new_lengths = self._restore_long_rows(*new, old_ids, old_lengths)
             sampled += new_ids.astype(ids.dtype).tobytes()
             sampled_lengths.append(new_lengths)
         return np.frombuffer(sampled, ids.dtype), np.concatenate(sampled_lengths)
@@ -125,11 +103,9 @@ class SubwordRegularisation:
             return ids, lengths
         rows = np.split(ids, lengths.cumsum()[:-1])
         old_rows = np.split(old_ids, old_lengths.cumsum()[:-1])
-        kept = [
-            old if restore else row
-            for row, old, restore in zip(rows, old_rows, too_long, strict=True)
-        ]
-        return np.concatenate(kept), np.where(too_long, old_lengths, lengths)
+        for row in np.flatnonzero(too_long):
+            rows[row] = old_rows[row]
+        return np.concatenate(rows), np.where(too_long, old_lengths, lengths)
 
 
 class Segmenter:
@@ -340,3 +316,7 @@ class UnigramSampling(Segmenter):
         following = here[:, None] + np.arange(1, pieces.shape[1] + 1)
         log_sums: Floats = self.weights[pieces[here]] + suffix_sums[following]
         return log_sums
+
+
+# By `tokenizer.type`.
+ALGORITHMS: dict[str, type[Segmenter]] = {"bpe": BpeDropout, "unigram": UnigramSampling}

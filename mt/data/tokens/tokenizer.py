@@ -42,8 +42,8 @@ NORMALIZATION = "identity"
 # make up less than one in 100,000 are spelled in bytes: too rare to learn an embedding for. Where
 # that alphabet does not fit into the vocabulary, one in 2,000, as is usual for Chinese. Without
 # byte fallback every character gets a token.
-COVERAGE_WITH_BYTES: tuple[float, ...] = (0.99999, 0.9995)
-COVERAGE_WITHOUT_BYTES: tuple[float, ...] = (1.0,)
+COVERAGE_WITH_BYTES = (0.99999, 0.9995)
+COVERAGE_WITHOUT_BYTES = (1.0,)
 
 # SentencePiece starts threads for a list of lines, also for one: 75 us instead of 5. One by one, so
 # many lines take no longer (Zen 4).
@@ -84,8 +84,7 @@ class Tokenizer:
                 PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces),
             ]
         for processor in processors:
-            found = special_ids(processor)
-            if found != SPECIAL_IDS:
+            if (found := special_ids(processor)) != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         self._src = processors[0]
         self._tgt = processors[-1]
@@ -129,23 +128,19 @@ class Tokenizer:
 
     def src_pieces(self, line: str) -> list[str]:
         """The pieces of a source line as text, `▁` for a space, `<0xC3>` for a byte."""
-        pieces: list[str] = self._src.encode(normalize_line(line), out_type=str)
-        return pieces
+        return list(self._src.encode(normalize_line(line), out_type=str))
 
     def tgt_pieces(self, line: str) -> list[str]:
         """The pieces of a target line as text."""
-        pieces: list[str] = self._tgt.encode(normalize_line(line), out_type=str)
-        return pieces
+        return list(self._tgt.encode(normalize_line(line), out_type=str))
 
     def src_pieces_of(self, ids: list[int]) -> list[str]:
         """Source ids as text, as `src_pieces` gives it."""
-        pieces: list[str] = self._src.id_to_piece(ids)
-        return pieces
+        return list(self._src.id_to_piece(ids))
 
     def tgt_pieces_of(self, ids: list[int]) -> list[str]:
         """Target ids as text, as `tgt_pieces` gives it."""
-        pieces: list[str] = self._tgt.id_to_piece(ids)
-        return pieces
+        return list(self._tgt.id_to_piece(ids))
 
     def split_language(self, line: str) -> tuple[str, str]:
         """Split a source line into the token that names its target language, and text.
@@ -184,9 +179,10 @@ class Tokenizer:
                 raise AssertionError(f"target ids must be in 0..{top - 1}, found a row {row}")
         rows = [[i for i in row if i > EOS] for row in ids]
         if len(rows) < FEW_LINES and not isinstance(self._tgt, PieceVocabulary):
-            return _normalized([self._tgt.decode(row) for row in rows])
-        texts: list[str] = self._tgt.decode(rows)
-        return _normalized(texts)
+            texts = [self._tgt.decode(row) for row in rows]
+        else:
+            texts = self._tgt.decode(rows)
+        return [normalize_line(text) for text in texts]
 
     def save(self, folder: Path) -> None:
         """Write the model files into `folder`, each whole or not at all.
@@ -214,11 +210,8 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
         """The tokenizer that `save` wrote; `CheckpointError` where it is missing or damaged."""
-        names = _SEPARATE
-        if (folder / _JOINT[0]).exists():
-            names = _JOINT
-        elif (folder / _IMPORTED[-1]).exists():
-            names = _IMPORTED
+        separate = _IMPORTED if (folder / _IMPORTED[-1]).exists() else _SEPARATE
+        names = _JOINT if (folder / _JOINT[0]).exists() else separate
         try:
             models = [(folder / name).read_bytes() for name in names]
         except OSError as error:
@@ -330,9 +323,8 @@ _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 def _vocabulary(
     model: SentencePieceProcessor | PieceVocabulary, content: bytes
 ) -> list[tuple[str, float]]:
-    symbols: set[int] = set()
-    if not isinstance(model, PieceVocabulary):
-        symbols.update(model_facts(content).user_defined_symbols)
+    is_own = not isinstance(model, PieceVocabulary)
+    symbols = set(model_facts(content).user_defined_symbols if is_own else ())
     ids = range(model.piece_size())
     pieces = [
         "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids
@@ -343,15 +335,11 @@ def _vocabulary(
 def _encode(
     processor: SentencePieceProcessor | PieceVocabulary, lines: list[str], threads: int
 ) -> list[list[int]]:
-    lines = _normalized(lines)
+    lines = [normalize_line(line) for line in lines]
     if len(lines) < FEW_LINES:
         return [processor.encode(line) for line in lines]
     rows: list[list[int]] = processor.encode(lines, num_threads=threads)
     return rows
-
-
-def _normalized(lines: list[str]) -> list[str]:
-    return [normalize_line(line) for line in lines]
 
 
 def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
@@ -365,6 +353,7 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
     if too_long := sum(len(line) > MAX_LINE_LENGTH for line in lines):
         log(f"tokenizer: {too_long:,} {side}lines of over {MAX_LINE_LENGTH:,} characters left out")
     needed = ""
+    coverages: tuple[float, ...]
     coverages = COVERAGE_WITH_BYTES if cfg.byte_fallback else COVERAGE_WITHOUT_BYTES
     if cfg.character_coverage is not None:
         coverages = (cfg.character_coverage,)
@@ -390,7 +379,7 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
 
 
 def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
-    parts = "4 special tokens" + (", 256 bytes" if cfg.byte_fallback else "")
+    parts = "4 special tokens" + ", 256 bytes" * cfg.byte_fallback
     if cfg.user_defined_symbols:
         parts += f", {len(cfg.user_defined_symbols):,} user-defined symbols"
     characters = needed - cfg.symbols
@@ -408,9 +397,7 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
 
     model = io.BytesIO()
     # An empty list would stand in the model file, and change the bytes of every vocabulary.
-    symbols: dict[str, Any] = {}
-    if cfg.user_defined_symbols:
-        symbols["user_defined_symbols"] = cfg.user_defined_symbols
+    symbols: dict[str, Any] = {"user_defined_symbols": cfg.user_defined_symbols}
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_writer=model,
@@ -430,6 +417,6 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         bos_id=BOS,
         eos_id=EOS,
         minloglevel=2,
-        **symbols,
+        **symbols if cfg.user_defined_symbols else {},
     )
     return model.getvalue()
