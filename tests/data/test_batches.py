@@ -32,7 +32,8 @@ def store_of(
     lengths = np.array([src, tgt], np.int64)
     ids = np.arange(4, 4 + lengths.sum(), dtype=np.int64)
     n_src = lengths[0].sum()
-    return Store(ids[:n_src], ids[n_src:], *lengths, tuple(kept or [len(src)]), "", "")
+    counts = tuple(kept or [len(src)])
+    return Store(ids[:n_src], ids[n_src:], lengths[0], lengths[1], counts, "", "")
 
 
 def random_store(n: int, kept: Sequence[int] = ()) -> Store:
