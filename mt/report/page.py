@@ -71,7 +71,7 @@ def make_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"safe_svg": Markup, "duration": duration, "count_of": _count}
+    environment.filters |= {"safe_svg": Markup, "duration": duration}
     pictures, thinned = draw_curves(runs)
     configs = [run.config for run in runs if run.config is not None]
     page = environment.get_template(TEMPLATE).render(
@@ -141,11 +141,6 @@ def _tiles(
     if isinstance(pairs, int):
         tiles.append(("sentence pairs", _large(pairs), f"{pairs:,} kept for training"))
     return tiles
-
-
-def _count(value: Any) -> str:
-    """A whole number for a table; a dash for anything else."""
-    return f"{value:,}" if isinstance(value, int) else "–"
 
 
 def _large(count: int) -> str:

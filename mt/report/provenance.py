@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.schema import Config
+from mt.report.curves import UNITS
 from mt.report.run_summary import RunSummary
 from mt.runs.run_dir import CONFIG
 
@@ -75,6 +76,10 @@ def machine_of(run: RunSummary) -> list[tuple[str, str]]:
     parameters = manifest.get("parameters")
     processes = manifest.get("processes", 1)
     device = str(manifest.get("device", "")) + f", {processes} processes" * (processes != 1)
+    origin = ""
+    if isinstance(init := manifest.get("init_from"), dict):  # the model that train.init_from named
+        folder = init.get("folder") or init.get("path") or init.get("model") or ""
+        origin = f"{folder} ({str(init.get('sha256', ''))[:12]})".strip()
     rows = [
         ("device", device),
         ("processor", f"{manifest.get('processor', '')}, {manifest.get('cores', '?')} cores"),
@@ -83,19 +88,11 @@ def machine_of(run: RunSummary) -> list[tuple[str, str]]:
         ("started", str(manifest.get("started", ""))),
         ("seed", str(manifest.get("seed", ""))),
         ("parameters", f"{parameters:,}" if isinstance(parameters, int) else ""),
-        ("started from", _origin(manifest.get("init_from"))),
+        ("started from", origin),
         ("Python", str(manifest.get("python", ""))),
         *((str(name), str(version)) for name, version in versions.items()),
     ]
     return [(name, value) for name, value in rows if value and value != ", ? cores"]
-
-
-def _origin(init_from: Any) -> str:
-    """The model that `train.init_from` named."""
-    if not isinstance(init_from, dict):
-        return ""
-    folder = init_from.get("folder") or init_from.get("path") or init_from.get("model") or ""
-    return f"{folder} ({str(init_from.get('sha256', ''))[:12]})".strip()
 
 
 def commands_of(run: RunSummary) -> tuple[str, str]:
@@ -169,10 +166,8 @@ def _time_of(line: str) -> datetime | None:
 
 
 def _ago(seconds: float) -> str:
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} seconds ago"
+    size, unit = next((one for one in UNITS if seconds >= 2 * one[0]), UNITS[-1])
+    return f"{seconds / size:.0f} {unit} ago"
 
 
 def notable_lines(run: RunSummary) -> list[str]:
