@@ -13,6 +13,7 @@ import pytest
 from corpora import WHERE, message_of, multi30k, pairs_of, write
 from hypothesis import given
 from hypothesis import strategies as st
+from messages import says
 
 from mt.config.schema import Source
 from mt.data.reading.corpus import read_pairs
@@ -86,11 +87,8 @@ def test_concatenated_gzip_files_are_one(tmp_path: Path) -> None:
 def test_a_bad_byte_is_named_with_line_and_place(tmp_path: Path, packed: bool) -> None:
     path = write(tmp_path / "a.de", "\ufeffgut\nschön\n".encode() + b"sch\xf6n ist\n", packed)
     write(tmp_path / "a.en", "good\nnice\nis nice\n")
-    assert message_of(tmp_path) == (
-        f"data.train[0].src: {path}, line 3, byte 3 (the line's first is 0): f6 6e 20 69 is not "
-        f"UTF-8. Convert the file; if it is WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > "
-        "FILE.utf8"
-    )
+    place = f"data.train[0].src: {path}, line 3, byte 3 "
+    assert says(message_of(tmp_path), place, "f6 6e 20 69", "iconv -f WINDOWS-1252 -t UTF-8")
 
 
 @pytest.mark.parametrize(
@@ -123,10 +121,8 @@ def test_utf16_without_a_mark_is_not_taken_for_text(tmp_path: Path, name: str) -
     write(tmp_path / "a.en", "1\n2\n")
     keys = {} if name == "a.de" else {"path": name}
     field = "path" if keys else "src"
-    assert message_of(tmp_path, **keys) == (
-        f"data.train[0].{field}: {path}: every tenth byte or more is NUL, so it is not text in "
-        "UTF-8. If it is UTF-16: iconv -f UTF-16LE -t UTF-8 FILE > FILE.utf8"
-    )
+    message = message_of(tmp_path, **keys)
+    assert says(message, f"data.train[0].{field}: {path}: ", "NUL", "iconv -f UTF-16LE -t UTF-8")
 
 
 def test_a_nul_character_is_one_like_others(tmp_path: Path) -> None:
@@ -148,11 +144,9 @@ def test_bad_bytes_can_be_replaced_and_streams_be_read() -> None:
 def test_a_missing_file_is_named_with_similar_names(tmp_path: Path) -> None:
     for name in ("train.de.gz", "train.en.gz", "val.de.gz"):
         write(tmp_path / name, "a\n", packed=True)
-    assert message_of(tmp_path, "train.de", "train.en.gz") == (
-        f"data.train[0].src: there is no file {tmp_path}/train.de ('train.de' below data.root, "
-        f"which is '{tmp_path}'). Similar names there: train.de.gz, train.en.gz. Correct the name, "
-        "or data.root where paths start."
-    )
+    message = message_of(tmp_path, "train.de", "train.en.gz")
+    assert says(message, "data.train[0].src: there is no file", f"{tmp_path}/train.de", "data.root")
+    assert says(message, f"'{tmp_path}'", "train.de.gz, train.en.gz. Correct the name", "data.root")
     message = message_of(tmp_path / "none", "train.de", f"{tmp_path}/train.en.gz")
     assert f"'{tmp_path}/none'). Its folder {tmp_path}/none does not exist either." in message
 
@@ -160,11 +154,8 @@ def test_a_missing_file_is_named_with_similar_names(tmp_path: Path) -> None:
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     (tmp_path / "a.en").mkdir()
     write(tmp_path / "a.de", "a\n")
-    assert message_of(tmp_path) == (
-        f"data.train[0].tgt: {tmp_path}/a.en is a folder, a file is required. Name the file inside "
-        "it, or for a data set written by save_to_disk set path to the folder and src, tgt to its "
-        "columns."
-    )
+    message = message_of(tmp_path)
+    assert says(message, f"data.train[0].tgt: {tmp_path}/a.en is a folder", "Name the file", "path")
 
 
 def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
@@ -175,10 +166,8 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
         pytest.skip("this system has no /proc/self/mem")
     with pytest.raises(DataError) as caught:
         list(read_lines(path, "data.train[0].src"))
-    assert str(caught.value) == (
-        f"data.train[0].src: {path} cannot be read: Input/output error. Check that you have the "
-        "right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
-    )
+    message = str(caught.value)
+    assert says(message, f"data.train[0].src: {path} ", "Input/output error", "ls -l", "mounted")
 
 
 @pytest.mark.parametrize(
@@ -196,19 +185,13 @@ def test_a_damaged_gzip_file_is_an_error(
     text = "".join(f"{random.Random(i).random()}\n" for i in range(5000))
     path = write(tmp_path / "a.de.gz", damage(gzip.compress(text.encode())))
     message = message_of(tmp_path, "a.de.gz")
-    assert message.startswith(
-        f"data.train[0].src: {path} is a gzip file that is truncated or damaged ({reason}"
-    )
-    assert message.endswith(f"). Fetch or compress it again; `gzip -t {path}` checks it.")
+    assert says(message, f"data.train[0].src: {path} ", "gzip", reason, f"`gzip -t {path}`")
 
 
 def test_other_compression_is_named_with_its_command(tmp_path: Path) -> None:
     path = write(tmp_path / "a.de", lzma.compress(b"a\n"))
     write(tmp_path / "a.en", "a\n")
-    assert message_of(tmp_path) == (
-        f"data.train[0].src: {path} is compressed in a format that mt does not read; plain text or "
-        f"gzip is required. Unpack it first: xz -dk {path}"
-    )
+    assert says(message_of(tmp_path), f"data.train[0].src: {path} is compr", f"xz -dk {path}")
 
 
 # --- where two files get out of step ----------------------------------------------------------
@@ -233,11 +216,9 @@ def test_unequal_counts_name_both_files_and_the_first_pair_that_looks_shifted(
     del tgt[1203]
     write(tmp_path / "train.de", "\n".join(src) + "\n")
     write(tmp_path / "train.en", "\n".join(tgt) + "\n")
-    assert message_of(tmp_path, "train.de", "train.en") == (
-        f"data.train[0].tgt: {tmp_path}/train.en has 28,999 lines, {tmp_path}/train.de has 29,000; "
-        "first pair that looks shifted: line 1,204. Line n of one file must be the translation of "
-        "line n of the other: restore the missing line, or remove the surplus one."
-    )
+    message = message_of(tmp_path, "train.de", "train.en")
+    assert says(message, "data.train[0].tgt: ", "train.en has 28,999 lines", "train.de has 29,000")
+    assert says(message, "looks shifted: line 1,204. ", "restore the missing line")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from conftest import ROOT
 from corpora import multi30k
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from messages import says
 
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
@@ -233,10 +234,8 @@ def test_a_vocabulary_larger_than_the_text_supports_shrinks_and_says_so() -> Non
         said: list[str] = []
         size = trained(log=said.append, type=kind, vocab_size=9000).src_vocab_size
         assert 290 < size < 9000
-        assert said == [
-            f"tokenizer: the training data supports {size:,} tokens, fewer than "
-            f"tokenizer.vocab_size 9,000; the vocabulary has {size:,}"
-        ]
+        (line,) = said
+        assert says(line, "the training data supports", f"{size:,}", "tokenizer.vocab_size 9,000")
         trained(type=kind, vocab_size=size)  # supported, so nothing is said
 
 
@@ -245,29 +244,23 @@ def test_each_vocabulary_shrinks_on_its_own() -> None:
     pairs = [("a", tgt) for _, tgt in made_pairs()]
     tokenizer = trained(pairs, log=said.append, joint=False, vocab_size=290)
     assert (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (263, 290)
-    assert said == [
-        "tokenizer: the source training data supports 263 tokens, fewer than "
-        "tokenizer.vocab_size 290; the source vocabulary has 263"
-    ]
+    (line,) = said
+    assert says(line, "the source training data", "263", "290; the source vocabulary has 263")
 
 
 def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() -> None:
     letters = [("abcdefgh", "abc xy")]  # 8 + x, y + the space
     with pytest.raises(DataError) as caught:
         trained(letters, vocab_size=265)
-    assert str(caught.value) == (
-        "tokenizer.vocab_size: the vocabulary needs at least 271 tokens (4 special tokens, 256 "
-        "bytes, 11 characters of the training data), found 265. Set it to several times 271, so "
-        "that there is room for words."
-    )
+    message = str(caught.value)
+    assert says(message, "tokenizer.vocab_size: the vocabulary", "271 tokens", "4 special tokens")
+    assert says(message, "256 bytes, 11 characters of ", "found 265", "Set it to several times 271")
     assert trained(letters, vocab_size=271).src_vocab_size == 271
     with pytest.raises(DataError) as caught:
         trained(letters, vocab_size=7, joint=False, byte_fallback=False)
-    assert str(caught.value) == (
-        "tokenizer.vocab_size: the source vocabulary needs at least 13 tokens (4 special tokens, "
-        "9 characters of the training data), found 7. Set it to several times 13, so that there "
-        "is room for words."
-    )
+    message = str(caught.value)
+    assert says(message, "tokenizer.vocab_size: the source", "13 tokens (4 special tokens, 9 char")
+    assert says(message, "found 7. Set it to several times 13", "room for words.")
     many = [("".join(chr(0x4E00 + i) for i in range(500)), "a")]
     with pytest.raises(DataError, match=r"room for words, or set tokenizer\.byte_fallback to true"):
         trained(many, vocab_size=400, byte_fallback=False)
@@ -277,10 +270,7 @@ def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() ->
 def test_no_text_is_an_error(pairs: list[tuple[str, str]]) -> None:
     with pytest.raises(DataError) as caught:
         trained(pairs, log=lambda _: None)
-    assert str(caught.value) == (
-        "tokenizer: the training data has no line of text of 1 to 10,000 characters, so no "
-        "vocabulary can be learned. Check the files that data.train names."
-    )
+    assert says(str(caught.value), "tokenizer: ", "no line of text", "10,000", "data.train names")
 
 
 def test_a_line_too_long_to_learn_from_is_counted() -> None:
