@@ -73,10 +73,9 @@ class World:
                 dist.broadcast_object_list([error.exit_code, None], src=0, group=self.patient_group)
                 raise
         dist.broadcast_object_list(message, src=0, group=self.patient_group)
-        exit_code, result = message
-        if exit_code:
-            raise OtherRankFailedError(exit_code)
-        return cast("T", result)
+        if message[0]:
+            raise OtherRankFailedError(message[0])
+        return cast("T", message[1])
 
     def all_or_raise(self, call: Callable[[], T]) -> T:
         """Call `call` in every rank, and return this rank's result if no rank raised an MtError.
@@ -108,13 +107,13 @@ class World:
         created: list[T] = []
         self.on_main(lambda: created.append(create()))  # the result itself is not broadcast
 
-        def load_shared() -> T:
+        def created_or_loaded() -> T:
             try:
-                return load()
+                return created[0] if self.is_main else load()
             except MtError as error:
                 raise type(error)(f"{error} {NOT_SHARED}") from error
 
-        return self.all_or_raise(lambda: created[0] if self.is_main else load_shared())
+        return self.all_or_raise(created_or_loaded)
 
     def require_same(self, run_dir: Path, **values: object) -> None:
         """Raise DataError in the main process if another rank has other values than it.

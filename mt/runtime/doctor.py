@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
@@ -40,7 +40,7 @@ VARIABLES = (
     "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CC", "SLURM_JOB_ID", "HF_HUB_OFFLINE",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 )  # fmt: skip
-# Names of instruction sets that users and vendors write.
+# Names of instruction sets: torch's, and those that users and vendors write.
 UNITS = {
     "avx2": "AVX2", "avx512": "AVX-512", "vnni": "VNNI (int8)", "avx512_bf16": "AVX-512 BF16",
     "amx_tile": "AMX",
@@ -124,21 +124,19 @@ def _version(package: str) -> str | None:
 # --- another process --------------------------------------------------------------------------
 
 
-def run_probes(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+def run_probes(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Run probes of `mt.runtime.probes` in another process; what ends it is the finding.
 
     Probes that come after a fatal one get a new process.
     """
     sections: dict[str, dict[str, Any]] = {}
-    left = list(names)
-    while left:
+    while left := [name for name in names if name not in sections]:
         output, error = _probe_process(left)
         for line in output.splitlines():
             with suppress(ValueError):
                 sections |= json.loads(line)
-        left = [name for name in left if name not in sections]
-        if left:
-            sections[left.pop(0)] = {"error": error}
+        if missing := [name for name in left if name not in sections]:
+            sections[missing[0]] = {"error": error}
     return sections
 
 

@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils import benchmark
 
 from mt.runtime.devices import can_compile, choose_device, cpu_has, has_int8
+from mt.runtime.doctor import UNITS
 from mt.runtime.memory import available_memory_mb
 
-INSTRUCTION_SETS = ("avx2", "avx512", "vnni", "avx512_bf16", "amx_tile")
 # Rows, inputs and outputs of a product. A CPU gets a feed-forward layer of base.yaml, (256, 512)
 # times (512, 2048); a GPU needs more to be busy.
 Shape = tuple[int, int, int]
@@ -36,7 +36,7 @@ def probe_torch() -> dict[str, Any]:
     return {
         "version": torch.__version__,
         "cuda": torch.version.cuda,
-        "instructions": [name for name in INSTRUCTION_SETS if cpu_has(name)],
+        "instructions": [name for name in UNITS if cpu_has(name)],
         "threads": torch.get_num_threads(),
         "memory_mb": available_memory_mb(torch.device("cpu")),
         "gpus": [
@@ -90,9 +90,8 @@ def probe_gpu() -> dict[str, Any]:
     """GFLOP/s of products on the GPU of `--device auto`; None where it has no such unit."""
     gpu = choose_device("cuda").device
     is_new = torch.cuda.get_device_capability(gpu) >= (8, 0)
-    speeds: dict[str, float | None] = {}
-    for name in ("fp32", "tf32", "bf16", "fp16"):
-        speeds[name] = None
+    speeds: dict[str, float | None] = dict.fromkeys(("fp32", "tf32", "bf16", "fp16"))
+    for name in speeds:
         if is_new or name not in ("tf32", "bf16"):
             torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
             dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(name, torch.float32)
