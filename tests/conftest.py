@@ -71,6 +71,8 @@ class Ended:
 
 
 Mt = Callable[..., Ended]
+QuickConfig = Callable[..., "Config"]
+TrainerOf = Callable[..., "Trainer"]
 
 
 @pytest.fixture(scope="session")
@@ -216,7 +218,7 @@ def no_process_left() -> Iterator[None]:
 
 
 @pytest.fixture
-def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Callable[..., Config]:
+def quick_config(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> QuickConfig:
     """`quick_config(BLIND, train={"max_steps": 3})`: the tiny config, outputs short, no beam."""
     return partial(config_of, tiny_mapping, QUICK)
 

@@ -65,6 +65,10 @@ class Started:
         return {name: tensor.detach().clone() for name, tensor in named}
 
 
+BaseOf = Callable[..., Path]
+StartFrom = Callable[..., Started]
+
+
 def write_other_corpus(folder: Path) -> None:
     """train.src, train.tgt: digits without 0 and 1, but with 11, 12 and a rare letter."""
     words = dict(list(DIGITS.items())[2:]) | {"elf": "eleven", "zwölf": "twelve", "ω": "omega"}

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, log_of
+from conftest import BLIND, NO_TEST, QuickConfig, TrainerOf, log_of
 from messages import says
 
 from mt.config.load import load_config
-from mt.config.schema import BatchConfig, Config
+from mt.config.schema import BatchConfig
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError, TooLittleMemoryError
 from mt.runs import model_folder
@@ -75,7 +75,7 @@ def test_auto_takes_what_leaves_a_margin(
     per_update: int,
     least: int,
     most: int,
-    trainer_of: Callable[..., Trainer],
+    trainer_of: TrainerOf,
     memory: dict[str, float],
 ) -> None:
     """At 0.1 MB a token, in whole sentences."""
@@ -85,17 +85,13 @@ def test_auto_takes_what_leaves_a_margin(
 
 
 @pytest.mark.parametrize("value", [0, True, "automatic"])
-def test_what_tokens_per_batch_can_be_is_said(
-    value: object, quick_config: Callable[..., Config]
-) -> None:
+def test_what_tokens_per_batch_can_be_is_said(value: object, quick_config: QuickConfig) -> None:
     with pytest.raises(ConfigError) as error:
         quick_config(batch={"tokens_per_batch": value})
     assert says(str(error.value), "batch.tokens_per_batch", "auto or a whole number from 1, found")
 
 
-def test_a_resumed_run_keeps_what_auto_was(
-    quick_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:
     """A machine with another memory would measure another number, and change the plan."""
     changes: dict[str, Any] = {
         "batch": {"tokens_per_update": 500, "tokens_per_batch": "auto"},
@@ -118,9 +114,7 @@ def test_a_resumed_run_keeps_what_auto_was(
     assert meta["config"]["batch"]["tokens_per_batch"] == tokens
 
 
-def test_auto_replaces_a_number_that_was_given(
-    quick_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_path: Path) -> None:
     """In a run that has learned with it, and in one that it has let fail."""
 
     def start(run: str, steps: int, tokens: int | str) -> str:
@@ -145,7 +139,7 @@ def test_auto_replaces_a_number_that_was_given(
 
 
 def test_what_auto_was_is_kept_only_if_it_fitted(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the preflight fails with it, a new start measures again."""
     config = quick_config(
@@ -176,7 +170,7 @@ def test_what_auto_was_is_kept_only_if_it_fitted(
 
 
 def test_another_error_is_not_taken_for_too_little_memory(
-    trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`train.compile: true` and a batch that cannot be compiled: training must not go on."""
 
@@ -192,10 +186,7 @@ def test_another_error_is_not_taken_for_too_little_memory(
 
 @pytest.mark.parametrize("tokens", ["auto", 500])
 def test_a_sentence_that_does_not_fit_has_another_remedy(
-    tokens: str | int,
-    quick_config: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tokens: str | int, quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(update, "batch_loss", full)
     data = {"valid": None, "max_tokens": 32}
@@ -209,7 +200,7 @@ def test_a_sentence_that_does_not_fit_has_another_remedy(
 
 
 def test_the_memory_of_a_real_batch_is_measured(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a room of so many MB more than the process has, the batch that is found stays inside."""
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
@@ -241,7 +232,7 @@ def test_the_memory_of_a_real_batch_is_measured(
 
 @pytest.mark.parametrize("on_gpu", [False, True])
 def test_by_default_a_gpu_takes_what_fits_and_a_cpu_8192(
-    trainer_of: Callable[..., Trainer],
+    trainer_of: TrainerOf,
     tmp_path: Path,
     memory: dict[str, float],
     monkeypatch: pytest.MonkeyPatch,

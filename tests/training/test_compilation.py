@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, log_of
+from conftest import BLIND, QuickConfig, TrainerOf, log_of
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 
@@ -26,7 +26,6 @@ from mt.errors import ConfigError
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
-from mt.training.trainer import Trainer
 from mt.training.update import Updater
 
 # Rows, source tokens, target tokens; the first ones are what torch.compile makes constants of.
@@ -61,7 +60,7 @@ def run(config: Config, folder: Path) -> str:
 
 
 def test_twenty_shapes_of_batches_are_one_graph(
-    trainer_of: Callable[..., Trainer], graphs: CompileCounterWithBackend
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend
 ) -> None:
     """And the compiled model computes what the plain one does."""
     changes = {"train": {"compile": "auto"}, "model": {"dropout": 0.0}}
@@ -82,7 +81,7 @@ def test_twenty_shapes_of_batches_are_one_graph(
 
 @pytest.mark.slow
 def test_a_run_compiles_once_before_it_measures_batches(
-    quick_config: Callable[..., Config], tmp_path: Path, graphs: CompileCounterWithBackend
+    quick_config: QuickConfig, tmp_path: Path, graphs: CompileCounterWithBackend
 ) -> None:
     """`auto` and the preflight use the same graph as the updates, whose dropout is torch's own."""
     config = quick_config(
@@ -99,7 +98,7 @@ def test_a_run_compiles_once_before_it_measures_batches(
 
 @pytest.mark.slow
 def test_a_compilation_after_the_first_update_is_logged(
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     tmp_path: Path,
     graphs: CompileCounterWithBackend,
     monkeypatch: pytest.MonkeyPatch,
@@ -121,9 +120,7 @@ def test_a_compilation_after_the_first_update_is_logged(
 
 
 def test_a_python_without_torch_compile_trains_uncompiled(
-    trainer_of: Callable[..., Trainer],
-    graphs: CompileCounterWithBackend,
-    monkeypatch: pytest.MonkeyPatch,
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch.compile refuses at once there, before any batch."""
 
@@ -166,7 +163,7 @@ def broken_backward(module: Any, example: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("wanted", ["auto", pytest.param(True, marks=pytest.mark.slow)])
 def test_a_failing_backward_decides_for_the_plain_model(
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     tmp_path: Path,
     graphs: CompileCounterWithBackend,
     monkeypatch: pytest.MonkeyPatch,
@@ -197,10 +194,7 @@ def test_a_failing_backward_decides_for_the_plain_model(
 
 @pytest.mark.parametrize(("wanted", "in_backward"), [("auto", True), (True, False)])
 def test_a_compilation_that_fails_later_decides_for_the_plain_model(
-    trainer_of: Callable[..., Trainer],
-    monkeypatch: pytest.MonkeyPatch,
-    wanted: bool | str,
-    in_backward: bool,
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch, wanted: bool | str, in_backward: bool
 ) -> None:
     """In the second batch of the second update: that update is computed again, uncompiled.
 
@@ -258,9 +252,7 @@ def fails_after(
 
 @pytest.mark.slow
 def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
-    trainer_of: Callable[..., Trainer],
-    graphs: CompileCounterWithBackend,
-    monkeypatch: pytest.MonkeyPatch,
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows: list[int] = []
     real = update.batch_loss
@@ -280,7 +272,7 @@ def test_too_little_memory_to_compile_is_tried_with_fewer_rows(
 
 @pytest.mark.slow
 def test_one_graph_under_distributed_data_parallel(
-    trainer_of: Callable[..., Trainer], graphs: CompileCounterWithBackend, tmp_path: Path
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, tmp_path: Path
 ) -> None:
     """Split at the buckets of gradients, over gloo with one rank; gradients equal the plain ones.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+from conftest import QuickConfig
 
 from mt.config.schema import Config
 from mt.data.reading import check, text_files
@@ -64,7 +65,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], int]:
     return count
 
 
-def config_for(quick_config: Callable[..., Config], corpus: Path, **source: str) -> Config:
+def config_for(quick_config: QuickConfig, corpus: Path, **source: str) -> Config:
     data = {"root": str(corpus), "train": [source], "valid": None, "test": []}
     return quick_config(data=data, tokenizer={"vocab_size": 300, "sample_lines": 500})
 
@@ -75,7 +76,7 @@ def config_for(quick_config: Callable[..., Config], corpus: Path, **source: str)
     ids=["text", "table"],
 )
 def test_the_corpus_is_read_twice(
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     corpus: Path,
     passes: Callable[[Path], int],
     monkeypatch: pytest.MonkeyPatch,
@@ -117,7 +118,7 @@ def test_lines_tell_of_the_first_reading(
 
 
 def test_faults_of_all_texts_are_found_before_anything_is_written(
-    quick_config: Callable[..., Config], corpus: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those at the end of a text, too, behind the pairs that a tokenizer is trained on."""
     monkeypatch.setattr(launch, "claim", lambda _: pytest.fail("the run directory is used"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from conftest import Mt, config_of, merged, refused
-from finetuning import QUICK, SPLIT, Started, on
+from finetuning import QUICK, SPLIT, BaseOf, StartFrom, on
 from messages import says
 
 from mt.config.load import config_from_mapping
@@ -36,7 +36,7 @@ def settings(tiny_mapping: Mapped) -> Mapped:
 
 
 def test_before_the_first_update_it_scores_as_the_other_model(
-    tiny_run: Path, start_from: Callable[..., Started], mt: Mt, tiny_corpus: Path
+    tiny_run: Path, start_from: StartFrom, mt: Mt, tiny_corpus: Path
 ) -> None:
     """With another seed and corpus: the same scores to the last digit, the same vocabulary."""
     short = {"data": {"train": [{"src": "valid.src", "tgt": "valid.tgt"}]}, "run": {"seed": 9}}
@@ -67,11 +67,7 @@ def test_before_the_first_update_it_scores_as_the_other_model(
 
 @pytest.mark.parametrize("way", ["run directory", "checkpoint", "exported folder", "relative path"])
 def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
-    way: str,
-    base_of: Callable[..., Path],
-    start_from: Callable[..., Started],
-    tmp_path: Path,
-    monkeypatch: Any,
+    way: str, base_of: BaseOf, start_from: StartFrom, tmp_path: Path, monkeypatch: Any
 ) -> None:
     base = base_of()
     init_from = base
@@ -91,9 +87,7 @@ def test_init_from_takes_a_run_a_checkpoint_or_an_exported_folder(
     assert started.config.train.init_from == str(init_from)
 
 
-def test_dropout_and_training_may_differ(
-    base_of: Callable[..., Path], start_from: Callable[..., Started]
-) -> None:
+def test_dropout_and_training_may_differ(base_of: BaseOf, start_from: StartFrom) -> None:
     """They change neither the shape nor the meaning of a weight."""
     started = start_from(
         base_of(), model={"dropout": 0.3, "max_positions": 48}, optim={"peak_lr": 1e-4}
@@ -107,7 +101,7 @@ def test_dropout_and_training_may_differ(
 @pytest.mark.parametrize("vocabulary", ["kept", "new"])
 def test_a_killed_run_resumes_to_the_same_weights(
     vocabulary: str,
-    base_of: Callable[..., Path],
+    base_of: BaseOf,
     settings: Mapped,
     other_corpus: Path,
     tmp_path: Path,
@@ -167,7 +161,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
 
 
 def test_the_other_model_is_recorded_in_the_manifest(
-    base_of: Callable[..., Path], settings: Mapped, tmp_path: Path
+    base_of: BaseOf, settings: Mapped, tmp_path: Path
 ) -> None:
     base = base_of()
     best = model_folder.find_model(base)
@@ -184,7 +178,7 @@ def test_the_other_model_is_recorded_in_the_manifest(
 
 
 def test_fresh_can_start_from_the_weights_of_the_same_run(
-    base_of: Callable[..., Path], settings: Mapped, tmp_path: Path
+    base_of: BaseOf, settings: Mapped, tmp_path: Path
 ) -> None:
     """`--fresh` renames the folder after its weights have been read."""
     run = tmp_path / "run"
@@ -207,9 +201,7 @@ def fine_tuned(settings: Mapped, base: Path, *changes: Mapped) -> Config:
     return config_of(settings, {"train": {"init_from": str(base)}}, *changes)
 
 
-def test_a_folder_without_a_model(
-    base_of: Callable[..., Path], settings: Mapped, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_model(base_of: BaseOf, settings: Mapped, tmp_path: Path) -> None:
     """Refused before anything is written."""
     empty = tmp_path / "empty"
     new = tmp_path / "new"
@@ -287,7 +279,7 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
     before: Mapped,
     now: Mapped,
     reasons: Sequence[Sequence[str]],
-    base_of: Callable[..., Path],
+    base_of: BaseOf,
     settings: Mapped,
     tmp_path: Path,
 ) -> None:
@@ -299,7 +291,7 @@ def test_weights_that_do_not_fit_are_refused_with_all_reasons(
 
 
 def test_initial_weights_and_frozen_parts_of_a_run_cannot_change(
-    base_of: Callable[..., Path], settings: Mapped, tmp_path: Path
+    base_of: BaseOf, settings: Mapped, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(base_of(), run, symlinks=True)

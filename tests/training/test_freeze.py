@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import config_of, merged
-from finetuning import EMBEDDINGS, QUICK, SPLIT, Started
+from finetuning import EMBEDDINGS, QUICK, SPLIT, StartFrom
 from messages import says
 
 from mt.data.tokens.loader import Prefetcher
@@ -62,9 +62,7 @@ NAMES = {
     ],
     ids="+".join,
 )
-def test_only_frozen_weights_stay_as_they_are(
-    parts: list[str], start_from: Callable[..., Started]
-) -> None:
+def test_only_frozen_weights_stay_as_they_are(parts: list[str], start_from: StartFrom) -> None:
     """After three updates with weight decay and averaging; frozen weights get no gradient."""
     started = start_from(
         None, SEPARATE, train={"freeze": parts, "ema": 0.5}, optim={"weight_decay": 0.1}
@@ -109,7 +107,7 @@ def train_updates(trainer: Trainer, count: int) -> None:
                 return
 
 
-def test_tied_matrices_are_frozen_together(start_from: Callable[..., Started]) -> None:
+def test_tied_matrices_are_frozen_together(start_from: StartFrom) -> None:
     started = start_from(None, train={"freeze": EMBEDDINGS})
     before = started.weights()
     train_updates(started.trainer, 2)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import NO_TEST, equal_weights, log_of, metrics_of
+from conftest import NO_TEST, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 from messages import says
 from torch import Tensor
 
@@ -18,11 +18,10 @@ from mt.runs import model_folder
 from mt.training import launch
 from mt.training.launch import train
 from mt.training.selection import Criterion
-from mt.training.trainer import Trainer
 
 
 def test_patience_ends_a_run_and_the_best_is_kept(
-    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_bleu: Callable[..., None], tmp_path: Path
 ) -> None:
     """5, 9, 7, 8, 9: the second 9 is no better, and the third validation without a better score."""
     scripted_bleu(5.0, 9.0, 7.0, 8.0, 9.0)
@@ -42,7 +41,7 @@ def test_patience_ends_a_run_and_the_best_is_kept(
 
 
 def test_keep_last_newest_and_keep_best_best_are_kept(
-    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_bleu: Callable[..., None], tmp_path: Path
 ) -> None:
     scripted_bleu(3.0, 9.0, 1.0, 8.0, 2.0, 4.0)
     settings = {"max_steps": 6, "valid_every": 1, "patience": None, "keep_last": 2, "keep_best": 2}
@@ -50,9 +49,7 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     assert [int(folder.name[5:]) for folder in model_folder.checkpoints(tmp_path)] == [2, 4, 5, 6]
 
 
-def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerOf) -> None:
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
     seen = []
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
@@ -69,9 +66,7 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
 
-def test_the_best_is_kept_although_another_scored_higher(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_the_best_is_kept_although_another_scored_higher(trainer_of: TrainerOf) -> None:
     """As after a tie that the lower nll has decided."""
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 1, "keep_best": 1, "max_steps": 20})
     for step, score in ((4, 9.0), (8, 9.001), (12, 1.0)):
@@ -84,7 +79,7 @@ def test_the_best_is_kept_although_another_scored_higher(
 
 
 def test_the_best_is_kept_although_keep_best_is_0(
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     scripted_bleu: Callable[..., None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -109,7 +104,7 @@ def test_the_best_is_kept_although_keep_best_is_0(
 
 
 def test_scores_on_another_validation_set_do_not_count(
-    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_bleu: Callable[..., None], tmp_path: Path
 ) -> None:
     """Otherwise no model would ever be better than one evaluated on an easier text."""
     scripted_bleu(90.0, 10.0, 30.0, 20.0)
@@ -129,7 +124,7 @@ def test_scores_on_another_validation_set_do_not_count(
 
 
 def test_best_and_patience_survive_a_restart(
-    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+    quick_config: QuickConfig, scripted_bleu: Callable[..., None], tmp_path: Path
 ) -> None:
     """Scores 9, 1, 2 in one start, 3 in the next: the third in a row without a better one."""
     scripted_bleu(9.0, 1.0, 2.0, 3.0, 4.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -14,11 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, Mt, log_of, refused
+from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, log_of, refused
 from messages import says
 from test_batch_size import auto_is
 
-from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
 from mt.model import checkpoint
@@ -58,7 +56,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch]]:
 
 
 def test_the_longest_and_the_largest_batch_come_first(
-    quick_config: Callable[..., Config], batches: list[tuple[str, Batch]], tmp_path: Path
+    quick_config: QuickConfig, batches: list[tuple[str, Batch]], tmp_path: Path
 ) -> None:
     """And one search, and some typical updates, before the first update."""
     config = quick_config(NO_TEST, train={"max_steps": 12, "valid_every": 99})
@@ -84,10 +82,7 @@ def test_the_longest_and_the_largest_batch_come_first(
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_preflight_changes_nothing(
-    optimizer: str,
-    quick_config: Callable[..., Config],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    optimizer: str, quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With and without one the weights and moments are the same, bit for bit; after resuming too.
 
@@ -107,7 +102,7 @@ def test_the_preflight_changes_nothing(
 
 
 def test_a_search_that_fails_is_found_before_the_first_update(
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     batches: list[tuple[str, Batch]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -120,7 +115,7 @@ def test_a_search_that_fails_is_found_before_the_first_update(
 
 
 def test_a_model_that_does_not_fit_is_reported(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Updater, "__init__", full)
     with pytest.raises(ConfigError) as error:
@@ -182,7 +177,7 @@ def test_the_time_told_is_that_of_the_plan(
     per_update: int,
     per_batch: int,
     sampling: float | None,
-    trainer_of: Callable[..., Trainer],
+    trainer_of: TrainerOf,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever the largest batch takes: within 20 % of the sum over all updates of an epoch."""
@@ -198,7 +193,7 @@ def test_the_time_told_is_that_of_the_plan(
 
 @pytest.mark.parametrize(("slower", "n_timed"), [(0.1, 8), (1000, 1)])
 def test_slow_batches_are_timed_once(
-    slower: float, n_timed: int, trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    slower: float, n_timed: int, trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the largest batch takes minutes, one micro-batch of a typical update is enough."""
     prepared = prepared_of(trainer_of(BLIND, batch={"tokens_per_batch": 8192}))
@@ -209,7 +204,7 @@ def test_slow_batches_are_timed_once(
 
 
 def test_a_training_of_many_days_on_a_cpu_is_warned_about(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     for steps, warned in ((10, False), (10**9, True)):
@@ -316,7 +311,7 @@ def test_a_dry_run_fails_where_a_start_would(tiny_config: Path, tmp_path: Path, 
 
 
 def test_a_dry_run_does_not_affect_a_later_start(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What `auto` is on the machine of a dry run says nothing about that of the run."""
     numbers = iter([400, 600])

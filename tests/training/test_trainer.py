@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, equal_weights, log_of, metrics_of
+from conftest import BLIND, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 
-from mt.config.schema import Config
 from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
 from mt.training.launch import train
-from mt.training.trainer import Outcome, Trainer
+from mt.training.trainer import Outcome
 
 
 def test_more_updates_than_max_steps_are_reported(
-    quick_config: Callable[..., Config], tmp_path: Path
+    quick_config: QuickConfig, tmp_path: Path
 ) -> None:
     train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = quick_config(BLIND, train={"max_steps": 2})
@@ -33,7 +32,7 @@ def test_more_updates_than_max_steps_are_reported(
     assert "updates to do      0, 0.0 epochs\n" in told
 
 
-def test_the_seed_decides_every_bit(quick_config: Callable[..., Config], tmp_path: Path) -> None:
+def test_the_seed_decides_every_bit(quick_config: QuickConfig, tmp_path: Path) -> None:
     """Weights at the start, the order of the data, and dropout."""
     results = []
     for number, seed in enumerate((1, 1, 2)):
@@ -45,9 +44,7 @@ def test_the_seed_decides_every_bit(quick_config: Callable[..., Config], tmp_pat
     assert not any(torch.equal(results[0][name], results[2][name]) for name in matrices)
 
 
-def test_bf16_trains_on_a_cpu_as_fp32_does(
-    quick_config: Callable[..., Config], tmp_path: Path
-) -> None:
+def test_bf16_trains_on_a_cpu_as_fp32_does(quick_config: QuickConfig, tmp_path: Path) -> None:
     nll = {}
     for precision in ("fp32", "bf16"):
         run = tmp_path / precision
@@ -64,7 +61,7 @@ def test_bf16_trains_on_a_cpu_as_fp32_does(
 
 
 def test_without_a_validation_set_the_last_model_is_the_result(
-    quick_config: Callable[..., Config], tmp_path: Path
+    quick_config: QuickConfig, tmp_path: Path
 ) -> None:
     outcome = train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     last = tmp_path / "checkpoints" / "last"
@@ -74,7 +71,7 @@ def test_without_a_validation_set_the_last_model_is_the_result(
 
 
 @torch.no_grad()
-def test_validation_loss_is_the_mean_over_every_token(trainer_of: Callable[..., Trainer]) -> None:
+def test_validation_loss_is_the_mean_over_every_token(trainer_of: TrainerOf) -> None:
     """In batches as one pair at a time without padding; pairs too long for training count too."""
     trainer = trainer_of(data={"max_tokens": 8})
     validation = trainer.validation
@@ -119,9 +116,7 @@ def test_memory_stays_flat(tiny_config: Path, run_mt: Callable[..., Any], tmp_pa
     assert last <= 1.05 * first
 
 
-def test_time_left_is_estimated_from_the_updates_of_this_start(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_time_left_is_estimated_from_the_updates_of_this_start(trainer_of: TrainerOf) -> None:
     """Not from ten hours of preparation and earlier starts: 20 quick updates are left."""
     trainer = trainer_of(BLIND, train={"max_steps": 40, "log_every": 20, "valid_every": 40})
     trainer.state.seconds = 36_000.0
@@ -130,7 +125,7 @@ def test_time_left_is_estimated_from_the_updates_of_this_start(
     assert re.search(r"step 20 \|.*\| 0:0\d:\d\d left", log_of(trainer.run_dir))
 
 
-def test_a_seed_that_no_generator_takes_is_refused(quick_config: Callable[..., Config]) -> None:
+def test_a_seed_that_no_generator_takes_is_refused(quick_config: QuickConfig) -> None:
     assert quick_config(run={"seed": 2**63 - 1}).run.seed == 2**63 - 1
     with pytest.raises(
         ConfigError, match=r"run\.seed: must be at most 9\.22337203685478e\+18, found 9223"

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
-from conftest import BLIND, Mt, log_of, metrics_of, refused
+from conftest import BLIND, Mt, QuickConfig, log_of, metrics_of, refused
 from messages import says
 
-from mt.config.schema import Config
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.runs import model_folder
 from mt.training import checkpoints as checkpoints_module
@@ -39,7 +38,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("untrained")
 def test_a_run_directory_that_cannot_be_written_is_found_first(
-    quick_config: Callable[..., Config], tmp_path: Path
+    quick_config: QuickConfig, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(
@@ -51,7 +50,7 @@ def test_a_run_directory_that_cannot_be_written_is_found_first(
 
 @pytest.mark.usefixtures("untrained")
 def test_missing_data_is_found_before_a_run_directory_is_made(
-    quick_config: Callable[..., Config], tmp_path: Path, mt: Mt
+    quick_config: QuickConfig, tmp_path: Path, mt: Mt
 ) -> None:
     """All of it at once."""
     names = ["no.src", "no.tgt", "nor.src"]
@@ -68,7 +67,7 @@ def test_missing_data_is_found_before_a_run_directory_is_made(
 
 
 def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
-    quick_config: Callable[..., Config], tmp_path: Path
+    quick_config: QuickConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU"):
         train(quick_config(train={"compile": True}), tmp_path / "run", "cpu")
@@ -76,7 +75,7 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
 
 
 def test_a_device_out_of_memory_names_the_setting_to_lower(
-    quick_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -125,7 +124,7 @@ def test_a_disk_that_fills_up_ends_the_run_with_a_message_and_the_last_checkpoin
     what: str,
     calls: int,
     full_after: Callable[[str, int], None],
-    quick_config: Callable[..., Config],
+    quick_config: QuickConfig,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BLIND, equal_weights
+from conftest import BLIND, TrainerOf, equal_weights
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -42,7 +42,7 @@ def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, None])
-def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: float | None) -> None:
+def test_accumulated_is_whole(trainer_of: TrainerOf, clip_norm: float | None) -> None:
     """Updates in one batch or in four of unequal size give the same weights, in double precision.
 
     The loss is divided by the tokens of the whole update; per micro-batch, short ones would weigh
@@ -66,9 +66,7 @@ def test_accumulated_is_whole(trainer_of: Callable[..., Trainer], clip_norm: flo
     assert min(norm for _, norm in whole_figures) > 0.5  # so that there is something to clip
 
 
-def test_the_figures_of_an_update_are_those_of_the_model(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_the_figures_of_an_update_are_those_of_the_model(trainer_of: TrainerOf) -> None:
     """nll without smoothing and gradient norm before clipping, against torch's own functions."""
     trainer = trainer_of(
         BLIND, model={"dropout": 0.0}, optim={"clip_norm": 0.01, "label_smoothing": 0.2}
@@ -93,7 +91,7 @@ def test_the_figures_of_an_update_are_those_of_the_model(
 
 @pytest.mark.parametrize("clip_norm", [0.25, 100.0, None])
 def test_a_gradient_longer_than_allowed_is_shortened(
-    trainer_of: Callable[..., Trainer], clip_norm: float | None
+    trainer_of: TrainerOf, clip_norm: float | None
 ) -> None:
     """Its direction stays; one that is short enough is left as it is."""
     trainer = trainer_of(BLIND, optim={"clip_norm": clip_norm})
@@ -109,9 +107,7 @@ def test_a_gradient_longer_than_allowed_is_shortened(
     assert used == [pytest.approx(clip_norm if clip_norm == 0.25 else norm, rel=1e-4)]
 
 
-def test_an_update_moves_the_weights_by_the_scheduled_rate(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_an_update_moves_the_weights_by_the_scheduled_rate(trainer_of: TrainerOf) -> None:
     """Adam's first step is the rate itself where the gradient is not tiny: 1e-2 / 30 in warm-up."""
     trainer = trainer_of(BLIND)
     before = weights(trainer)
@@ -123,7 +119,7 @@ def test_an_update_moves_the_weights_by_the_scheduled_rate(
     assert trainer.updater.optimizer.param_groups[0]["lr"] == pytest.approx(2e-2 / 30)
 
 
-def test_dropout_is_another_at_each_step_and_rank(trainer_of: Callable[..., Trainer]) -> None:
+def test_dropout_is_another_at_each_step_and_rank(trainer_of: TrainerOf) -> None:
     trainer = trainer_of(BLIND, optim={"peak_lr": 1e-12})
     update = update_of(trainer, range(20))
     figures = []
@@ -137,7 +133,7 @@ def test_dropout_is_another_at_each_step_and_rank(trainer_of: Callable[..., Trai
     assert elsewhere != pytest.approx(first, rel=1e-6)
 
 
-def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> None:
+def test_the_average_of_weights_by_hand(trainer_of: TrainerOf) -> None:
     """e = d e + (1 - d) w after update s, from 0, with d = min(train.ema, (1 + s) / (10 + s))."""
     trainer = trainer_of(BLIND, train={"ema": 0.2})
     assert trainer.updater.ema is not None
@@ -151,9 +147,7 @@ def test_the_average_of_weights_by_hand(trainer_of: Callable[..., Trainer]) -> N
     assert not equal_weights(checkpoint.weights_of(trainer.updater.ema), weights(trainer))
 
 
-def test_a_checkpoint_offers_the_average_and_keeps_the_weights(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: TrainerOf) -> None:
     trainer = trainer_of(BLIND, train={"ema": 0.9})
     learn(trainer, update_of(trainer, range(20)))
     trainer.save()
@@ -179,9 +173,7 @@ def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_non_finite_gradient_changes_nothing(
-    trainer_of: Callable[..., Trainer], value: float
-) -> None:
+def test_a_non_finite_gradient_changes_nothing(trainer_of: TrainerOf, value: float) -> None:
     """Neither weights nor Adam's moments nor its step count: the next update is as without it."""
     changes = {"model": {"dropout": 0.0}, "optim": {"schedule": "constant", "warmup_steps": 1}}
     clean, poisoned = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
@@ -199,7 +191,7 @@ def test_a_non_finite_gradient_changes_nothing(
     assert equal_weights(weights(poisoned), weights(clean))
 
 
-def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -> None:
+def test_scaled_gradients_come_to_the_same(trainer_of: TrainerOf) -> None:
     """As fp16 does it: scaled by a power of two, unscaled before clipping, skipped if infinite."""
     changes = {
         "model": {"dropout": 0.0},
@@ -218,9 +210,7 @@ def test_scaled_gradients_come_to_the_same(trainer_of: Callable[..., Trainer]) -
     assert equal_weights(weights(scaled), weights(plain))
 
 
-def test_a_run_resumed_in_fp16_starts_with_a_fresh_scale(
-    trainer_of: Callable[..., Trainer],
-) -> None:
+def test_a_run_resumed_in_fp16_starts_with_a_fresh_scale(trainer_of: TrainerOf) -> None:
     """And one that was in fp16 before keeps its scale."""
     trainer = trainer_of(BLIND)
     learn(trainer, update_of(trainer, range(20)))
@@ -270,7 +260,7 @@ class Waits(TorchDispatchMode):
     ],
 )
 def test_the_device_is_waited_for_only_where_a_line_is_logged(
-    changes: dict[str, Any], trainer_of: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = trainer_of(
         BLIND, changes, {"train": {"max_steps": 20, "valid_every": 20, "log_every": 5}}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from finetuning import SPLIT, Started, on
+from finetuning import SPLIT, BaseOf, StartFrom, on
 from sentencepiece import SentencePieceProcessor
 
 from mt.model.checkpoint import load_model
@@ -75,8 +75,8 @@ def test_rows_follow_their_pieces(
     before: Mapped,
     now: Mapped,
     model: Mapped,
-    base_of: Callable[..., Path],
-    start_from: Callable[..., Started],
+    base_of: BaseOf,
+    start_from: StartFrom,
     other_corpus: Path,
 ) -> None:
     base = base_of(tokenizer=before, model=model)
@@ -120,7 +120,7 @@ def test_rows_follow_their_pieces(
 
 
 def test_a_piece_that_no_old_piece_spells_stays_random(
-    base_of: Callable[..., Path], start_from: Callable[..., Started], other_corpus: Path
+    base_of: BaseOf, start_from: StartFrom, other_corpus: Path
 ) -> None:
     """The old vocabulary has no byte pieces; the 256 new ones have no text to spell."""
     base = base_of(tokenizer={"byte_fallback": False, "vocab_size": 60})
@@ -136,9 +136,7 @@ def test_a_piece_that_no_old_piece_spells_stays_random(
     assert int(re.search(r"; (\d+) of the new ones stay random$", line)[1]) >= 256  # type: ignore[index]
 
 
-def test_learned_positions_are_cut_or_extended(
-    base_of: Callable[..., Path], start_from: Callable[..., Started]
-) -> None:
+def test_learned_positions_are_cut_or_extended(base_of: BaseOf, start_from: StartFrom) -> None:
     model = {"positions": "learned"}
     base = base_of(model=model)
     old = load_model(base).model.src_embedding.positions
