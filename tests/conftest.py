@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 
@@ -19,7 +20,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -177,19 +177,30 @@ def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[
 def base_of(
     tiny_mapping: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
-    """`base_of(model={...})`: a run to fine-tune, of four updates, with changes to the config."""
-    from finetuning import base_runs
+    """`base_of(model={...})`: a run of four updates with these changes, trained once for each."""
+    from mt.training.launch import train
 
-    return base_runs(merged(merged(tiny_mapping, QUICK), NO_TEST), tmp_path_factory)
+    trained: dict[str, Path] = {}
+
+    def base(**changes: Any) -> Path:
+        key = json.dumps(changes, sort_keys=True)
+        if key not in trained:
+            trained[key] = tmp_path_factory.mktemp("base") / "run"
+            short = config_of(tiny_mapping, QUICK, NO_TEST, {"train": {"max_steps": 4}}, changes)
+            train(short, trained[key], "cpu")
+        return trained[key]
+
+    return base
 
 
 @pytest.fixture(scope="module")
 def other_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A corpus to fine-tune on, with some other words."""
-    from finetuning import write_other_corpus
-
+    """train.src, train.tgt: digits without 0 and 1, but with 11, 12 and a rare letter."""
     folder = tmp_path_factory.mktemp("other")
-    write_other_corpus(folder)
+    words = dict(list(DIGITS.items())[2:]) | {"elf": "eleven", "zwölf": "twelve", "ω": "omega"}
+    lines = list(itertools.product(words, repeat=3))
+    write_lines(folder / "train.src", [" ".join(line) for line in lines])
+    write_lines(folder / "train.tgt", [" ".join(words[word] for word in line) for line in lines])
     return folder
 
 
@@ -243,21 +254,26 @@ def trainer_of(quick_config: Callable[..., Config], tmp_path: Path) -> Callable[
 
 
 @pytest.fixture
-def scripted_bleu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`scripted_bleu(5.0, 9.0)`: validations find these BLEU scores, one after the other."""
+def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`scripted_validations(5.0, (9.0, 2.5))`: BLEU, and nll if not 1, of those to come."""
+    from mt.evaluation.metrics import Score
     from mt.training.selection import ValidationResult
     from mt.training.validation import Validation
 
-    def set_up(*scores: float) -> None:
-        left = iter(scores)
+    def script(*results: float | tuple[float, float]) -> None:
+        left = iter(results)
 
         def evaluate(self: Validation, *_: Any) -> ValidationResult:
-            bleu: Any = SimpleNamespace(name="BLEU", value=next(left), signature="scripted")
-            return ValidationResult(1.0, {"bleu": bleu}, self.ref)
+            result = next(left)
+            bleu, nll = result if isinstance(result, tuple) else (result, 1.0)
+            scores = {"bleu": Score("BLEU", bleu, "scripted")}
+            if self.config.train.metric == "chrf":
+                scores["chrf"] = Score("chrF2", 50.0, "scripted")
+            return ValidationResult(nll, scores, self.ref)
 
         monkeypatch.setattr(Validation, "evaluate", evaluate)
 
-    return set_up
+    return script
 
 
 @pytest.fixture(scope="session")

@@ -113,10 +113,10 @@ def test_scores_of_training_are_what_the_commands_find(
 
 
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
-    quick_config: Callable[..., Config], scripted_bleu: Callable[..., None], tmp_path: Path
+    quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
     """Two references of one source; a third text is asked for when training has ended."""
-    scripted_bleu(1.0)
+    scripted_validations(1.0)
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
     tests = [{"src": "test.src", "tgt": tgt} for tgt in ("test.tgt", "test.src")]
     names = ["test.src test.tgt", "test.src test.src"]

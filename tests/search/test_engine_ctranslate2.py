@@ -10,16 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from conftest import Mt, mt_command, refused
 from messages import says
 from odd_lines import odd_lines
 
-from mt.config.schema import DecodeConfig
 from mt.search.engine_contract import Hypothesis, Job
-from mt.search.engine_ctranslate2 import CTranslate2Engine, Decoded
+from mt.search.engine_ctranslate2 import CTranslate2Engine
 from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
 from mt.translate import load
 from mt.translate.lines import Translation
@@ -175,20 +174,6 @@ def test_what_is_searched_again_comes_last_and_stays_in_its_place(both: Load) ->
         assert list(found) == [1, 0]
         tokens = {number: [row[0].tokens for row in rows] for number, rows in found.items()}
         assert tokens == {0: [(9,), (11,)], 1: [(9,), (9,)]}
-
-
-def test_a_hypothesis_at_the_limit_is_searched_again() -> None:
-    engine = CTranslate2Engine(None, cast("Any", None), DecodeConfig(), 64)
-    ended, longer, open_ = (
-        Decoded((9,), True, -1.0),
-        Decoded((9, 9, 9), True, -2.0),
-        Decoded((9, 9, 9), False, -3.0),
-    )
-    assert engine._accepted([ended, ended], 2, 2) is not None
-    assert engine._accepted([ended, longer], 2, 2) is None  # the search went on beyond the limit
-    assert engine._accepted([ended, open_], 2, 1) is not None  # made with this very limit
-    assert engine._accepted([open_, ended], 2, 1) is None
-    assert engine._accepted([Decoded((), True, -1.0)], 2, 1) is None
 
 
 # --- which engine ---------------------------------------------------------------------------------

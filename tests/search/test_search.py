@@ -22,7 +22,6 @@ from scripted_stepper import (
     assert_same,
     beams,
     greedy,
-    prefix,
     random_model,
     run_beams,
     run_greedy,
@@ -37,7 +36,7 @@ from mt.search.candidates import BLOCK
 from mt.search.constraints import Constraint, forbid, min_length
 from mt.search.engine_contract import Hypothesis
 from mt.search.options import Sampling
-from mt.search.search import greedy_search, sampling_search
+from mt.search.search import sampling_search
 
 # ---------------------------------------------------------------------------------- worked by hand
 
@@ -50,83 +49,10 @@ GARDEN_PATH = scripted(
     # What is left when B has ended is A A and A B, 0.18 each: below 0.36 for ever.
 )
 
-# Short:  A .      0.5 x 0.5         = 0.25    per token: ln 0.25 / 2 = -0.693
-# Long:   B A .    0.5 x 0.6 x 0.75  = 0.225   per token: ln 0.225 / 3 = -0.497
-SHORT_OR_LONG = scripted(
-    bos={A: 0.5, B: 0.5},
-    A={EOS: 0.5, A: 0.25, B: 0.25},
-    B={EOS: 0.1, A: 0.6, B: 0.3},
-    BA={EOS: 0.75, A: 0.15, B: 0.1},
-    BB={EOS: 0.2, A: 0.4, B: 0.4},
-    BAA={EOS: 1.0},
-    BBA={EOS: 1.0},
-)
-
 
 def test_greedy_takes_the_best_token_and_beam_the_best_path() -> None:
     assert_found(greedy(GARDEN_PATH, 5), A=0.24)
     assert_found(beams(GARDEN_PATH, 5, size=2), B=0.36)
-
-
-def test_length_penalty_swaps_the_winner() -> None:
-    assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=0.0), alpha=0.0, A=0.25)
-    assert_found(beams(SHORT_OR_LONG, 3, size=2, alpha=1.0), alpha=1.0, BA=0.225)
-
-
-def test_eos_is_forced_at_the_limit_and_its_probability_counted() -> None:
-    model = scripted(
-        bos={A: 0.7, B: 0.3},
-        A={A: 0.9, EOS: 0.1},
-        B={A: 0.8, EOS: 0.2},
-        AA={A: 0.8, EOS: 0.2},
-        BA={A: 0.9, EOS: 0.1},
-    )
-    # After two tokens only eos: A A . = 0.7 x 0.9 x 0.2 = 0.126, B A . = 0.3 x 0.8 x 0.1 = 0.024;
-    # neither A . = 0.07 nor B . = 0.06 were among the best two (0.63 and 0.24 go on).
-    assert_found(greedy(model, 2), AA=0.126)
-    assert_found(beams(model, 2, size=2, n_best=2), AA=0.126, BA=0.024)
-
-
-def test_n_best_list_and_scores() -> None:
-    # N = 3, limit 2. Step 1: A 0.5, B 0.3, C 0.2 go on.
-    # Step 2: A. 0.30, B. 0.18, BA 0.12 | AA 0.10, AB 0.10, CA 0.09, CB 0.07, C. 0.04.
-    # A. and B. are among the best three: finished. BA, AA, AB are the best that go on.
-    # Step 3 is the limit: BA. 0.06, AA. 0.05, AB. 0.02. Five have finished, three are kept:
-    # alpha 0: A. B. BA.; alpha 1: A. -0.602, B. -0.857, BA. ln 0.06 / 3 = -0.938 (AA. -0.999);
-    # alpha 2: A. ln 0.30 / 4 = -0.301, BA. ln 0.06 / 9 = -0.313, AA. -0.333 (B. -0.429).
-    model = scripted(
-        bos={A: 0.5, B: 0.3, C: 0.2},
-        A={EOS: 0.6, A: 0.2, B: 0.2},
-        B={EOS: 0.6, A: 0.4},
-        C={EOS: 0.2, A: 0.45, B: 0.35},
-        BA={EOS: 0.5, A: 0.5},
-        AA={EOS: 0.5, A: 0.5},
-        AB={EOS: 0.2, A: 0.8},
-    )
-    for alpha in (0.0, 1.0):
-        assert_found(beams(model, 2, 3, alpha, n_best=3), alpha, A=0.30, B=0.18, BA=0.06)
-        assert_found(beams(model, 2, 3, alpha, n_best=2), alpha, A=0.30, B=0.18)
-    assert_found(beams(model, 2, 3, 2.0, n_best=3), 2.0, A=0.30, BA=0.06, AA=0.05)
-
-
-def test_the_stepper_is_asked_for_the_live_hypotheses_only() -> None:
-    # Step 1: A 0.5, B 0.4 live. Step 2: BC 0.32, AB 0.25, then AC 0.15.
-    # Step 3: BC. 0.224 ends, ABA 0.175 and BCC 0.096 go on (AB. is 0.05): the order of the two
-    # parents changes twice. Step 4: ABA. 0.175 x 0.9 is the second end.
-    model = scripted(
-        bos={A: 0.5, B: 0.4, C: 0.1},
-        A={B: 0.5, C: 0.3, EOS: 0.2},
-        B={C: 0.8, EOS: 0.2},
-        BC={EOS: 0.7, C: 0.3},
-        AB={A: 0.7, EOS: 0.2, C: 0.1},
-        ABA={EOS: 0.9, A: 0.1},
-        BCC={EOS: 0.5, A: 0.5},
-    )
-    (found,), stepper = run_beams([model], [9], size=2, alpha=0.0, n_best=2)
-    # In the first step there is one bos; then there are the two that live.
-    expected = (("",), ("A", "B"), ("BC", "AB"), ("ABA", "BCC"))
-    assert stepper.asked == [[[prefix(name) for name in names]] for names in expected]
-    assert_found(found, BC=0.224, ABA=0.1575)
 
 
 def test_pad_unk_and_bos_are_never_produced_and_keep_their_probability() -> None:
@@ -144,40 +70,6 @@ def test_eos_is_never_the_first_token() -> None:
     model = scripted(bos={EOS: 0.98, A: 0.02}, A={EOS: 1.0})
     assert_found(greedy(model, 4), A=0.02)
     assert_found(beams(model, 4, size=3, n_best=3), A=0.02)
-
-
-def test_a_beam_wider_than_all_there_is_returns_what_there_is() -> None:
-    # One word and limit 3: A ., A A ., A A A . are all translations there are.
-    found = beams(lambda _: {A: 0.5, EOS: 0.5}, 3, size=10, n_best=10, vocab=5)
-    assert_found(found, A=0.25, AA=0.125, AAA=0.0625)
-
-
-def test_n_finished_hypotheses_end_the_search_even_if_a_later_one_scored_higher() -> None:
-    # The price of that rule. N = 2: A . = 0.2916 and B . = 0.253 end in step 2 and with them the
-    # search; best score ln 0.2916 / 2 = -0.616. But A A A . = 0.54 x 0.46 x 0.98 x 0.98 = 0.239
-    # has ln 0.239 / 4 = -0.358. N = 3 waits for a third end, and this is the one.
-    model = scripted(
-        bos={A: 0.54, B: 0.46},
-        A={EOS: 0.54, A: 0.46},
-        B={EOS: 0.55, B: 0.45},
-        AA={A: 0.98, EOS: 0.02},
-        BB={A: 0.5, B: 0.48, EOS: 0.02},
-        AAA={EOS: 0.98, A: 0.02},
-        BBA={EOS: 0.5, A: 0.5},
-        BBB={EOS: 0.5, A: 0.5},
-    )
-    assert beams(model, 3, size=2, alpha=1.0)[0].tokens == (A,)
-    assert beams(model, 3, size=3, alpha=1.0)[0].tokens == (A, A, A)
-    assert beams(model, 3, size=2, alpha=1.0, exact=True)[0].tokens == (A, A, A)
-
-
-def test_the_bound_of_a_live_hypothesis_counts_the_eos_of_the_longest_output() -> None:
-    # Limit 2, alpha 1. A . = 0.36 ends first: ln 0.36 / 2 = -0.511. B A = 0.252 lives, and its end
-    # is certain: ln 0.252 / 3 = -0.459. Divided by two, -0.689, it would look hopeless.
-    model = scripted(
-        bos={A: 0.6, B: 0.4}, A={EOS: 0.6, A: 0.4}, B={EOS: 0.37, A: 0.63}, AA={EOS: 1}, BA={EOS: 1}
-    )
-    assert_found(beams(model, 2, size=2, alpha=1.0), alpha=1.0, BA=0.252)
 
 
 # ------------------------------------------------------------------------------ against brute force
@@ -319,21 +211,6 @@ def test_checking_every_few_steps_changes_nothing(monkeypatch: pytest.MonkeyPatc
     assert run_greedy(models, limits)[0] == expected_greedy
 
 
-def test_when_to_check_and_which_rows_to_keep() -> None:
-    def checks(device_type: str) -> list[int]:
-        return [step for step in range(21) if search.is_time_to_check(device_type, step, 20)]
-
-    def rows(*done: bool) -> list[int] | None:
-        kept = search.rows_to_keep(torch.tensor(done), step=0, last_step=9)
-        return None if kept is None else kept.tolist()
-
-    assert checks("cpu") == list(range(21))
-    assert checks("cuda") == [7, 15, 20]
-    assert rows(True, False, False, False) is None  # 3/4 still live
-    assert rows(True, False, True, False) == [1, 3]
-    assert rows(True, True, True, True) == []
-
-
 def test_no_sentences_no_hypotheses() -> None:
     assert run_greedy([], [])[0] == run_beams([], [], 2, 1.0, 1)[0] == sample([], [], []) == []
 
@@ -444,14 +321,3 @@ def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
     for tokens in sample([model] * 200, [4] * 200, list(range(200)), **options):
         assert 2 <= len(tokens) <= 4
         assert not {PAD, UNK, BOS, EOS, B} & set(tokens)
-
-
-def test_a_sample_of_the_one_best_token_is_greedy_search() -> None:
-    models: list[Model] = [random_model(f"one {i}") for i in range(5)]
-    limits = torch.tensor([2, 5, 3, 6, 4])
-    best = greedy_search(ScriptedStepper(models, 1), limits, length_penalty=1.0)
-    sampled = sampling_search(
-        ScriptedStepper(models, 1), limits, range(5), Sampling(top_k=1), length_penalty=1.0
-    )
-    assert [one.tokens for one in sampled] == [one.tokens for one in best]
-    assert [one.score for one in sampled] == pytest.approx([one.score for one in best], abs=1e-5)

@@ -97,15 +97,7 @@ class Browser:
         os.close(self._read)
         shutil.rmtree(self._profile, ignore_errors=True)
 
-    def look(
-        self,
-        path: Path,
-        width: int,
-        *,
-        scheme: str = "light",
-        media: str = "screen",
-        screenshot: Path | None = None,
-    ) -> Seen:
+    def look(self, path: Path, width: int, *, scheme: str = "light", media: str = "screen") -> Seen:
         """Load a page in a window of this width, and return what went wrong."""
         self._seen = Seen()
         self._url = path.resolve().as_uri()
@@ -119,9 +111,6 @@ class Browser:
             self._receive()
         answer = self._call("Runtime.evaluate", expression=TOO_WIDE, returnByValue=True)
         self._seen.too_wide = answer["result"]["value"]
-        if screenshot is not None:
-            taken = self._call("Page.captureScreenshot", captureBeyondViewport=True)
-            screenshot.write_bytes(base64.b64decode(taken["data"]))
         return self._seen
 
     def evaluate(self, expression: str) -> Any:

@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-from conftest import DIGITS, config_of, log_of, merged, write_lines
+from conftest import log_of
 from torch import Tensor
 
 from mt.config.schema import Config
 from mt.runtime.devices import choose_device
 from mt.training.finetune import resolve_init_from
-from mt.training.launch import train
 from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
 
-QUICK = {
-    "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
-    "data": {"test": []},
-}
 SPLIT = {"joint": False, "vocab_size": 290}
 EMBEDDINGS = ["source_embedding", "target_embedding", "output"]
-
-
-def base_runs(
-    settings: Mapping[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[..., Path]:
-    """`base_of(model={...})`: a run of four updates with these changes, trained once for each."""
-    trained: dict[str, Path] = {}
-
-    def base_of(**changes: Any) -> Path:
-        key = json.dumps(changes, sort_keys=True)
-        if key not in trained:
-            trained[key] = tmp_path_factory.mktemp("base") / "run"
-            short = merged(settings, {"train": {"max_steps": 4}})
-            train(config_of(short, changes), trained[key], "cpu")
-        return trained[key]
-
-    return base_of
 
 
 class Started:
@@ -67,14 +43,6 @@ class Started:
 
 BaseOf = Callable[..., Path]
 StartFrom = Callable[..., Started]
-
-
-def write_other_corpus(folder: Path) -> None:
-    """train.src, train.tgt: digits without 0 and 1, but with 11, 12 and a rare letter."""
-    words = dict(list(DIGITS.items())[2:]) | {"elf": "eleven", "zwölf": "twelve", "ω": "omega"}
-    lines = [[first, second, third] for first in words for second in words for third in words]
-    write_lines(folder / "train.src", [" ".join(line) for line in lines])
-    write_lines(folder / "train.tgt", [" ".join(words[word] for word in line) for line in lines])
 
 
 def on(corpus: Path, **tokenizer: Any) -> dict[str, Any]:

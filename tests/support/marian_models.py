@@ -1,6 +1,6 @@
 """Small Marian models with random weights, as transformers saves them.
 
-    python tests/marian_models.py
+    python tests/support/marian_models.py
 
 writes `tests/files/marian/` anew: such a folder, and what transformers computes with it.
 """

@@ -80,12 +80,12 @@ def ended(process: subprocess.Popen[str], seconds: float = 100) -> Ended:
     return Ended(process.returncode, out.encode(), err)
 
 
-def trained(mapping: Mapped, run: Path, processes: int, *options: object) -> Path:
+def trained(mapping: Mapped, run: Path, processes: int) -> Path:
     """Train with so many processes, and return the run directory."""
     if processes == 1:
         assert train(config_from_mapping(mapping, "test"), run, "cpu").exit_code == 0
         return run
-    done = ended(start([*torchrun(processes, *options), *command_of(mapping, run)]))
+    done = ended(start([*torchrun(processes), *command_of(mapping, run)]))
     assert done.code == 0, done.err
     return run
 
@@ -158,13 +158,13 @@ def has_step(run: Path, step: int) -> bool:
     return (run / "checkpoints" / model_folder.step_name(step)).exists()
 
 
-def both(tmp_path: Path, command: list[str], *options: object) -> tuple[Ended, Ended]:
+def both(tmp_path: Path, command: list[str]) -> tuple[Ended, Ended]:
     """Run two ranks in the folders `0` and `1`, without torchrun, which would hide exit codes."""
     common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     processes = []
     for rank in range(2):
         (tmp_path / str(rank)).mkdir(exist_ok=True)
-        there = ["env", "-C", str(tmp_path / str(rank)), *command, *map(str, options)]
+        there = ["env", "-C", str(tmp_path / str(rank)), *command]
         processes.append(start(there, RANK=rank, LOCAL_RANK=rank, **common))
     first, second = (ended(process) for process in processes)
     return first, second

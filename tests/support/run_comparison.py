@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import (
-    metrics_of,
-)
+from conftest import metrics_of
 
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -21,11 +19,7 @@ Mapped = Mapping[str, Any]
 STEPS = 12
 EVERY = 4
 LOG_EVERY = 2
-
-
 PLACE = {"kind", "step", "epoch", "lr"}
-
-
 # What depends on the clock and the machine.
 TIMES = {"seconds", "valid_seconds", "tokens_per_second", "waiting", "memory_mb", "resident_mb"}
 

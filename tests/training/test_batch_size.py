@@ -132,8 +132,12 @@ def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_pa
     assert 1900 < auto_is(tmp_path / "learned") <= 2000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update, "batch_loss", full)
-        with pytest.raises(ConfigError, match=r"Lower it from 500 \(.*\), or set it to auto$"):
+        with pytest.raises(ConfigError) as error:
             start("failed", 2, 500)
+    said = str(error.value)
+    assert says(said, "batch.tokens_per_batch: a batch of ", "CPU in fp32", "MB were in use")
+    assert re.search(r"Lower it from 500 \(.*\), or set it to auto$", said)
+    assert model_folder.checkpoints(tmp_path / "failed") == []
     start("failed", 2, "auto")
     assert 1900 < auto_is(tmp_path / "failed") <= 2000
 

@@ -40,7 +40,7 @@ from mt.runs import model_folder
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, world_from_environment
 from mt.runtime.local_processes import free_port
-from mt.training.validation import interleaved, score_tests
+from mt.training.validation import score_tests
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -66,24 +66,16 @@ def together(settings: Mapped, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_two_processes_train_the_model_of_one(alone: Path, together: Path) -> None:
-    """Weights, their average, moments, tokens seen and scores after 20 updates."""
+    """Weights, their average, moments, tokens seen, scores and metrics after 20 updates."""
     check_close(together, alone)
-
-
-def test_two_processes_record_the_metrics_of_one(alone: Path, together: Path) -> None:
     ours, others = metrics_of(together), metrics_of(alone)
     assert [(line["kind"], line["step"]) for line in ours] == [
         (line["kind"], line["step"]) for line in others
     ]
     same = {
-        "loss": 1e-5,
-        "nll": 1e-5,
-        "perplexity": 1e-4,
-        "grad_norm": 1e-4,
-        "lr": 0,
-        "epoch_position": 0,
-        "bleu": 0,
-    }
+        "loss": 1e-5, "nll": 1e-5, "perplexity": 1e-4, "grad_norm": 1e-4, "lr": 0,
+        "epoch_position": 0, "bleu": 0,
+    }  # fmt: skip
     for our, other in zip(ours, others, strict=True):
         assert our.keys() == other.keys()
         for key in same.keys() & our.keys():
@@ -258,11 +250,6 @@ def test_every_sentence_is_in_one_shard(store: Store, tokens: int, count: int) -
         assert max(totals) <= 1.5 * sum(totals) / count + longest.max()
 
 
-def test_of_two_sentences_six_of_eight_ranks_get_none(store: Store) -> None:
-    shares = shard_batches(store.src_lengths, store.tgt_lengths, [np.array([3, 5])], 8)
-    assert sorted(len(batch) for (batch,) in shares) == [0] * 6 + [1, 1]
-
-
 def test_a_rank_without_sentences_gets_a_batch_without_targets(store: Store) -> None:
     """It knows the target tokens of the whole update all the same."""
     plan = Plan(store, [1.0], BatchConfig(tokens_per_update=10, tokens_per_batch=10), 1)
@@ -278,11 +265,6 @@ def test_a_rank_without_sentences_gets_a_batch_without_targets(store: Store) -> 
         len(batch.tgt_out) == len(batch.tgt_positions) == 0 and batch.src.numel() > 0
         for batch in idle
     )
-
-
-def test_interleaved_undoes_sharding() -> None:
-    assert interleaved([[0, 3, 6], [1, 4], [2, 5]]) == list(range(7))
-    assert interleaved([[], []]) == []
 
 
 # --- environment variables --------------------------------------------------------------------

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import config_of, merged
-from finetuning import EMBEDDINGS, QUICK, SPLIT, StartFrom
-from messages import says
+from conftest import NO_TEST, QUICK, config_of, merged
+from finetuning import EMBEDDINGS, SPLIT, StartFrom
 
 from mt.data.tokens.loader import Prefetcher
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
 from mt.training.finetune import PARTS, freeze
-from mt.training.launch import train
 from mt.training.trainer import Trainer
 
 Mapped = Mapping[str, Any]
@@ -26,7 +23,7 @@ SUBLAYERS = ["self_attention", "cross_attention", "feed_forward"]
 
 @pytest.fixture(scope="module")
 def settings(tiny_mapping: Mapped) -> Mapped:
-    return merged(tiny_mapping, QUICK)
+    return merged(merged(tiny_mapping, QUICK), NO_TEST)
 
 
 # --- frozen parts -----------------------------------------------------------------------------
@@ -153,16 +150,3 @@ def test_every_set_of_parts_is_frozen_or_refused(
             freeze(built, sorted(parts))
     assert refusals["must leave weights to train"] > 0
     assert (refusals["shares a matrix with"] > 0) == tied
-
-
-def test_the_messages(settings: Mapped, tmp_path: Path) -> None:
-    def said(**changes: Any) -> str:
-        with pytest.raises(ConfigError) as error:
-            train(config_of(settings, changes), tmp_path / "run", "cpu")
-        return str(error.value)
-
-    tied = said(train={"freeze": ["encoder", "source_embedding"]})
-    assert says(tied, "train.freeze: source_embedding shares", "output", "model.tie_embeddings")
-    nothing_left = said(train={"freeze": [*STACKS, *EMBEDDINGS]})
-    assert says(nothing_left, "train.freeze: ", "found encoder, decoder", "take a part out")
-    assert not (tmp_path / "run").exists()

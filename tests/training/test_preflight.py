@@ -15,7 +15,7 @@ import pytest
 import torch
 from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, log_of, refused
 from messages import says
-from test_batch_size import auto_is
+from test_batch_size import auto_is, full
 
 from mt.data.tokens.batches import Batch, shard_of
 from mt.errors import ConfigError
@@ -27,10 +27,6 @@ from mt.training.prepare import Prepared
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
 from mt.translate.translator import Translator
-
-
-def full(*_: Any) -> None:
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
 @pytest.fixture
@@ -101,26 +97,30 @@ def test_the_preflight_changes_nothing(
         torch.testing.assert_close(load(one), load(other), rtol=0, atol=0)
 
 
-def test_a_search_that_fails_is_found_before_the_first_update(
+@pytest.mark.parametrize(
+    ("owner", "name", "parts"),
+    [
+        (Updater, "__init__", ["the memory of CPU in fp32", "too small", "a smaller model"]),
+        (Updater, "train_step", ["the memory of CPU in fp32", "too small", "Lower batch.tokens_"]),
+        (Translator, "translate", ["decode: ", "data.valid", "CPU in fp32", "MB", "decode.beam_s"]),
+    ],
+    ids=["model", "optimiser", "search"],
+)
+def test_what_does_not_fit_into_the_memory_is_named(
+    owner: Any,
+    name: str,
+    parts: list[str],
     quick_config: QuickConfig,
     batches: list[tuple[str, Batch]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Translator, "translate", full)
+    """A model, a batch's search before the first update, or what the optimiser keeps."""
+    monkeypatch.setattr(owner, name, full)
     with pytest.raises(ConfigError) as error:
         train(quick_config(NO_TEST), tmp_path, "cpu")
-    assert says(str(error.value), "decode: ", "data.valid", "CPU in fp32", "MB", "decode.beam_size")
-    assert [stage for stage, _ in batches] == ["preflight", "preflight"]
-
-
-def test_a_model_that_does_not_fit_is_reported(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Updater, "__init__", full)
-    with pytest.raises(ConfigError) as error:
-        train(quick_config(NO_TEST), tmp_path, "cpu")
-    assert says(str(error.value), "the memory of CPU in fp32", "too small", "a smaller model")
+    assert says(str(error.value), *parts)
+    assert {stage for stage, _ in batches} <= {"preflight"}
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -12,14 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mt.config.load import config_from_mapping
-from mt.config.schema import Config, ModelConfig
+from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import EOS
 from mt.model.attention import attention_bias, causal_mask
 from mt.model.cpu_ops import attend
 from mt.model.transformer import Dropout, FeedForward, Transformer
-from mt.runtime.devices import Device
-from mt.search.inference import Inference
 
 SMALL: dict[str, Any] = {
     "d_model": 12,
@@ -301,20 +298,3 @@ def test_each_acts_in_training_alone_and_repeats_with_the_seed(
     model.output(model(*batch()))
     assert torch.equal(torch.get_rng_state(), state)
     assert plain.state_dict().keys() == model.state_dict().keys()
-
-
-def test_none_plays_a_part_in_decoding() -> None:
-    """A model in the middle of training, and its copy for decoding."""
-    src, _, src_mask = batch()
-    logits = []
-    for model in (build(**ALL_ON).train(), build().eval()):
-        stepper = Inference(model, Device(torch.device("cpu"), "fp32")).start(src, src_mask, 1)
-        logits.append(stepper.step(torch.full((3, 1), 2), torch.zeros(3, 1, dtype=torch.int64)))
-    assert torch.equal(*logits)
-
-
-def test_an_old_config_reads_as_none_of_them() -> None:
-    old = Config().model_dump(mode="json")
-    for key in ("attention_dropout", "activation_dropout", "source_word_dropout"):
-        del old["model"][key]
-    assert config_from_mapping(old, "meta.json") == Config()

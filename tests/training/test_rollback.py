@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import log_of, merged, metrics_of
+from conftest import Mt, equal_weights, log_of, merged, metrics_of
 from messages import says
 from torch import Tensor
 
@@ -30,6 +30,7 @@ from mt.training.update import Updater
 
 Mapped = Mapping[str, Mapping[str, Any]]
 Poison = Callable[[Callable[[int], bool]], None]
+LAST = Path("checkpoints", "last")
 
 
 @pytest.fixture
@@ -88,23 +89,6 @@ def seen(config: Config, run: Path, step: int) -> int:
     store = open_or_build(run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
     plan = Plan(store, [1.0], config.batch, config.run.seed)
     return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
-
-
-def last_weights(run: Path) -> dict[str, Tensor]:
-    return checkpoint.load_weights(model_folder.checkpoints(run)[-1])
-
-
-def test_rollback_to_the_last_checkpoint_continues_with_later_data(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
-) -> None:
-    """It happens where a line is logged, every 4 updates. Updates 5 to 24 are non-finite."""
-    poisoned(lambda update: 4 <= update < 24)
-    config = config_of(valid_every=4, max_steps=28)
-    assert train(config, tmp_path, "cpu").exit_code == 0
-    assert "from update 24 back to the weights after update 20, " in log_of(tmp_path)
-    (line,) = metrics_of(tmp_path, "rollback")
-    assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
-    assert [seen(config, tmp_path, step) for step in (4, 20, 28)] == [4, 24, 32]
 
 
 def test_a_rollback_skips_a_damaged_checkpoint(
@@ -290,10 +274,13 @@ def test_a_model_with_non_finite_scores_for_a_sentence_is_still_evaluated(
     assert (line["nll"], line["bleu"]) == (None, 0.0)
 
 
-def test_a_run_killed_after_a_rollback_does_not_repeat_the_data(
+def test_rollback_to_the_last_checkpoint_continues_with_later_data(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
-    """It ends with the weights of one that was not killed."""
+    """Where a line is logged, every 4 updates. Updates 5 to 24 are non-finite.
+
+    A run that is killed afterwards does not repeat the data: it ends with the same weights.
+    """
     config = config_of(valid_every=4, max_steps=28)
 
     def killed(update: int) -> bool:
@@ -301,26 +288,32 @@ def test_a_run_killed_after_a_rollback_does_not_repeat_the_data(
             raise KeyboardInterrupt
         return 4 <= update < 24
 
+    whole = tmp_path / "whole"
     poisoned(lambda update: 4 <= update < 24)
-    train(config, tmp_path / "whole", "cpu")
+    assert train(config, whole, "cpu").exit_code == 0
+    assert "from update 24 back to the weights after update 20, " in log_of(whole)
+    (line,) = metrics_of(whole, "rollback")
+    assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
+    assert [seen(config, whole, step) for step in (4, 20, 28)] == [4, 24, 32]
     poisoned(killed)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "killed", "cpu")
     poisoned(lambda _: False)
     train(config, tmp_path / "killed", "cpu")
-    ends = [last_weights(tmp_path / name) for name in ("whole", "killed")]
-    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    ends = [checkpoint.load_weights(tmp_path / name / LAST) for name in ("whole", "killed")]
+    assert equal_weights(*ends)
 
 
-def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
-    config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
+def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
+    tiny_config: Path, poisoned: Poison, tmp_path: Path, mt: Mt
 ) -> None:
     poisoned(lambda update: update >= 4)
-    with pytest.raises(TrainingDivergedError) as error:
-        train(config_of(max_steps=999, valid_every=4), tmp_path, "cpu")
-    assert error.value.exit_code == 3
-    message = str(error.value)
+    options = "--device cpu --set data.valid=null --set data.test=null --set train.max_steps=999"
+    ended = mt("train", "-c", tiny_config, "--run-dir", tmp_path, *options.split())
+    assert ended.code == 3
+    message = ended.err.rpartition("mt: ")[2].removesuffix("\n")
     assert message in log_of(tmp_path)
+    assert ended.err.count(message) == 1
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
     last = tmp_path / "checkpoints" / model_folder.step_name(68)
     assert says(
@@ -333,7 +326,7 @@ def test_after_three_rollbacks_training_gives_up_with_a_diagnosis(
         "optim.peak_lr",
         f"the last checkpoint is intact: {last}",
     )
-    assert all(tensor.isfinite().all() for tensor in last_weights(tmp_path).values())
+    assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(last).values())
 
 
 def test_the_diagnosis_names_the_weights_and_holds_the_sentences(

@@ -20,7 +20,7 @@ import torch
 from conftest import NO_TEST, QUICK, config_of, log_of, metrics_of
 from messages import says
 
-from mt.errors import ConfigError, TrainingDivergedError
+from mt.errors import ConfigError
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
@@ -58,21 +58,6 @@ def test_lines_go_to_stderr_and_into_the_log(
         "second",
     ]
     assert capsys.readouterr().err.count("second") == 1
-
-
-def test_an_error_is_written_to_the_log_too(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """On stderr the command line prints it."""
-
-    def fail() -> None:
-        with RunLog(run_dir, 10):
-            raise TrainingDivergedError("gave up at update 7")
-
-    with pytest.raises(TrainingDivergedError):
-        fail()
-    assert lines_of(run_dir / "train.log")[0].endswith(" gave up at update 7")
-    assert capsys.readouterr().err == ""
 
 
 def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,10 @@ from typing import Any
 
 import pytest
 from conftest import config_of, log_of, metrics_of
-from hypothesis import given
-from hypothesis import strategies as st
 from sacrebleu.metrics import bleu as sacrebleu
 from sacrebleu.significance import PairedTest
 
-from mt.evaluation.metrics import METRICS, LineMetric, Score
+from mt.evaluation.metrics import METRICS, LineMetric
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model, read_meta
 from mt.runs.outputs import drop_other_outputs, read_valid_outputs
@@ -23,7 +21,7 @@ from mt.runtime.devices import choose_device
 from mt.training import validation
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.selection import BestComparison, Criterion, NewBest, ValidationResult
+from mt.training.selection import BestComparison, Criterion, NewBest
 
 # 1,000 sentences: differences of up to 0.1 go by nll.
 BLEU = Criterion("bleu", 1000)
@@ -53,14 +51,23 @@ def test_bleu_decides_above_noise_and_resolution_else_the_nll(
     assert BLEU.is_better(score, nll, best_score, best_nll) == better
 
 
-def test_the_resolution_is_one_sentence_of_the_validation_set() -> None:
-    assert Criterion("bleu", 1000).resolution == Criterion("chrf", 1000).resolution == 0.1
-    assert Criterion("bleu", 40).resolution == 2.5
-
-
-@given(st.floats(-20, -0.1), st.floats(-20, -0.1))
-def test_the_metric_nll_compares_exactly(score: float, best: float) -> None:
-    assert Criterion("nll", 10).is_better(score, -score, best, -best) == (score > best)
+@pytest.mark.parametrize(
+    ("metric", "n_sentences", "score", "better"),
+    [
+        ("bleu", 40, 22.6, True),  # one sentence of 40 is 2.5
+        ("bleu", 40, 22.4, False),
+        ("chrf", 1000, 20.11, True),
+        ("chrf", 1000, 20.09, False),
+        ("nll", 10, 20.001, True),
+        ("nll", 10, 19.999, False),
+    ],
+)
+def test_the_resolution_is_one_sentence_and_the_nll_compares_exactly(
+    metric: str, n_sentences: int, score: float, better: bool
+) -> None:
+    nll = -score if metric == "nll" else 9.0
+    best_nll = -20.0 if metric == "nll" else 1.0
+    assert Criterion(metric, n_sentences).is_better(score, nll, 20.0, best_nll) == better
 
 
 def test_patience_counts_once_bleu_is_above_noise() -> None:
@@ -96,25 +103,6 @@ def test_small_losses_do_not_add_up() -> None:
 VALIDATIONS = {"max_steps": 6, "valid_every": 1, "patience": 2, "keep_last": 1, "log_every": 6}
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`scripted((bleu, nll), ...)`: the results of the validations to come; chrF is always 50."""
-
-    def script(*results: tuple[float, float]) -> None:
-        left = iter(results)
-
-        def evaluate(self: validation.Validation, *_: Any) -> ValidationResult:
-            value, nll = next(left)
-            scores = {"bleu": Score("BLEU", value, "scripted")}
-            if self.config.train.metric == "chrf":
-                scores["chrf"] = Score("chrF2", 50.0, "scripted")
-            return ValidationResult(nll, scores, self.ref)
-
-        monkeypatch.setattr(validation.Validation, "evaluate", evaluate)
-
-    return script
-
-
 def best_step(run_dir: Path) -> int:
     return int(read_meta(find_model(run_dir), [])["step"])
 
@@ -124,11 +112,11 @@ def test_at_bleu_0_the_nll_chooses_and_patience_does_not_count(
     slope: float,
     best: int,
     tiny_mapping: Mapping[str, Any],
-    scripted: Callable[..., None],
+    scripted_validations: Callable[..., None],
     tmp_path: Path,
 ) -> None:
     """Version 0.1 stopped after the third of these, and its best model was the first."""
-    scripted(*((0.0, 6.0 + slope * step) for step in range(6)))
+    scripted_validations(*((0.0, 6.0 + slope * step) for step in range(6)))
     config = config_of(tiny_mapping, train=VALIDATIONS, data={"test": []})
     outcome = train(config, tmp_path, "cpu")
     assert outcome.reason.startswith("all 6 updates are done; best model (BLEU 0.00 on the ")
@@ -144,10 +132,10 @@ def test_the_metric_chooses_the_best(
     best: int,
     said: str,
     tiny_mapping: Mapping[str, Any],
-    scripted: Callable[..., None],
+    scripted_validations: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    scripted((10.0, 3.0), (20.0, 2.0), (30.0, 2.5))
+    scripted_validations((10.0, 3.0), (20.0, 2.0), (30.0, 2.5))
     changes = {**VALIDATIONS, "max_steps": 3, "metric": metric}
     outcome = train(config_of(tiny_mapping, train=changes, data={"test": []}), tmp_path, "cpu")
     assert f"best model ({said} on the validation set)" in outcome.reason
@@ -156,9 +144,11 @@ def test_the_metric_chooses_the_best(
 
 
 def test_scores_of_another_metric_do_not_count(
-    tiny_mapping: Mapping[str, Any], scripted: Callable[..., None], tmp_path: Path
+    tiny_mapping: Mapping[str, Any], scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
-    scripted((90.0, 3.0), (90.0, 3.0), (1.0, 2.0))  # step 1, again with the new metric, step 2
+    scripted_validations(
+        (90.0, 3.0), (90.0, 3.0), (1.0, 2.0)
+    )  # step 1, again with the new metric, step 2
     for steps, metric in ((1, "bleu"), (2, "nll")):
         changes = {**VALIDATIONS, "max_steps": steps, "metric": metric}
         train(config_of(tiny_mapping, train=changes, data={"test": []}), tmp_path, "cpu")

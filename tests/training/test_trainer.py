@@ -20,12 +20,16 @@ from mt.training.launch import train
 from mt.training.trainer import Outcome
 
 
-def test_more_updates_than_max_steps_are_reported(
+def test_without_a_validation_set_the_last_model_is_the_result(
     quick_config: QuickConfig, tmp_path: Path
 ) -> None:
-    train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
+    """And more updates than max_steps are reported."""
+    outcome = train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
     fewer = quick_config(BLIND, train={"max_steps": 2})
     last = tmp_path / "checkpoints" / "last"
+    assert outcome == Outcome(f"all 3 updates are done; model: {last}", 0, last)
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["last", "step-00000003"]
+    assert not (tmp_path / "samples").exists()
     reason = train(fewer, tmp_path, "cpu").reason
     assert reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
     told = train(fewer, tmp_path, "cpu", dry_run=True).reason
@@ -58,16 +62,6 @@ def test_bf16_trains_on_a_cpu_as_fp32_does(quick_config: QuickConfig, tmp_path: 
     assert nll["bf16"] == pytest.approx(nll["fp32"], rel=0.02)
     assert nll["bf16"] != nll["fp32"]
     assert nll["bf16"][-1] < 0.7 * nll["bf16"][0]
-
-
-def test_without_a_validation_set_the_last_model_is_the_result(
-    quick_config: QuickConfig, tmp_path: Path
-) -> None:
-    outcome = train(quick_config(BLIND, train={"max_steps": 3}), tmp_path, "cpu")
-    last = tmp_path / "checkpoints" / "last"
-    assert outcome == Outcome(f"all 3 updates are done; model: {last}", 0, last)
-    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["last", "step-00000003"]
-    assert not (tmp_path / "samples").exists()
 
 
 @torch.no_grad()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-import torch
 from conftest import BLIND, Mt, QuickConfig, log_of, metrics_of, refused
 from messages import says
 
@@ -20,10 +18,8 @@ from mt.errors import CheckpointError, ConfigError, DataError
 from mt.runs import model_folder
 from mt.training import checkpoints as checkpoints_module
 from mt.training import launch
-from mt.training import update as learner_module
 from mt.training.launch import train
 from mt.training.runlog import RunLog
-from mt.training.update import Updater
 
 
 @pytest.fixture
@@ -72,31 +68,6 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
     with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU"):
         train(quick_config(train={"compile": True}), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_device_out_of_memory_names_the_setting_to_lower(
-    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
-
-    monkeypatch.setattr(learner_module, "batch_loss", full)
-    with pytest.raises(ConfigError) as error:
-        train(quick_config(BLIND), tmp_path, "cpu")
-    said = str(error.value)
-    sizes = re.search(r"a batch of (\d+) sentences, (\d+) source and (\d+) target tokens", said)
-    assert sizes
-    rows, src, tgt = map(int, sizes.groups())
-    assert 300 < rows * max(src, tgt) <= 500
-    assert says(said, "batch.tokens_per_batch", "CPU in fp32", "MB", "Lower it from 500", "auto")
-    assert model_folder.checkpoints(tmp_path) == []
-    monkeypatch.undo()
-    monkeypatch.setattr(Updater, "train_step", full)  # in what the optimiser keeps
-    with pytest.raises(
-        ConfigError,
-        match=r"the memory of CPU in fp32, 1 thread is too small: .* Lower batch\.tokens_",
-    ):
-        train(quick_config(BLIND), tmp_path, "cpu")
 
 
 @pytest.fixture

@@ -144,21 +144,12 @@ def test_the_average_of_weights_by_hand(trainer_of: TrainerOf) -> None:
             expected[name] = decay * expected[name] + (1 - decay) * tensor.double()
     for name, tensor in checkpoint.weights_of(trainer.updater.ema).items():
         torch.testing.assert_close(tensor.double(), expected[name], rtol=1e-5, atol=1e-7)
-    assert not equal_weights(checkpoint.weights_of(trainer.updater.ema), weights(trainer))
-
-
-def test_a_checkpoint_offers_the_average_and_keeps_the_weights(trainer_of: TrainerOf) -> None:
-    trainer = trainer_of(BLIND, train={"ema": 0.9})
-    learn(trainer, update_of(trainer, range(20)))
-    trainer.save()
-    assert trainer.updater.ema is not None
-    assert equal_weights(
-        checkpoint.load_weights(trainer.run_dir / "checkpoints" / "last"),
-        checkpoint.weights_of(trainer.updater.ema),
-    )
-    assert equal_weights(
-        checkpoint.load_state(trainer.run_dir / "checkpoints" / "last")["weights"], weights(trainer)
-    )
+    trainer.save()  # offers the average and keeps the weights
+    last = trainer.run_dir / "checkpoints" / "last"
+    average = checkpoint.weights_of(trainer.updater.ema)
+    assert equal_weights(checkpoint.load_weights(last), average)
+    assert equal_weights(checkpoint.load_state(last)["weights"], weights(trainer))
+    assert not equal_weights(average, weights(trainer))
 
 
 def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan) -> None:
@@ -172,10 +163,14 @@ def poison(trainer: Trainer, bad: Callable[[int], bool], value: float = math.nan
     trainer.updater.forward = poisoned
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_non_finite_gradient_changes_nothing(trainer_of: TrainerOf, value: float) -> None:
-    """Neither weights nor Adam's moments nor its step count: the next update is as without it."""
-    changes = {"model": {"dropout": 0.0}, "optim": {"schedule": "constant", "warmup_steps": 1}}
+def test_a_non_finite_gradient_changes_nothing(
+    trainer_of: TrainerOf, value: float, optimizer: str
+) -> None:
+    """Neither weights nor moments nor Adam's step count: the next update is as without it."""
+    optim = {"schedule": "constant", "warmup_steps": 1, "optimizer": optimizer}
+    changes = {"model": {"dropout": 0.0}, "optim": optim | {"weight_decay": 0.1}}
     clean, poisoned = trainer_of(BLIND, changes), trainer_of(BLIND, changes)
     poison(poisoned, lambda step: step == 1, value)
     good, bad = update_of(clean, range(30)), update_of(clean, range(30, 60))
