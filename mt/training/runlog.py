@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from mt.data.tokens.loader import Prefetcher, Update
     from mt.runtime.distributed import World
 
-LINE_FORMAT = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
 # Without tqdm's own guess of the time left: the trainer gives one, the same as in the log.
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}{postfix}]"
-
-
 # Seconds between two computations of the bar's figures, which wait for the device.
 SECONDS_BETWEEN_FIGURES = 1.0
 # Without a terminal: seconds between lines about reading, and items between looks at the clock.
@@ -56,35 +52,24 @@ class RunLog:
         self._bar: tqdm[Any] | None = None
         self._figures: dict[str, str] = {}
         self._figures_at = -math.inf
-        self._handlers: list[logging.Handler] = []
-        self._early: list[logging.LogRecord] = []  # lines of before `train.log` is open
-        self._logger = logging.getLogger("mt.train")
-        self._logger.setLevel(logging.INFO)
-        self._logger.propagate = False
+        self._file: TextIO | None = None
+        self._early: list[str] = []  # lines of before `train.log` is open
 
     def __enter__(self) -> RunLog:
         if self._is_main:
-            self._handlers = [
-                _FileHandler(self.run_dir / LOG, encoding="utf-8"),
-                _BarHandler(self),
-            ]
-            for handler in self._handlers:
-                handler.setFormatter(LINE_FORMAT)
-                self._logger.addHandler(handler)
-            for early in self._early:
-                self._handlers[0].handle(early)
+            self._file = (self.run_dir / LOG).open("a", encoding="utf-8")
+            with suppress(OSError):
+                self._file.writelines(self._early)
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if not self._is_main:
+        if self._file is None:
             return
-        file_handler, bar_handler = self._handlers
-        self._logger.removeHandler(bar_handler)
         if isinstance(error, MtError):  # the command line prints it; `train.log` needs it as well
-            self._logger.error(str(error))
-        self._logger.removeHandler(file_handler)
+            self._write(str(error), to_stderr=False)
         with suppress(OSError):  # the lines that a full disk did not take
-            file_handler.close()
+            self._file.close()
+        self._file = None
         self._close_writer()
         if self._bar is not None:
             self._bar.close()
@@ -92,13 +77,24 @@ class RunLog:
 
     def say(self, text: str) -> None:
         """Write one line to stderr and `train.log`, as soon as that is open."""
-        if not self._is_main:
-            return
-        if self._handlers:
-            self._logger.info(text)
+        if self._is_main:
+            self._write(text)
+
+    def _write(self, text: str, to_stderr: bool = True) -> None:
+        """Write a line with the time; a full disk or a closed terminal must not end training."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
+        if self._file is None:
+            self._early.append(f"{line}\n")
         else:
-            self._early.append(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
-            self.write_line(LINE_FORMAT.format(self._early[-1]))
+            with suppress(OSError):
+                self._file.write(f"{line}\n")
+                self._file.flush()
+        if to_stderr:
+            with suppress(OSError):
+                if self._bar is None:
+                    print(line, file=sys.stderr, flush=True)
+                else:
+                    self._bar.write(line, file=sys.stderr)
 
     @property
     def _on_terminal(self) -> bool:
@@ -162,13 +158,6 @@ class RunLog:
                     self.say(f"{what}: {number:,}{of_all} pairs, {speed:,.0f} pairs/s")
             yield item
 
-    def write_line(self, line: str) -> None:
-        """Print a line to stderr, above the bar if there is one."""
-        if self._bar is None:
-            print(line, file=sys.stderr, flush=True)
-        else:
-            self._bar.write(line, file=sys.stderr)
-
     def record(self, kind: str, step: int, **figures: Any) -> None:
         """Append one line to `metrics.jsonl`, and its numbers to TensorBoard.
 
@@ -218,29 +207,6 @@ def summary_writer() -> Any:
             "pip install tensorboard, or set it to false"
         ) from error
     return SummaryWriter
-
-
-class _Handler(logging.Handler):
-    """Drops a line that cannot be written: a full disk or closed terminal must not end training."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        pass
-
-
-class _FileHandler(_Handler, logging.FileHandler):
-    pass
-
-
-class _BarHandler(_Handler):
-    def __init__(self, log: RunLog) -> None:
-        super().__init__()
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._log.write_line(self.format(record))
-        except OSError:
-            self.handleError(record)
 
 
 def format_duration(seconds: float) -> str:
