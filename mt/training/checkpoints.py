@@ -75,12 +75,8 @@ class TrainState:
         """Count `update` as done."""
         self.step += 1
         self.tokens += update.n_tgt
-        if update.last:
-            self.epoch = update.epoch + 1
-            self.update = 0
-        else:
-            self.epoch = update.epoch
-            self.update = update.number + 1
+        self.epoch = update.epoch + update.last
+        self.update = 0 if update.last else update.number + 1
 
     def add_score(self, score: float, nll: float, criterion: Criterion) -> None:
         """Record the validation of the current step, and whether it is the best so far."""
@@ -95,17 +91,13 @@ class TrainState:
             self.bad_validations = 0
         elif criterion.counts_for_patience(self.best_score):
             self.bad_validations += 1
-        self.highest_score = max(
-            score, -math.inf if self.highest_score is None else self.highest_score
-        )
+        highest = self.highest_score
+        self.highest_score = score if highest is None else max(score, highest)
 
     def forget_scores(self) -> None:
         """Drop all scores, and with them the best one."""
         self.scores = {}
-        self.best_score = None
-        self.best_nll = None
-        self.best_step = None
-        self.highest_score = None
+        self.best_score = self.best_nll = self.best_step = self.highest_score = None
         self.bad_validations = 0
 
 
@@ -119,12 +111,8 @@ def save_checkpoint(
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    whole_meta = {
-        **meta,
-        "config": config.model_dump(mode="json"),
-        "step": state.step,
-        "score": state.scores.get(name),
-    }
+    whole_meta = {**meta, "config": config.model_dump(mode="json"), "step": state.step}
+    whole_meta["score"] = state.scores.get(name)
     tensors = {**updater.state_dict(), "train": asdict(state)}
     save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
     set_link(run_dir, LAST, folder)
@@ -143,16 +131,11 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
     # A checkpoint that a signal caused is there to resume from; it must not displace regular ones.
-    regular = [
-        name
-        for name in names
-        if name in state.scores or step_of(name) % config.train.valid_every == 0
-    ]
+    every = config.train.valid_every
+    regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
     best = None if state.best_step is None else step_name(state.best_step)
-    by_score = sorted(
-        (name for name in names if name in state.scores),
-        key=lambda name: (name != best, -state.scores[name]),
-    )
+    scored = [name for name in names if name in state.scores]
+    by_score = sorted(scored, key=lambda name: (name != best, -state.scores[name]))
     n_best = max(1, config.train.keep_best)
     return {newest, *regular[-config.train.keep_last :], *by_score[:n_best]}
 
@@ -203,11 +186,8 @@ def checkpoint_to_resume(
 
 def best_checkpoint(run_dir: Path) -> Path | None:
     """The link to the best checkpoint, else to the last; None if there is neither."""
-    for name in (BEST, LAST):
-        link = run_dir / CHECKPOINTS / name
-        if link.exists():
-            return link
-    return None
+    links = (run_dir / CHECKPOINTS / name for name in (BEST, LAST))
+    return next((link for link in links if link.exists()), None)
 
 
 def set_link(run_dir: Path, name: str, folder: Path) -> None:
@@ -228,11 +208,6 @@ def prune(run_dir: Path, keep: set[str]) -> None:
             shutil.rmtree(partial, ignore_errors=True)
             folder.rename(partial)
             shutil.rmtree(partial, ignore_errors=True)
-
-
-def prune_after(run_dir: Path, step: int) -> None:
-    """Delete the checkpoints of a run that were saved after update `step`."""
-    prune(run_dir, {folder.name for folder in checkpoints(run_dir) if step_of(folder.name) <= step})
 
 
 def tidy(run_dir: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +131,13 @@ def _train(
             trainer = Trainer(prepared, run_dir, log)
             world.all_or_raise(lambda: trainer.resume(base))
             base = None  # frees its memory
-            _require_same_start(trainer)
+            state = trainer.state
+            world.require_same(
+                run_dir,
+                checkpoint=state.step,
+                initial_model=trainer.meta.get("init_from", {}).get("sha256"),
+                plan=state.plan,
+            )
             if world.is_main:
                 write_manifest(run_dir, _data_and_model(prepared, trainer))
             preflight = run_preflight(prepared, trainer.state.epoch, log.say)
@@ -160,11 +165,15 @@ def _claim(
     is drawn from the data in the same pass.
     """
     known = known_facts(run_dir / STORE / "train")
-    sample = watch = None
+    sample = None
     if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
-        watch = partial(_watch_reading, log, sample)
-    data = check_data(config.data, True, known, watch)
+
+    def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        assert sample is not None
+        return sample.watch(log.watch(pairs, "reading data.train"))
+
+    data = check_data(config.data, True, known, None if sample is None else watch)
     if data.faults:
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
@@ -186,13 +195,6 @@ def _claim(
     return lock, notes, CorpusRead(data.facts, sample)
 
 
-def _watch_reading(
-    log: RunLog, sample: PairSample, pairs: Iterator[tuple[str, str]]
-) -> Iterator[tuple[str, str]]:
-    """Draw the tokenizer's sample from pairs that are read, and show how many they are."""
-    return sample.watch(log.watch(pairs, "reading data.train"))
-
-
 def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
     """Check that this rank sees the run directory that the main process has claimed."""
     if not (run_dir / CONFIG).exists():
@@ -200,23 +202,10 @@ def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
     return None, [], CorpusRead()
 
 
-def _require_same_start(trainer: Trainer) -> None:
-    """Raise DataError if the ranks have loaded different checkpoints or initial weights."""
-    state = trainer.state
-    origin = trainer.initial_model
-    trainer.world.require_same(
-        trainer.run_dir,
-        checkpoint=state.step,
-        initial_model=origin and origin["sha256"],
-        plan=state.plan,
-    )
-
-
 def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     """Log how long training will take, with advice if that is days on a CPU."""
     log = trainer.log
-    seconds = preflight.seconds_per_update
-    trainer.seconds_per_update = seconds
+    seconds = trainer.seconds_per_update = preflight.seconds_per_update
     left = max(0, trainer.config.train.max_steps - trainer.state.step)
     total = left * seconds
     if left:
@@ -239,10 +228,9 @@ def duration(seconds: float) -> str:
 def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     data = prepared.config.data
-    files: dict[str, Any] = {}
-    for split in ("train", "valid"):
-        files |= known_facts(trainer.run_dir / STORE / split)
-    entries = {
+    store = trainer.run_dir / STORE
+    files = {**known_facts(store / "train"), **known_facts(store / "valid")}
+    return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
         "device": str(prepared.updater.device),
@@ -252,10 +240,8 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "test_data": _hashes_and_lines(corpus_facts(data.test, data, known={})),
         "pairs": len(prepared.store),
         "tokenizer": prepared.tokenizer.fingerprint,
+        **{key: value for key, value in trainer.meta.items() if key == "init_from"},
     }
-    if trainer.initial_model is not None:
-        entries["init_from"] = trainer.initial_model
-    return entries
 
 
 def _hashes_and_lines(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -282,6 +268,5 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
         log.record("test", step, name=name, **values, signature=signature, outputs=outputs)
         shown = " | ".join(f"{score.name} {score.value:.2f}" for score in by_metric.values())
         log.say(f"test | {name} | {shown} | {signature}")
-        for score in by_metric.values():
-            if score.note:
-                log.say(f"test | {name} | note: {score.note}")
+        for note in filter(None, (score.note for score in by_metric.values())):
+            log.say(f"test | {name} | note: {note}")

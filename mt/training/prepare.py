@@ -117,7 +117,9 @@ def prepare(
     config = settle_batch_size(config, run_dir, updater, (sampling or store).longest, log)
     weights = [source.weight for source in config.data.train]
     plan = Plan(store, weights, config.batch, config.run.seed, sampling)
-    validation = prepare_validation(config, run_dir, tokenizer, log, world, device.is_cuda)
+    validation = None
+    if (valid := config.data.valid) is not None:
+        validation = Validation(config, valid, run_dir, tokenizer, log, world, device.is_cuda)
     return Prepared(config, tokenizer, store, updater, plan, validation, started)
 
 
@@ -183,22 +185,10 @@ def prepare_store(
     if not known_facts(folder):
         log.say("data.train: encoding into the token store")
 
-    def encoding(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
+    def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
         return log.watch(pairs, "encoding data.train", total)
 
-    def build() -> Store:
-        where = "data.train"
-        return open_or_build(folder, data.train, where, data, tokenizer, log.say, encoding, read)
-
-    store = world.main_first(build, lambda: open_built(folder))
+    arguments = (folder, data.train, "data.train", data, tokenizer, log.say, watch, read)
+    store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store
-
-
-def prepare_validation(
-    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World, on_gpu: bool
-) -> Validation | None:
-    """The validation set, None without `data.valid`. `on_gpu`: whether COMET may use the GPU."""
-    if config.data.valid is None:
-        return None
-    return Validation(config, config.data.valid, run_dir, tokenizer, log, world, on_gpu)

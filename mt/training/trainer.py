@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
 from mt.errors import CheckpointError
-from mt.runs.model_folder import step_name
+from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
@@ -27,13 +27,13 @@ from mt.training.checkpoints import (
     checkpoint_to_resume,
     latest_good,
     load_checkpoint,
-    prune_after,
+    prune,
     save_checkpoint,
 )
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
-from mt.training.runlog import Meter, format_duration
+from mt.training.runlog import Meter, format_duration, perplexity
 from mt.training.selection import BestComparison, NewBest, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
@@ -88,11 +88,6 @@ class Trainer:
         self.n_updates = 0
         self.seconds_per_update = 0.0  # an estimate, for the time before the first report
 
-    @property
-    def initial_model(self) -> dict[str, Any] | None:
-        """What is known of the model that `train.init_from` named when the run was started."""
-        return self.meta.get("init_from")
-
     # --- the position -----------------------------------------------------------------------
 
     def resume(self, base: LoadedModel | None = None) -> None:
@@ -101,7 +96,11 @@ class Trainer:
         if newest is None:
             self.log.drop_after(0)
             if base is not None:
-                self._start_from(base)
+                model = self.updater.model
+                origin = load_initial_weights(model, self.tokenizer, base, self.log.say)
+                self.meta["init_from"] = origin
+                if self.updater.ema is not None:
+                    self.updater.ema.load_state_dict(model.state_dict())
             return
         folder, meta = newest
         if meta["tokenizer"] != self.tokenizer.fingerprint:
@@ -131,13 +130,6 @@ class Trainer:
             self.state.update = 0
         self._drop_scores_of_other_validation_set()
 
-    def _start_from(self, base: LoadedModel) -> None:
-        """Give the model, and its average, the weights of `base`."""
-        model = self.updater.model
-        self.meta["init_from"] = load_initial_weights(model, self.tokenizer, base, self.log.say)
-        if self.updater.ema is not None:
-            self.updater.ema.load_state_dict(model.state_dict())
-
     def _drop_scores_of_other_validation_set(self) -> None:
         """Scores on another text, or of another metric, cannot be compared with later ones."""
         state = self.state
@@ -164,20 +156,17 @@ class Trainer:
             if self.validation and self._is_due() and step_name(state.step) not in state.scores:
                 self._validate_and_save()  # a signal had interrupted it
             meter = Meter(prefetcher, self.world)
-            stopped = self._wait_for(prefetcher) or self._run_updates(prefetcher, meter)
+            stopped = self._stop_signal()
+            # Sampling the first update may take minutes.
+            while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
+                stopped = self._stop_signal()
+            stopped = stopped or self._run_updates(prefetcher, meter)
             if self.state.step > self.saved_step:  # a signal arrived
                 if self._has_finite_weights():
                     self.save()
                 else:
                     self.log.say("nothing is saved, because there are non-finite weights")
-        return self._interrupted(stopped) if stopped else self._finished()
-
-    def _wait_for(self, prefetcher: Prefetcher) -> int:
-        """Wait for the first update, which may take minutes to sample; returns a signal."""
-        stopped = self._stop_signal()
-        while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
-            stopped = self._stop_signal()
-        return stopped
+        return self._outcome(stopped)
 
     def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
         """Update until training ends; returns the signal that ended it, 0 for none."""
@@ -308,7 +297,7 @@ class Trainer:
             "valid",
             step,
             nll=result.nll,
-            perplexity=result.perplexity,
+            perplexity=perplexity(result.nll),
             **{name: score.value for name, score in result.scores.items()},
             signature=result.scores["bleu"].signature,
             seconds=self.state.seconds,
@@ -316,16 +305,13 @@ class Trainer:
             **({} if new_best is None else new_best.figures()),
         )
         self.log.say(
-            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {result.perplexity:.2f} "
+            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {perplexity(result.nll):.2f} "
             + "".join(f"| {score.name} {score.value:.2f} " for score in result.scores.values())
             + f"| {seconds:.1f} s"
             + ("" if new_best is None else f" | {new_best}")
         )
-        figures = {
-            "left": format_duration(self._seconds_left()),
-            "BLEU": f"{result.scores['bleu'].value:.2f}",
-        }
-        self.log.progress(step, figures)
+        left = format_duration(self._seconds_left())
+        self.log.progress(step, {"left": left, "BLEU": f"{result.scores['bleu'].value:.2f}"})
         if self.world.is_main:
             self.validation.write_samples(step, result.outputs)
             if step == self.state.best_step:
@@ -399,37 +385,30 @@ class Trainer:
         )
         self._drop_scores_of_other_validation_set()
         self.log.drop_after(before.step)
-        rollbacks = self.state.rollbacks
-        self.log.record("rollback", before.step, from_step=state.step, rollbacks=rollbacks)
+        rolled_back = {"from_step": state.step, "rollbacks": self.state.rollbacks}
+        self.log.record("rollback", before.step, **rolled_back)
         if self.world.is_main:
-            prune_after(self.run_dir, before.step)
+            folders = checkpoints(self.run_dir)
+            prune(self.run_dir, {f.name for f in folders if step_of(f.name) <= before.step})
         self.save()  # with the new position: a restart must not repeat the same data
 
     # --- the end ----------------------------------------------------------------------------
 
-    def _interrupted(self, number: int) -> Outcome:
-        """The outcome after a signal."""
-        name = signal.Signals(number).name
-        reason = (
-            f"stopped by {name} after update {self.state.step:,}; run the same command again to "
-            "resume"
-        )
-        return Outcome(reason, 128 + number, best_checkpoint(self.run_dir))
-
-    def _finished(self) -> Outcome:
-        """The outcome after the last update, or when patience has run out."""
+    def _outcome(self, stopped: int) -> Outcome:
+        """The outcome after signal `stopped`, the last update, or patience that has run out."""
         state = self.state
         max_steps = self.config.train.max_steps
+        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
+        if stopped:
+            done = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
+            return Outcome(f"{done}; run the same command again to resume", 128 + stopped, best)
         if self._is_out_of_patience():
-            reason = (
-                f"no better validation in the last {state.bad_validations}, at update "
-                f"{state.step:,}"
-            )
+            none_better = f"no better validation in the last {state.bad_validations}"
+            reason = f"{none_better}, at update {state.step:,}"
         elif state.step > max_steps:
             reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
         else:
             reason = f"all {max_steps:,} updates are done"
-        best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
         if best is not None and state.best_score is not None and self.validation is not None:
             score = f"{self.validation.criterion.describe(state.best_score)} on the validation set"
             reason += f"; best model ({score}): {best}"
