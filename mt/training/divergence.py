@@ -11,7 +11,6 @@ from torch import Tensor
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import OtherRankFailedError, TrainingDivergedError
 from mt.files import write_whole
-from mt.runtime.devices import seed_everything
 from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
@@ -49,10 +48,12 @@ def divergence_error(
         name for name, weight in updater.model.named_parameters() if not weight.isfinite().all()
     ]
     if non_finite:
-        diagnosis.append(f"non-finite weights: {_first_names(non_finite)}")
+        more = f" and {len(non_finite) - N_NAMED} more" if len(non_finite) > N_NAMED else ""
+        diagnosis.append(f"non-finite weights: {', '.join(non_finite[:N_NAMED])}{more}")
     norms = gradient_norms(updater, update, state.step - 1)
-    largest = sorted(norms, key=lambda name: _sort_key(norms[name]), reverse=True)[:N_NAMED]
-    gradients = ", ".join(f"{name} {norms[name]:.3g}" for name in largest)
+    # Non-finite ones first: NaN does not compare.
+    largest = sorted(norms, key=lambda name: (math.isfinite(norms[name]), -norms[name]))
+    gradients = ", ".join(f"{name} {norms[name]:.3g}" for name in largest[:N_NAMED])
     diagnosis.append(f"largest gradients: {gradients}")
     shards = updater.world.all_gather(sentences(update, tokenizer))
     if not updater.world.is_main:
@@ -62,9 +63,8 @@ def divergence_error(
     diagnosis.append(f"the sentences of that update are in {run_dir / LINES}")
     attempts = f", after {state.rollbacks} times back to a checkpoint" if state.rollbacks else ""
     other_precision = "" if precision == "fp32" else ", set train.precision=fp32"
-    kept = f"the last checkpoint is intact: {last_good}"
-    if last_good is None:
-        kept = "there is no checkpoint to go back to"
+    intact = f"the last checkpoint is intact: {last_good}"
+    kept = intact if last_good else "there is no checkpoint to go back to"
     return TrainingDivergedError(
         f"training gave up at update {state.step:,}: {reason}{attempts}. {'; '.join(diagnosis)}. "
         f"Lower optim.peak_lr{other_precision} or raise optim.warmup_steps; {kept}"
@@ -76,8 +76,7 @@ def gradient_norms(updater: Updater, update: Update, step: int) -> dict[str, flo
 
     Gradients are computed once more, with the same dropout; all ranks must call this.
     """
-    seed_everything(updater.config.run.seed, step, updater.world.rank)
-    updater.accumulate_gradients(update)
+    updater.accumulate_gradients(update, step)
     norms = {
         name: float(weight.grad.norm()) / updater.scaler.get_scale()
         for name, weight in updater.model.named_parameters()
@@ -85,16 +84,6 @@ def gradient_norms(updater: Updater, update: Update, step: int) -> dict[str, flo
     }
     updater.optimizer.zero_grad()
     return norms
-
-
-def _first_names(names: list[str]) -> str:
-    more = f" and {len(names) - N_NAMED} more" if len(names) > N_NAMED else ""
-    return ", ".join(names[:N_NAMED]) + more
-
-
-def _sort_key(norm: float) -> float:
-    """NaN does not compare; it counts as infinite."""
-    return norm if math.isfinite(norm) else math.inf
 
 
 def sentences(update: Update, tokenizer: Tokenizer) -> list[tuple[str, str]]:

@@ -59,18 +59,12 @@ def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) ->
     `say` gets a message before each step, as one may take a minute. Raises ConfigError if the
     device has too little memory, in all ranks alike.
     """
-    updater = prepared.updater
-
-    def on_this_rank() -> Preflight:
-        with explain_out_of_memory(updater.device):
-            return _run_on_this_rank(prepared, epoch, say)
-
-    own = updater.world.all_or_raise(on_this_rank)
-    return replace(
-        own,
-        memory_mb=max(updater.world.all_gather(own.memory_mb)),
-        seconds_per_update=max(updater.world.all_gather(own.seconds_per_update)),
-    )
+    world = prepared.updater.world
+    explained = explain_out_of_memory(prepared.updater.device)(_run_on_this_rank)
+    own = world.all_or_raise(lambda: explained(prepared, epoch, say))
+    memory_mb = max(world.all_gather(own.memory_mb))
+    seconds = max(world.all_gather(own.seconds_per_update))
+    return replace(own, memory_mb=memory_mb, seconds_per_update=seconds)
 
 
 def _run_on_this_rank(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> Preflight:
@@ -126,11 +120,8 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
             per_token.append(seconds / batch.n_padded)
     src = plan.store.src_lengths + 1
     tgt = plan.store.tgt_lengths + 1
-    n_padded = sum(
-        len(batch) * int(src[batch].max() + tgt[batch].max())
-        for update in updates
-        for batch in update
-    )
+    every = (batch for update in updates for batch in update)
+    n_padded = sum(len(batch) * int(src[batch].max() + tgt[batch].max()) for batch in every)
     tokens_per_update = n_padded / len(updates) / world.size
     step = _seconds_of(updater, updater.skip_step)
     return float(np.median(per_token)) * tokens_per_update + step
@@ -138,16 +129,13 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
 
 def _seconds_of(updater: Updater, call: Callable[..., None], *arguments: Any) -> float:
     """Seconds that `call` takes on the device."""
-    _wait_for_device(updater)
-    start = time.perf_counter()
-    call(*arguments)
-    _wait_for_device(updater)
-    return time.perf_counter() - start
-
-
-def _wait_for_device(updater: Updater) -> None:
     if updater.device.is_cuda:
         torch.cuda.synchronize()
+    start = time.perf_counter()
+    call(*arguments)
+    if updater.device.is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
 
 
 def describe_training(prepared: Prepared, state: TrainState, preflight: Preflight) -> str:

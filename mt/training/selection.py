@@ -10,7 +10,6 @@ from typing import Any
 from mt.evaluation.metrics import METRICS, LineMetric, Score
 from mt.evaluation.significance import Comparison, Values, bootstrap_p_value, resample
 from mt.runs.outputs import read_valid_outputs
-from mt.training.runlog import perplexity
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
@@ -26,11 +25,6 @@ class ValidationResult:
     outputs: list[str]
     # Of the outputs, with scores, whose last bit depends on the batch.
     translations: list[Translation] = field(default_factory=list, compare=False)
-
-    @property
-    def perplexity(self) -> float:
-        """exp(nll)."""
-        return perplexity(self.nll)
 
 
 def lower_is_better(metric: str) -> bool:
@@ -134,12 +128,10 @@ class NewBest:
 
     def figures(self) -> dict[str, Any]:
         """Its keys in `metrics.jsonl`."""
-        figures: dict[str, Any] = {"new_best": True}
-        if self.comparison is not None:
-            figures["compared_with"] = self.compared_with
-            figures["difference"] = self.comparison.difference
-            figures["p_value"] = self.comparison.p_value
-        return figures
+        if self.comparison is None:
+            return {"new_best": True}
+        difference = {"compared_with": self.compared_with, "difference": self.comparison.difference}
+        return {"new_best": True, **difference, "p_value": self.comparison.p_value}
 
 
 class BestComparison:

@@ -179,7 +179,7 @@ class Updater:
         rate = learning_rate(step + 1, config.optim, config.model.d_model, config.train.max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        smoothed, nll = self._compiled_or_plain(lambda: self._seeded_gradients(update, step))
+        smoothed, nll = self._compiled_or_plain(lambda: self.accumulate_gradients(update, step))
         self.scaler.unscale_(self.optimizer)
         limit = config.optim.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
@@ -206,16 +206,17 @@ class Updater:
             )
         self.n_graphs = n_graphs
 
-    def _seeded_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
-        """`accumulate_gradients` with the dropout of this step and rank."""
-        seed_everything(self.config.run.seed, step, self.world.rank)
-        return self.accumulate_gradients(update)
-
-    def accumulate_gradients(self, update: Update) -> tuple[Tensor, Tensor]:
+    def accumulate_gradients(
+        self, update: Update, step: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
+
+        Dropout is that of `step`, from 0, and this rank; without `step` it is not seeded.
 
         Returns this rank's part of the smoothed loss and of the nll per target token.
         """
+        if step is not None:
+            seed_everything(self.config.run.seed, step, self.world.rank)
         self.model.train()
         # DistributedDataParallel averages gradients over the ranks; the sum is needed.
         factor = self.world.size / update.n_tgt
