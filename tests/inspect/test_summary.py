@@ -110,7 +110,11 @@ def test_matrices_counted_per_head_also_at_unequal_depth() -> None:
     # Biases, norms, learned positions and ties are no matrices of that count.
     more = paper(attention_bias=True, norm="pre", positions="learned", output_bias=True)
     assert more.matrices == paper(tie_embeddings=False).matrices == 501
-    text = format_summary(paper(n_encoder_layers=12, n_decoder_layers=1))
+    uneven = paper(n_encoder_layers=12, n_decoder_layers=1)
+    per_block = {block.name: sum(m.per_head for m in block.matrices) for block in uneven.blocks}
+    assert (per_block["encoder.3"], per_block["decoder.0"]) == (29, 54)
+    assert uneven.total == uneven.total_by_formula == 60_947_968
+    text = format_summary(uneven)
     assert "encoder.0 to encoder.11, each" in text
     assert "N (9h + 11)" not in text
     assert "12 x 29 + 1 x 54 + 3 = 405" in text
