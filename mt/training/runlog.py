@@ -57,7 +57,7 @@ class RunLog:
 
     def __enter__(self) -> RunLog:
         if self._is_main:
-            self._file = (self.run_dir / LOG).open("a", encoding="utf-8")
+            self._file = (self.run_dir / LOG).open("a", encoding="utf-8", errors="backslashreplace")
             with suppress(OSError):
                 self._file.writelines(self._early)
         return self
