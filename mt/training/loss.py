@@ -84,7 +84,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     a pass over (N, V). R-Drop's divergence needs the same logits, so it is added here.
 
     A loss scale reaches the gradients only afterwards. In float16 that loses nothing, since the
-    entries of dloss/dz are not divided by the number of tokens yet (tests/test_loss_fp16.py).
+    entries of dloss/dz are not divided by the number of tokens yet (test_loss_fp16.py).
     """
 
     @staticmethod

@@ -63,6 +63,17 @@ def test_learning_rates_by_hand(
     assert found == pytest.approx(expected, abs=1e-15)
 
 
+def test_the_papers_rate_peaks_at_seven_ten_thousandths() -> None:
+    """Vaswani et al. (2017), equation 3: d_model 512, 4,000 warm-up steps."""
+    noam = settings(schedule="noam", peak_lr=None, warmup_steps=4000)
+    same = settings(schedule="inverse_sqrt", peak_lr=(512 * 4000) ** -0.5, warmup_steps=4000)
+    steps = range(1, 20_001)
+    every = [learning_rate(step, noam, 512, 20_000) for step in steps]
+    assert every.index(max(every)) + 1 == 4000
+    assert max(every) == pytest.approx(6.99e-4, abs=5e-7)
+    assert [learning_rate(step, same, 512, 20_000) for step in steps] == pytest.approx(every)
+
+
 # --- the optimiser ----------------------------------------------------------------------------
 
 BOTH = pytest.mark.parametrize("kind", ["adamw", "muon"])
