@@ -8,7 +8,7 @@ from mt import __version__
 
 
 def version_text() -> str:
-    """One fact per line. Imports torch to find the device that `--device auto` would take."""
+    """One property per line. Imports torch to find the device that `--device auto` would take."""
     import torch
 
     from mt.runtime.devices import choose_device

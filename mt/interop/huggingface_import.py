@@ -16,7 +16,7 @@ from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
@@ -85,7 +85,7 @@ def model_config(settings: Mapping[str, Any], tokenizer: MarianTokenizer) -> Con
         },
         "tokenizer": {
             "vocab_size": max(own.src_vocab_size, own.tgt_vocab_size),
-            "type": "bpe" if model_facts(own.models[0]).algorithm == "bpe" else "unigram",
+            "type": "bpe" if model_info(own.models[0]).algorithm == "bpe" else "unigram",
             "joint": own.joint,
             "byte_fallback": b"<0x00>" in own.models[0],
         },

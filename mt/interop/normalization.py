@@ -24,7 +24,7 @@ from mt.data.tokens.sentencepiece_model import (
     REMOVE_EXTRA_WHITESPACES,
     encode_field,
     fields,
-    model_facts,
+    model_info,
 )
 
 HANGUL = ("\uac00", "\ud7a3")  # the first and the last syllable; their decomposition is computed
@@ -35,7 +35,7 @@ def with_normalization(model: bytes) -> bytes:
 
     A model with a map of its own is returned as it is.
     """
-    if model_facts(model).has_normalization:
+    if model_info(model).has_normalization:
         return model
     spec = encode_field(PRECOMPILED_CHARSMAP, _charsmap())
     spec += encode_field(REMOVE_EXTRA_WHITESPACES, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.check import check_data
-from mt.data.tokens.store import corpus_facts, known_facts
+from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
@@ -164,7 +164,7 @@ def _claim(
     was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
     is drawn from the data in the same pass.
     """
-    known = known_facts(run_dir / STORE / "train")
+    known = known_records(run_dir / STORE / "train")
     sample = None
     if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
@@ -192,7 +192,7 @@ def _claim(
         raise
     notes = [f"warning: {warning}" for warning in data.warnings]
     notes += [f"config changed since this run was started: {line}" for line in changed]
-    return lock, notes, CorpusRead(data.facts, sample)
+    return lock, notes, CorpusRead(data.records, sample)
 
 
 def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
@@ -229,7 +229,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     data = prepared.config.data
     store = trainer.run_dir / STORE
-    files = {**known_facts(store / "train"), **known_facts(store / "valid")}
+    files = {**known_records(store / "train"), **known_records(store / "valid")}
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
@@ -237,16 +237,17 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "processes": prepared.updater.world.size,
         "parameters": prepared.updater.n_parameters,
         "data": _hashes_and_lines(files),
-        "test_data": _hashes_and_lines(corpus_facts(data.test, data, known={})),
+        "test_data": _hashes_and_lines(corpus_records(data.test, data, known={})),
         "pairs": len(prepared.store),
         "tokenizer": prepared.tokenizer.fingerprint,
         **{key: value for key, value in trainer.meta.items() if key == "init_from"},
     }
 
 
-def _hashes_and_lines(facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _hashes_and_lines(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        name: {"sha256": fact["sha256"], "lines": fact["lines"]} for name, fact in facts.items()
+        name: {"sha256": record["sha256"], "lines": record["lines"]}
+        for name, record in records.items()
     }
 
 

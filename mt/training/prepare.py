@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mt.data.reading.corpus import training_pairs
 from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import known_facts, open_built, open_or_build, other_settings
+from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import (
     PairSample,
@@ -28,7 +28,7 @@ from mt.training.validation import Validation
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
-    from mt.data.reading.text_files import Facts
+    from mt.data.reading.text_files import FileRecords
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
     from mt.runtime.devices import Device
@@ -56,7 +56,7 @@ PLAN_KEYS = {
 class CorpusRead:
     """What the check of the data has read already."""
 
-    facts: Facts = field(default_factory=dict)
+    records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
 
 
@@ -108,7 +108,7 @@ def prepare(
     world = world or World()
     read = read or CorpusRead()
     tokenizer = prepare_tokenizer(config, run_dir, log, world, base, read.sample)
-    store = prepare_store(config, run_dir, tokenizer, log, world, read.facts)
+    store = prepare_store(config, run_dir, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     sampling = None
@@ -173,16 +173,21 @@ def prepare_tokenizer(
 
 
 def prepare_store(
-    config: Config, run_dir: Path, tokenizer: Tokenizer, log: RunLog, world: World, read: Facts
+    config: Config,
+    run_dir: Path,
+    tokenizer: Tokenizer,
+    log: RunLog,
+    world: World,
+    read: FileRecords,
 ) -> Store:
     """The token store of the training text; the main process builds it, the others open it.
 
-    `read` are the facts of files that are known. Raises DataError if the processes do not see the
+    `read` are the records of files that are known. Raises DataError if the processes do not see the
     same files.
     """
     data = config.data
     folder = run_dir / STORE / "train"
-    if not known_facts(folder):
+    if not known_records(folder):
         log.say("data.train: encoding into the token store")
 
     def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:

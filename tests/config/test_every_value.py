@@ -25,7 +25,7 @@ from mt.config.schema import (
     TokenizerConfig,
 )
 from mt.data.reading.table_files import read_table
-from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import MtError
@@ -130,7 +130,7 @@ def tokenizer_type(value: Any) -> tuple[str, str]:
     tokenizer = train_tokenizer(cfg if known else TokenizerConfig(vocab_size=290), words, 1, print)
     store: Any = None
     sampler = SubwordRegularisation(store, tokenizer, Config.model_construct(tokenizer=cfg))
-    return model_facts(tokenizer.models[0]).algorithm, type(sampler.src).__name__
+    return model_info(tokenizer.models[0]).algorithm, type(sampler.src).__name__
 
 
 def quoting(value: Any) -> list[str]:

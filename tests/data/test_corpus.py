@@ -12,7 +12,7 @@ from corpora import WHERE, message_of, pairs_of, write
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files, read_pairs
-from mt.data.reading.text_files import file_facts
+from mt.data.reading.text_files import file_record
 from mt.errors import DataError
 
 
@@ -79,10 +79,10 @@ def test_all_faults_of_all_sources_are_found_at_once(tmp_path: Path) -> None:
 
 def test_facts_of_a_file_that_is_not_text(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", b"PAR1\xff\xfe\n\x00")
-    facts = file_facts(path, "", {})
-    assert facts["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert facts["lines"] is None
+    records = file_record(path, "", {})
+    assert records["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert records["lines"] is None
     with pytest.raises(DataError, match="is not UTF-8"):
-        file_facts(path, "", {}, text=True)
+        file_record(path, "", {}, text=True)
     with pytest.raises(DataError, match=f"there is no file {tmp_path}/none"):
-        file_facts(tmp_path / "none", "", {})
+        file_record(tmp_path / "none", "", {})

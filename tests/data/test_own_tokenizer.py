@@ -14,7 +14,7 @@ from conftest import BLIND, Mt, metrics_of, refused
 from subwords import made_lines
 
 from mt.config.schema import Config, TokenizerConfig
-from mt.data.tokens.sentencepiece_model import ModelFacts, model_facts
+from mt.data.tokens.sentencepiece_model import ModelInfo, model_info
 from mt.data.tokens.subword_regularisation import BpeDropout, UnigramSampling
 from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer, train_tokenizer
 from mt.errors import CheckpointError, DataError
@@ -105,20 +105,20 @@ def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "facts"),
+    ("settings", "info"),
     [
-        ({}, ModelFacts("bpe", (), False, True)),  # nmt_nfkc
+        ({}, ModelInfo("bpe", (), False, True)),  # nmt_nfkc
         (
             {"model_type": "unigram", "user_defined_symbols": ["<a>", "<b>"]},
-            ModelFacts("unigram", (4, 5), False, True),
+            ModelInfo("unigram", (4, 5), False, True),
         ),
-        ({"model_type": "char", "vocab_size": 30}, ModelFacts("char", (), False, True)),
-        ({"treat_whitespace_as_suffix": True}, ModelFacts("bpe", (), True, True)),
-        ({"normalization_rule_name": "identity"}, ModelFacts("bpe", (), False, False)),
+        ({"model_type": "char", "vocab_size": 30}, ModelInfo("char", (), False, True)),
+        ({"treat_whitespace_as_suffix": True}, ModelInfo("bpe", (), True, True)),
+        ({"normalization_rule_name": "identity"}, ModelInfo("bpe", (), False, False)),
     ],
 )
-def test_facts_of_a_model(settings: dict[str, Any], facts: ModelFacts) -> None:
-    assert model_facts(spm(**settings)) == facts
+def test_what_a_model_says_of_itself(settings: dict[str, Any], info: ModelInfo) -> None:
+    assert model_info(spm(**settings)) == info
 
 
 def own(folder: Path, model: bytes, **keys: Any) -> TokenizerConfig:

@@ -238,7 +238,7 @@ def test_files_that_did_not_change_are_not_read_again(
 def test_a_corpus_that_moved_is_the_same_corpus(
     root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
-    """A run resumes exactly although data.root has changed; the facts name the new place."""
+    """A run resumes exactly although data.root has changed; the records name the new place."""
     first = build(root, tokenizer)
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
@@ -247,7 +247,7 @@ def test_a_corpus_that_moved_is_the_same_corpus(
     shutil.move(root / "store", elsewhere / "store")
     assert build(elsewhere, tokenizer).fingerprint == first.fingerprint
     assert len(builds) == 1
-    known = store_module.known_facts(elsewhere / "store")
+    known = store_module.known_records(elsewhere / "store")
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
 
 

@@ -18,9 +18,9 @@ from messages import says
 from mt.config.schema import Source
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import (
-    Facts,
+    FileRecords,
     decode_lines,
-    file_facts,
+    file_record,
     first_shifted_line,
     read_lines,
 )
@@ -54,11 +54,11 @@ def test_lines_end_at_line_feeds_only(
     """The first bytes of a file say what it is; the names here say the opposite."""
     path = write(tmp_path / ("text" if packed else "text.gz"), content, packed)
     assert list(read_lines(path)) == lines
-    facts: Facts = {}
-    assert list(read_lines(path, facts=facts)) == lines
+    records: FileRecords = {}
+    assert list(read_lines(path, records=records)) == lines
     assert (
-        facts[str(path)]
-        == file_facts(path, "", {})
+        records[str(path)]
+        == file_record(path, "", {})
         == {
             "size": path.stat().st_size,
             "mtime_ns": path.stat().st_mtime_ns,

@@ -98,9 +98,9 @@ def test_the_page_has_the_scores_with_intervals(page: Page, tiny_run: Path) -> N
 
 def test_the_page_says_what_was_trained(page: Page, tiny_run: Path) -> None:
     manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
-    for name, fact in manifest["data"].items():
+    for name, record in manifest["data"].items():
         assert name in page.text
-        assert f"{fact['lines']:,} unchanged {fact['sha256'][:16]}" in page.text
+        assert f"{record['lines']:,} unchanged {record['sha256'][:16]}" in page.text
     assert "model.d_model 512 32" in page.text
     assert "optim.schedule" not in page.text, "as in base.yaml"
     assert manifest["processor"] in page.text

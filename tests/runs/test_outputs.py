@@ -62,8 +62,8 @@ def test_the_files_of_a_run(tiny_run: Path) -> None:
     assert manifest["pairs"] == 2000
     assert manifest["cwd"] == str(Path.cwd())
     assert manifest["processes"] == 1
-    assert [fact["lines"] for fact in manifest["test_data"].values()] == [40, 40]
-    lines = {Path(name).name: fact["lines"] for name, fact in manifest["data"].items()}
+    assert [record["lines"] for record in manifest["test_data"].values()] == [40, 40]
+    lines = {Path(name).name: record["lines"] for name, record in manifest["data"].items()}
     assert lines == {"train.src": 2000, "train.tgt": 2000, "valid.src": 40, "valid.tgt": 40}
     weights = checkpoint.load_weights(model_folder.find_model(tiny_run))
     assert manifest["parameters"] == sum(tensor.numel() for tensor in weights.values())

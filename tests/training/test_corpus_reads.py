@@ -87,9 +87,9 @@ def test_the_corpus_is_read_twice(
     train(config, corpus / "run", "cpu")
     names = [source[key] for key in source if source[key].startswith("a.")]
     assert [passes(corpus / name) for name in names] == [2] * len(names)
-    facts = json.loads((corpus / "run" / MANIFEST).read_text())["data"]
+    records = json.loads((corpus / "run" / MANIFEST).read_text())["data"]
     for name in names:
-        assert facts[str(corpus / name)] == {
+        assert records[str(corpus / name)] == {
             "sha256": text_files.sha256_of(corpus / name),
             "lines": PAIRS,
         }

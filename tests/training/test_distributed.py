@@ -199,9 +199,11 @@ def test_only_rank_0_reads_the_corpus(
     done = both(tmp_path, mt_command(*command[1:])[0])
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     check_close(run, alone)
-    facts = json.loads((run / "store" / "train" / "meta.json").read_text(encoding="utf-8"))["facts"]
+    records = json.loads((run / "store" / "train" / "meta.json").read_text(encoding="utf-8"))[
+        "facts"
+    ]
     read = tmp_path / "0" / "corpus" / "train.src"
-    assert facts[str(Path("corpus", "train.src"))]["mtime_ns"] == read.stat().st_mtime_ns
+    assert records[str(Path("corpus", "train.src"))]["mtime_ns"] == read.stat().st_mtime_ns
     scores = [line["bleu"] for line in metrics_of(run) if line["kind"] == "test"]
     assert scores == [bleu_of(run, tiny_corpus)]
 

@@ -17,7 +17,7 @@ from mt.data.reading.corpus import (
     local_files,
     read_pairs,
 )
-from mt.data.reading.text_files import Facts, suffix_of
+from mt.data.reading.text_files import FileRecords, suffix_of
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class DataCheck:
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # what was not read, and so not checked
-    facts: Facts = field(default_factory=dict)  # of the files that were read whole
+    records: FileRecords = field(default_factory=dict)  # of the files that were read whole
 
 
 def check_data(
     data: DataConfig,
     before_training: bool = False,
-    known: Facts | None = None,
+    known: FileRecords | None = None,
     watch: Callable[[Iterator[Pair]], Iterator[Pair]] | None = None,
 ) -> DataCheck:
     """Read the data as far as possible and say what is wrong with it.
@@ -57,12 +57,12 @@ def check_data(
     Text files, and validation and test sets of every kind, are read whole; of other training data
     the first `MAX_PAIRS`. Training data on the hub is not downloaded for that, unless
     `before_training` says that it is needed anyway. Text files for training that have not changed
-    since their facts became `known` are not read whole again.
+    since their records became `known` are not read whole again.
 
     `watch`, where given, gets all pairs of each training text, and passes them on.
     """
     root = data_root(data)
-    check = DataCheck(facts=dict(known or {}))
+    check = DataCheck(records=dict(known or {}))
     for where, source in named_sources(data):
         is_training = where.startswith("data.train")
         is_streamed = is_training and not before_training and not local_files(source, root)
@@ -73,11 +73,11 @@ def check_data(
         sample = _Sample()
         try:
             if limit and source.path is None:
-                faults = aligned_files_faults(source, root, where, check.facts)
+                faults = aligned_files_faults(source, root, where, check.records)
                 if faults:
                     check.faults += faults
                     continue
-            rest = read_pairs(source, root, where, is_streamed, None if limit else check.facts)
+            rest = read_pairs(source, root, where, is_streamed, None if limit else check.records)
             pairs = sample.watch(rest)
             for _ in islice(watch(pairs) if watch and is_training else pairs, limit):
                 pass
@@ -88,7 +88,7 @@ def check_data(
                 )
         except DataError as error:
             # A single pass ends at the first fault.
-            every = source.path is None and aligned_files_faults(source, root, where, check.facts)
+            every = source.path is None and aligned_files_faults(source, root, where, check.records)
             check.faults += every or str(error).split("\n")
         else:
             check.warnings += sample.warnings(source, root, where)

@@ -13,10 +13,10 @@ from mt.data.reading.table_files import read_table
 from mt.data.reading.text_files import (
     DELIMITERS,
     TABLE_SUFFIXES,
-    Facts,
+    FileRecords,
     count_lines,
     existing_path,
-    file_facts,
+    file_record,
     first_shifted_line,
     is_pattern,
     matching_files,
@@ -50,20 +50,20 @@ def read_pairs(
     root: Path,
     where: str,
     stream: bool = False,
-    facts: Facts | None = None,
+    records: FileRecords | None = None,
 ) -> Iterator[tuple[str, str]]:
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
     `where` names the source in messages, such as `data.train[0]`. With `stream` a hub data set is
-    not downloaded whole. `facts` gets those of every text file that is read to its end. Raises
+    not downloaded whole. `records` gets those of every text file that is read to its end. Raises
     `DataError` for everything that makes the source unusable; unequal line counts are found at the
     end.
     """
     if source.path is None:
         for src, tgt in aligned_files(source, root, where):
-            yield from _aligned_lines(src, tgt, where, facts)
+            yield from _aligned_lines(src, tgt, where, records)
     else:
-        rows = _rows(source, source.path, root, where, stream, facts)
+        rows = _rows(source, source.path, root, where, stream, records)
         yield from select_pairs(rows, source, where)
 
 
@@ -78,7 +78,7 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
 
 
 def _rows(
-    source: Source, path: str, root: Path, where: str, stream: bool, facts: Facts | None
+    source: Source, path: str, root: Path, where: str, stream: bool, records: FileRecords | None
 ) -> Iterator[Row]:
     """The rows of the table files or the data set at `path`."""
     suffix = suffix_of(Path(path))
@@ -98,7 +98,7 @@ def _rows(
             "that it has: 'train'."
         )
     for file in matching_files(path, root):
-        yield from read_table(file, source, where, facts)
+        yield from read_table(file, source, where, records)
 
 
 # --- line-aligned text files ------------------------------------------------------------------
@@ -132,12 +132,12 @@ def _by_wildcards(name: str, root: Path, where: str) -> dict[tuple[str, ...], Pa
 
 
 def _aligned_lines(
-    src_path: Path, tgt_path: Path, where: str, facts: Facts | None
+    src_path: Path, tgt_path: Path, where: str, records: FileRecords | None
 ) -> Iterator[tuple[str, str]]:
     require_text(src_path, f"{where}.src")
     require_text(tgt_path, f"{where}.tgt")
-    src_lines = read_lines(src_path, f"{where}.src", facts=facts)
-    tgt_lines = read_lines(tgt_path, f"{where}.tgt", facts=facts)
+    src_lines = read_lines(src_path, f"{where}.src", records=records)
+    tgt_lines = read_lines(tgt_path, f"{where}.tgt", records=records)
     n_pairs = 0
     src_surplus = 0
     for src in src_lines:
@@ -153,10 +153,10 @@ def _aligned_lines(
         raise DataError("\n".join(faults))
 
 
-def aligned_files_faults(source: Source, root: Path, where: str, facts: Facts) -> list[str]:
+def aligned_files_faults(source: Source, root: Path, where: str, records: FileRecords) -> list[str]:
     """The faults of line-aligned files, read whole: existence, UTF-8, line ends, line counts.
 
-    Files that have not changed since their `facts` were taken are not read; those of others are
+    Files that have not changed since their `records` were taken are not read; those of others are
     added.
     """
     faults: list[str] = []
@@ -166,8 +166,8 @@ def aligned_files_faults(source: Source, root: Path, where: str, facts: Facts) -
         try:
             for path in _by_wildcards(name, root, field).values():
                 require_text(path, field)
-                facts[str(path)] = fact = file_facts(path, field, facts, text=True)
-                lines[path] = fact["lines"] or count_lines(path, field)
+                records[str(path)] = record = file_record(path, field, records, text=True)
+                lines[path] = record["lines"] or count_lines(path, field)
         except DataError as error:
             faults.append(str(error))
     if faults:

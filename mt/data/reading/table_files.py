@@ -15,7 +15,7 @@ from mt.data.reading.columns import lookup
 from mt.data.reading.text_files import (
     DELIMITERS,
     TABLE_SUFFIXES,
-    Facts,
+    FileRecords,
     read_lines,
     require_text,
     suffix_of,
@@ -30,14 +30,16 @@ if TYPE_CHECKING:
 USUAL_DELIMITERS = (";", "\t", "|", ",")
 
 
-def read_table(path: Path, source: Source, where: str, facts: Facts | None = None) -> Iterator[Row]:
+def read_table(
+    path: Path, source: Source, where: str, records: FileRecords | None = None
+) -> Iterator[Row]:
     """The rows of a table file, in order; of all but `.json` lists in bounded memory.
 
-    `facts` gets those of the file once it is read to its end. Raises `DataError`, with the line,
+    `records` gets those of the file once it is read to its end. Raises `DataError`, with the line,
     where the file is damaged.
     """
     require_text(path, f"{where}.path")
-    lines = read_lines(path, f"{where}.path", facts=facts)
+    lines = read_lines(path, f"{where}.path", records=records)
     match suffix := suffix_of(path):
         case ".jsonl":
             return _json_lines(lines, path, where)

@@ -34,7 +34,7 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
 TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
 
 # A file's path -> its size, mtime_ns, sha256 as it is on disk, and lines (None: it is not text).
-Facts: TypeAlias = dict[str, dict[str, Any]]
+FileRecords: TypeAlias = dict[str, dict[str, Any]]
 
 # `first_shifted_line` looks at this many lines: about 200 MB of memory.
 MAX_LINES_COMPARED = 2_000_000
@@ -80,13 +80,13 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
 
 
 def read_lines(
-    path: Path, where: str = "", errors: str = "strict", facts: Facts | None = None
+    path: Path, where: str = "", errors: str = "strict", records: FileRecords | None = None
 ) -> Iterator[str]:
     """The lines of a text file, plain or gzip, in bounded memory; see `decode_lines`.
 
-    `facts`, where given, gets those of the file when it has been read to its end.
+    `records`, where given, gets those of the file when it has been read to its end.
     """
-    digest = None if facts is None else hashlib.sha256()
+    digest = None if records is None else hashlib.sha256()
     number = 0
     with open_text(path, where, digest) as file:
         stat = path.stat()
@@ -94,12 +94,12 @@ def read_lines(
         for line in lines:
             number += 1
             yield line
-    if facts is not None and digest:
-        facts[str(path)] = _facts(stat, digest.hexdigest(), number)
+    if records is not None and digest:
+        records[str(path)] = _record(stat, digest.hexdigest(), number)
 
 
-def file_facts(path: Path, where: str, known: Facts, text: bool = False) -> dict[str, Any]:
-    """The facts of a file: the known ones while its size and time are the same, else read from it.
+def file_record(path: Path, where: str, known: FileRecords, text: bool = False) -> dict[str, Any]:
+    """The record of a file: the known one while its size and time are the same, else a new one.
 
     Raises `DataError` where it cannot be read. `text` says that it must also be lines of UTF-8.
     """
@@ -115,11 +115,11 @@ def file_facts(path: Path, where: str, known: Facts, text: bool = False) -> dict
         if text:
             raise
         with os_errors_as_data_errors(path, where):
-            return _facts(stat, sha256_of(path), None)
-    return _facts(stat, digest.hexdigest(), lines)
+            return _record(stat, sha256_of(path), None)
+    return _record(stat, digest.hexdigest(), lines)
 
 
-def _facts(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, Any]:
+def _record(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, Any]:
     size, mtime = stat.st_size, stat.st_mtime_ns
     return {"size": size, "mtime_ns": mtime, "sha256": sha256, "lines": lines}
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, overload
 
-from mt.data.tokens.sentencepiece_model import model_facts
+from mt.data.tokens.sentencepiece_model import model_info
 
 # The special pieces by id; data/tokens/tokenizer.py has the ids' names.
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -33,7 +33,7 @@ class PieceVocabulary:
         self._pieces = list(pieces)
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
         self._unk = self._model.unk_id()  # in the model
-        self._symbols = set(model_facts(model).user_defined_symbols)
+        self._symbols = set(model_info(model).user_defined_symbols)
 
     def piece_size(self) -> int:
         """Pieces of the list."""

@@ -32,8 +32,8 @@ USER_DEFINED = 4  # a value of SentencePiece.type
 
 
 @dataclass(frozen=True)
-class ModelFacts:
-    """Facts of a SentencePiece model."""
+class ModelInfo:
+    """Properties of a SentencePiece model."""
 
     algorithm: str  # unigram, bpe, word or char
     user_defined_symbols: tuple[int, ...]  # their ids
@@ -41,8 +41,8 @@ class ModelFacts:
     has_normalization: bool  # replaces text by a map
 
 
-def model_facts(model: bytes) -> ModelFacts:
-    """Read the facts of a model from its bytes, which SentencePiece can load."""
+def model_info(model: bytes) -> ModelInfo:
+    """Read the properties of a model from its bytes, which SentencePiece can load."""
     algorithm = 1  # the value of a field that is not written
     symbols = []
     space_at_word_end = False
@@ -61,7 +61,7 @@ def model_facts(model: bytes) -> ModelFacts:
         elif field == NORMALIZER_SPEC and isinstance(value, bytes):
             has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
     name = ALGORITHMS.get(algorithm, "unknown")
-    return ModelFacts(name, tuple(symbols), space_at_word_end, has_normalization)
+    return ModelInfo(name, tuple(symbols), space_at_word_end, has_normalization)
 
 
 def special_ids(processor: Any) -> list[int]:
@@ -100,7 +100,7 @@ def read_model(path: Path, where: str) -> bytes:
             "that fits with `mt tokenizer train`, or with spm_train and --pad_id=0 --unk_id=1 "
             "--bos_id=2 --eos_id=3."
         )
-    if model_facts(model).space_at_word_end:
+    if model_info(model).space_at_word_end:
         raise DataError(
             f"{where}: {path}: a space must belong to the word after it, but the model was trained "
             "with treat_whitespace_as_suffix. Train it again without that."
@@ -110,7 +110,7 @@ def read_model(path: Path, where: str) -> bytes:
 
 def require_algorithm(model: bytes, required: str, what: str) -> None:
     """Raise `DataError` unless `tokenizer.type` is what the model is; sampling depends on it."""
-    found = model_facts(model).algorithm
+    found = model_info(model).algorithm
     if found == required:
         return
     remedy = "name another model"

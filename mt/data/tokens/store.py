@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from mt.data.cleaning.filters import Counts, DuplicateFilter, clean_text, keeps_length
 from mt.data.reading.corpus import data_root, local_files, read_pairs
-from mt.data.reading.text_files import Facts, file_facts
+from mt.data.reading.text_files import FileRecords, file_record
 from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
 
@@ -98,7 +98,7 @@ def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
 
 
 def fingerprint_of(
-    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, facts: Facts
+    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, records: FileRecords
 ) -> str:
     """SHA-256 of everything that decides the content of the store: texts, tokenizer, settings.
 
@@ -111,7 +111,7 @@ def fingerprint_of(
         columns = source.path and [source.src, source.tgt, source.name, source.split]
         if columns and (source.delimiter or source.quoting):
             columns += [source.delimiter, source.quoting]
-        files = [facts[str(path)]["sha256"] for path in local_files(source, root)]
+        files = [records[str(path)]["sha256"] for path in local_files(source, root)]
         others = other_settings(source, SOURCE_KEYS)
         return [columns, files or source.path, *([others] if others else [])]
 
@@ -139,15 +139,15 @@ def _heavier_than_before(sources: list[Source]) -> list[int]:
     return sorted(later, key=lambda number: -sources[number].weight)
 
 
-def corpus_facts(sources: list[Source], data: DataConfig, known: Facts) -> Facts:
-    """The facts of every local file; see `file_facts`."""
+def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) -> FileRecords:
+    """The records of every local file; see `file_record`."""
     root = data_root(data)
     paths = [path for source in sources for path in local_files(source, root)]
-    return {str(path): file_facts(path, "", known) for path in paths}
+    return {str(path): file_record(path, "", known) for path in paths}
 
 
-def known_facts(folder: Path) -> Facts:
-    """Facts of the files that the store in `folder` was built from; empty without a store."""
+def known_records(folder: Path) -> FileRecords:
+    """Records of the files that the store in `folder` was built from; empty without a store."""
     try:
         return dict(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["facts"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -162,31 +162,31 @@ def open_or_build(
     tokenizer: Tokenizer,
     log: Callable[[str], None],
     watch: Watch | None = None,
-    read: Facts | None = None,
+    read: FileRecords | None = None,
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
     `watch` gets the pairs of each corpus that are encoded, and how many there are, None where that
-    is not known. It yields the same pairs, and may count them. `read` are facts of files that have
-    been read already.
+    is not known. It yields the same pairs, and may count them. `read`: records of the files
+    that have been read already.
 
     Only one of several processes may call this, because it writes. Raises DataError where a text
     cannot be read or no pair is left.
     """
-    known = known_facts(folder)
-    facts = corpus_facts(sources, data, {**known, **(read or {})})
-    fingerprint = fingerprint_of(sources, data, tokenizer, facts)
+    known = known_records(folder)
+    records = corpus_records(sources, data, {**known, **(read or {})})
+    fingerprint = fingerprint_of(sources, data, tokenizer, records)
     store = _open(folder, fingerprint)
     try:
         if store is None:
-            meta = {"fingerprint": fingerprint, "facts": facts}
+            meta = {"fingerprint": fingerprint, "facts": records}
             watch = watch or (lambda pairs, _: pairs)
             _build(folder, sources, where, data, tokenizer, meta, watch)
             store = _open(folder, fingerprint)
             assert store is not None
-        elif facts != known:  # the same texts in another place
+        elif records != known:  # the same texts in another place
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-            write_whole(folder / "meta.json", json.dumps(meta | {"facts": facts}, indent=1))
+            write_whole(folder / "meta.json", json.dumps(meta | {"facts": records}, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
@@ -311,7 +311,7 @@ def _encoded(
     data: DataConfig,
     tokenizer: Tokenizer,
     corpora: list[Counts],
-    facts: Mapping[str, Any],
+    records: Mapping[str, Any],
     watch: Watch,
 ) -> Iterator[tuple[Counts, list[int], list[int]]]:
     """(counts of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
@@ -325,7 +325,7 @@ def _encoded(
     for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
         total = 0  # is not known of rows, whose lines need not be pairs
         if source.path is None:
-            total = sum(facts[str(path)]["lines"] or 0 for path in local_files(source, root)) // 2
+            total = sum(records[str(path)]["lines"] or 0 for path in local_files(source, root)) // 2
         pairs = watch(read_pairs(source, root, _name(where, number)), total or None)
         cleaned = clean_text(pairs, counts, duplicates, source.weight)
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):

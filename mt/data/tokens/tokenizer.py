@@ -14,7 +14,7 @@ from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.piece_vocabulary import PieceVocabulary, read_vocabularies
 from mt.data.tokens.sentencepiece_model import (
     SPECIAL_IDS,
-    model_facts,
+    model_info,
     read_model,
     require_algorithm,
     special_ids,
@@ -324,7 +324,7 @@ def _vocabulary(
     model: SentencePieceProcessor | PieceVocabulary, content: bytes
 ) -> list[tuple[str, float]]:
     is_own = not isinstance(model, PieceVocabulary)
-    symbols = set(model_facts(content).user_defined_symbols if is_own else ())
+    symbols = set(model_info(content).user_defined_symbols if is_own else ())
     ids = range(model.piece_size())
     pieces = [
         "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids
