@@ -35,6 +35,8 @@ def read_rows(table: str) -> dict[str, Any]:
             raise ValueError(f"a table of options: {line!r} is no row")
         names = (row["names"] or "").split()
         parameter = row["parameter"] or names[0].split("/")[0][2:].replace("-", "_")
+        if parameter in described:
+            raise ValueError(f"a table of options: {parameter} has two rows")
         make = partial(typer.Option, *names) if names else typer.Argument
         described[parameter] = make(
             metavar=row["metavar"],

@@ -148,6 +148,8 @@ def _by_system(
     for system, hyps in outputs.items():
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
+        # As the trials compute it: a score may be cut to 100, from 100.00000000000004.
+        value = metric.value(statistics.sum(axis=0).tolist())
         sign = partial(sampled_signature, score.signature, seed=settings.seed)
         resamples = {n: resample(metric, statistics, n, seed) for n in n_resamples}
         interval = None
@@ -155,8 +157,8 @@ def _by_system(
             interval = interval_of(resamples[n], sign("bs", n))
         comparisons = {}
         if first is not None:
-            baseline, value, of_baseline, resamples_of_baseline = first
-            difference = score.value - value
+            baseline, value_of_baseline, of_baseline, resamples_of_baseline = first
+            difference = value - value_of_baseline
             better = difference < 0 if metric.lower_is_better else difference > 0
             for test, n in tests.items():
                 if test == "bs":
@@ -171,7 +173,7 @@ def _by_system(
                 )
         slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
         results[system] = SystemScore(metric.name, score, interval, comparisons, slices)
-        first = first or (system, score.value, statistics, resamples)
+        first = first or (system, value, statistics, resamples)
     return results
 
 

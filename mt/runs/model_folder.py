@@ -7,6 +7,7 @@ checkpoint of a training run also holds `state.pt`, from which training resumes.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -138,7 +139,7 @@ def find_model(path: Path, option: str = "--model") -> Path:
 
 def folders_of(model: Path) -> list[Path]:
     """The folders that are read for `--model`, links resolved: a model folder, and its run."""
-    folders = [model.resolve()]
+    folders = [Path(os.path.realpath(model))]  # unlike resolve, also for a link to itself
     with suppress(CheckpointError):  # reported when the model is loaded
         folder = find_model(model)
         folders.append(folder)

@@ -6,9 +6,10 @@ Shapes: V vocabulary, D d_model. CTranslate2 stores matrices as torch does, (out
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, assert_never
+from typing import Any, Literal
 
 from torch import Tensor, nn
+from typing_extensions import assert_never
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.transformer import (

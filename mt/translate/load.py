@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import assert_never
+
+from typing_extensions import assert_never
 
 from mt.errors import ConfigError, MtError
 from mt.files import sha256_of

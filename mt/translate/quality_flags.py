@@ -47,7 +47,7 @@ def flags(
     found = {
         "copied": words == source_words and _is_worth_translating(words),
         "empty": not words,
-        "looping": loops(words) and not loops(source_words),
+        "looping": loops(words, source_words),
         "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
         "truncated": truncated,
     }
@@ -69,12 +69,17 @@ def _is_worth_translating(words: Sequence[str]) -> bool:
     return len(words) >= LEAST_COPIED
 
 
-def loops(words: Sequence[str]) -> bool:
-    """Whether a text repeats words, or characters if it has no spaces, again and again."""
+def loops(words: Sequence[str], source_words: Sequence[str] = ()) -> bool:
+    """Whether a text repeats words, or characters if it has no spaces, as its source does not."""
     if len(words) - len(set(words)) >= LEAST_REPEATED and any(
-        longest_repeat(words, n) >= most for n, most in enumerate(REPEATS, 1)
+        longest_repeat(words, n) >= most > longest_repeat(source_words, n)
+        for n, most in enumerate(REPEATS, 1)
     ):
-        return True
+        return not _loops_without_spaces(source_words)
+    return _loops_without_spaces(words) and not loops(source_words)
+
+
+def _loops_without_spaces(words: Sequence[str]) -> bool:
     text = "".join(words)
     return is_unspaced(text) and UNSPACED_LOOP.search(text) is not None
 

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,6 +66,8 @@ class ResumableOutput:
             self._record_path.unlink(missing_ok=True)
         with _locked(self._partial) as file:
             keep_mode(file, path)
+            # --resume opens it again, even if the output that it will replace is read-only.
+            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
             size = self._load_record()
             file.truncate(size)
             file.seek(size)
@@ -73,6 +76,7 @@ class ResumableOutput:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
+                keep_mode(file, path)
                 self._partial.replace(path)
                 # Only now: an output that cannot be renamed can still be resumed.
                 self._record_path.unlink(missing_ok=True)

@@ -80,6 +80,19 @@ def test_the_p_values_are_those_of_sacrebleu(test: str, n: int) -> None:
         assert one.score.value == theirs.score  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("test", ["bs", "ar"])
+def test_the_p_values_of_a_perfect_system_are_those_of_sacrebleu(test: str) -> None:
+    """Its BLEU is 100.00000000000004, shown as 100: no trial may seem to exceed the difference."""
+    named: list[tuple[str, Sequence[str]]] = [
+        ("less", damaged(REF[:6], [0, 2, 3], 1)),
+        ("all", REF[:6]),
+    ]
+    _, columns = PairedTest(named, {"bleu": BLEU()}, [REF[:6]], test_type=test, n_samples=1000)()
+    _, (ours,) = evaluated(dict(named), [REF[:6]], n_samples={test: 1000})  # type: ignore[arg-type]
+    assert ours.score.value == 100
+    assert ours.comparisons[test].p_value == columns["BLEU"][1].p_value
+
+
 def test_lower_is_better_for_ter() -> None:
     systems = {"a": ONE_LESS, "b": BASELINE}
     _, scores = evaluated(systems, [REF], "ter", "chrf", "bleu", n_samples={"bs": 50})

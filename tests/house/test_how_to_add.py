@@ -296,8 +296,9 @@ def test_an_option_of_a_group_reaches_the_command_in_its_place() -> None:
 
     command.__annotations__["group"] = Group
     rows = "--first N: one\nSampling:\n--min-p P: least share of the best\nInput:\n--last N: two"
-    for table in (f"{rows}\n--other: no parameter", "--first N: one", "--first N"):
-        with pytest.raises((ValueError, KeyError), match=r"other|min_p|is no row"):
+    twice = f"{rows}\n--first N: again"
+    for table in (f"{rows}\n--other: no parameter", "--first N: one", "--first N", twice):
+        with pytest.raises((ValueError, KeyError), match=r"other|min_p|is no row|two rows"):
             described(table)(command)
     app = typer.Typer()
     app.command()(expanded := described(rows)(command))

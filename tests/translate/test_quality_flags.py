@@ -26,6 +26,8 @@ def found(source: str, output: str, **more: Any) -> tuple[str, ...]:
         ("ein Mann geht", "no no no walks", ()),
         ("ein Mann geht", "no no no no walks", ("looping",)),
         ("nein nein nein nein", "no no no no", ()),  # so has the source
+        # The source repeats one word, this output two.
+        ("nein nein nein nein danke", "a man a man a man", ("looping",)),
         ("ein Mann geht im Regen nach Hause", "彼は家に帰る帰る帰る帰る帰る", ("looping",)),
         ("ein Mann geht im Regen nach Hause", "男の人が家へ男の人が家へ男の人が家へ", ("looping",)),
         ("ein Mann lacht", "ははははと男の人はどんどん笑う", ()),
