@@ -128,6 +128,7 @@ def _train(
             where = "dry run" if dry_run else f"run directory {run_dir}"
             log.say(f"{where} on {device}{others}")
             prepared = prepare(config, run_dir, device, log, world, base, read)
+            del read  # frees the tokenizer's sample
             trainer = Trainer(prepared, run_dir, log)
             world.all_or_raise(lambda: trainer.resume(base))
             base = None  # frees its memory
@@ -145,6 +146,7 @@ def _train(
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
             log.say(f"preflight passed: {preflight}")
             _announce_time(trainer, preflight)
+            del preflight  # frees its epoch, whose subwords may be sampled
             outcome = trainer.train()
             if outcome.exit_code == 0:
                 _score_tests(prepared, outcome.best, trainer.state.step, log)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import time
+import weakref
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -49,6 +51,30 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Batch]]:
     monkeypatch.setattr(update, "batch_loss", watched)
     monkeypatch.setattr(Updater, "dry_run_step", in_preflight)
     return seen
+
+
+def test_its_sampled_epoch_is_not_kept(
+    quick_config: QuickConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A store in memory, for each rank, is freed once training has gone on to the next epoch."""
+    plans: list[weakref.ref[Any]] = []
+    original = launch.run_preflight
+
+    def watched(*arguments: Any) -> Any:
+        preflight = original(*arguments)
+        plans.append(weakref.ref(preflight.plan))
+        return preflight
+
+    def trained(self: Trainer) -> Outcome:
+        self.plan.for_epoch(1, Event())
+        gc.collect()
+        assert plans[0]() is None
+        return Outcome("", 0, None)
+
+    monkeypatch.setattr(launch, "run_preflight", watched)
+    monkeypatch.setattr(Trainer, "train", trained)
+    train(quick_config(NO_TEST, tokenizer={"sampling_alpha": 0.1}), tmp_path, "cpu")
+    assert plans
 
 
 def test_the_longest_and_the_largest_batch_come_first(
