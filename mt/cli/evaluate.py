@@ -37,11 +37,11 @@ if TYPE_CHECKING:
         file for each, separated by commas. More references: SRC,REF,REF (default: data.test of the
         first model's config)
     Output:
-    --metrics NAMES: any of bleu, chrf, ter and comet, separated by commas
+    --metrics NAMES: any of bleu, chrf, chrf++, ter and comet, separated by commas
     --comet-model FOLDER: COMET model on this machine, for the metric comet
     --tokenize NAME: sacreBLEU's tokenizer: 13a, intl, zh, ja-mecab, ko-mecab, char or none; auto
         follows the target language
-    --tgt-lang CODE: target language, such as ja; default: the model's
+    --tgt-lang CODE: target language, such as ja, for BLEU and TER; default: the model's
     as_json = --json: print JSON
     as_tsv = --tsv: print tab-separated values
     --width -w N in 0..14: decimal places, as in sacrebleu; JSON and TSV are not rounded
@@ -150,6 +150,7 @@ def evaluate(
         (seed or default_seed()) if tests or n_resamples else None,
         differences,
         comet,
+        language,
     )
     outputs = outputs_of(systems, texts, decoding)
     evaluations = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from typing import get_args
 
@@ -21,6 +21,16 @@ BY_LANGUAGE = {
     # Written without spaces, and sacreBLEU has no segmenter for them.
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"),
 }
+# What a script without spaces, or Hangul, looks like: language, its code, the characters.
+_SCRIPTS = (
+    ("Japanese", "ja", "\u3040-\u30ff"),  # kana; the Chinese characters between them are added
+    ("Chinese", "zh", "\u3400-\u9fff"),
+    ("Korean", "ko", "\uac00-\ud7a3"),
+    ("Thai", "th", "\u0e00-\u0e7f"),
+    ("Lao", "lo", "\u0e80-\u0eff"),
+    ("Khmer", "km", "\u1780-\u17ff"),
+    ("Burmese", "my", "\u1000-\u109f"),
+)
 # What a tokenizer needs: module, and the extra of sacreBLEU that installs it.
 NEEDS = {"ja-mecab": ("MeCab", "ja"), "ko-mecab": ("mecab_ko", "ko")}
 # Korean has spaces, so 13a is the closer substitute; Japanese has none.
@@ -47,9 +57,7 @@ def choose_tokenizer(
                 f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
             )
         return choice
-    # de-AT, zh_Hans, jpn_Jpan
-    language = re.split("[-_.@]", tgt_lang.lower())[0]
-    fitting = BY_LANGUAGE.get(language, DEFAULT)
+    fitting = fitting_tokenizer(tgt_lang)
     if _is_installed(fitting):
         return fitting
     substitute = SUBSTITUTES[fitting]
@@ -59,6 +67,28 @@ def choose_tokenizer(
         "be compared"
     )
     return substitute
+
+
+def fitting_tokenizer(tgt_lang: str) -> str:
+    """The BLEU tokenizer that fits a language, installed or not; 13a for an unknown one."""
+    # de-AT, zh_Hans, jpn_Jpan
+    return BY_LANGUAGE.get(re.split("[-_.@]", tgt_lang.lower())[0], DEFAULT)
+
+
+def splits_characters(tgt_lang: str) -> bool:
+    """Whether TER of a language takes sacreBLEU's asian support and normalisation."""
+    return fitting_tokenizer(tgt_lang) in ("ja-mecab", "zh")
+
+
+def looks_like(lines: Iterable[str]) -> tuple[str, str]:
+    """The language above in whose script most of a text is written, and its code; else empty."""
+    text = "".join("".join(lines).split())
+    counts = {code: len(re.findall(f"[{script}]", text)) for _, code, script in _SCRIPTS}
+    if 10 * counts["ja"] > counts["zh"]:  # Chinese quotes a little kana at most
+        counts["ja"] += counts.pop("zh")
+    most = max(counts, key=lambda code: counts[code])
+    names = {code: name for name, code, _ in _SCRIPTS}
+    return (names[most], most) if 2 * counts[most] > len(text) else ("", "")
 
 
 def _is_installed(tokenizer: str) -> bool:

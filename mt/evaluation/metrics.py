@@ -1,12 +1,13 @@
 """The metrics: what each computes, what it needs, and the one registry of them.
 
 Hypotheses are detokenised and references raw. BLEU is cased, and smoothed only if an n-gram order
-has no match (Post, 2018); chrF2 (Popović, 2015); TER (Snover et al., 2006); COMET, see `comet`.
+has no match (Post, 2018); chrF2 and chrF2++ (Popović, 2015, 2017); TER (Snover et al., 2006);
+COMET, see `comet`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,7 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mt.errors import DataError
-from mt.evaluation.bleu_tokenizer import DEFAULT
+from mt.evaluation.bleu_tokenizer import (
+    DEFAULT,
+    fitting_tokenizer,
+    looks_like,
+    splits_characters,
+)
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
 TOKENISED_LINES = 100
 # Characters between spaces, on average, from which on a text must be one that has no spaces.
 UNSPACED = 15
+# Lines of a reference in which its script is looked for.
+SCRIPT_LINES = 1_000
 
 Statistics = NDArray[np.float64]
 
@@ -58,12 +66,14 @@ class Metric:
         sources: Sequence[str] | None = None,
         tokenize: str = DEFAULT,
         comet: Comet | None = None,
+        tgt_lang: str = "",
     ) -> None:
         """`refs`: whole reference translations. `tokenize`: sacreBLEU's tokenizer for BLEU."""
         self.refs = refs
         self.sources = sources
         self.tokenize = tokenize
         self.comet = comet
+        self.tgt_lang = tgt_lang
 
     def score(self, hyps: Sequence[str]) -> Score:
         """The score of translations, one for each line of the references."""
@@ -119,6 +129,24 @@ class SacreBleuMetric(LineMetric):
         """Detail and note of a score."""
         return "", ""
 
+    def note_on_spaces(self, is_split: Callable[[str], bool], otherwise: str) -> str:
+        """Why splitting at spaces may mislead; empty if there is no reason.
+
+        `is_split`: whether the metric has another way to split a language, whose code is the remedy
+        then; else `otherwise` is.
+        """
+        lines = [line for ref in self.refs for line in ref[:SCRIPT_LINES]]
+        name, code = looks_like(lines)
+        if is_split(code) and not is_split(self.tgt_lang):
+            return (
+                f"the references look {name}, and are split at spaces; give --tgt-lang {code} "
+                "(in a config data.tgt_lang)"
+            )
+        words = " ".join(lines).split()
+        if code not in ("", "ko") or sum(map(len, words)) > UNSPACED * len(words):
+            return f"the references have hardly any spaces, and are split at spaces; {otherwise}"
+        return ""
+
     def statistics(self, hyps: Sequence[str]) -> Statistics:
         """The counts that sacreBLEU adds up."""
         counts = self._metric._extract_corpus_statistics(hyps, None)
@@ -164,13 +192,10 @@ class Bleu(SacreBleuMetric):
 
     def _note(self, hyps: Sequence[str], has_4_grams: bool) -> str:
         """Why the value may mislead; empty if there is no reason."""
-        words = [word for ref in self.refs for line in ref for word in line.split()]
-        splits_at_spaces = self.tokenize in ("13a", "intl", "none")
-        if splits_at_spaces and sum(map(len, words)) > UNSPACED * len(words):
-            return (
-                f"the references have hardly any spaces, and the tokenizer {self.tokenize} splits "
-                "at spaces; choose the language's own, or char"
-            )
+        if self.tokenize in ("13a", "intl", "none"):
+            remedy = "choose the tokenizer of the language, or char"
+            if note := self.note_on_spaces(lambda code: fitting_tokenizer(code) != DEFAULT, remedy):
+                return note
         if not has_4_grams:
             return "no hypothesis has four words, so BLEU is 0 whatever they are"
         n_tokenised = sum(line.endswith(" .") for line in hyps)
@@ -196,8 +221,24 @@ class Chrf(SacreBleuMetric):
         return CHRF(references=self.refs)
 
 
+class ChrfPlusPlus(SacreBleuMetric):
+    """F2 over character 1- to 6-grams and word 1- and 2-grams."""
+
+    name = "chrf++"
+    title = "chrF2++"
+
+    def implementation(self) -> Any:
+        """sacreBLEU's chrF2++."""
+        from sacrebleu.metrics.chrf import CHRF
+
+        return CHRF(word_order=2, references=self.refs)
+
+
 class Ter(SacreBleuMetric):
-    """Word edits, a shift of a phrase being one, per 100 reference words."""
+    """Word edits, a shift of a phrase being one, per 100 reference words.
+
+    Of Japanese and Chinese, character edits: sacreBLEU's asian support and normalisation.
+    """
 
     name = "ter"
     title = "TER"
@@ -207,11 +248,15 @@ class Ter(SacreBleuMetric):
         """sacreBLEU's TER."""
         from sacrebleu.metrics.ter import TER
 
-        return TER(references=self.refs)
+        asian = splits_characters(self.tgt_lang)
+        return TER(normalized=asian, asian_support=asian, references=self.refs)
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
-        """Edits and reference words."""
-        return f"{result.num_edits:,.0f} edits, {result.ref_length:,.1f} reference words", ""
+        """Edits and reference words, and why the value may mislead."""
+        note = ""
+        if not splits_characters(self.tgt_lang):
+            note = self.note_on_spaces(splits_characters, "read chrf, which needs no words")
+        return f"{result.num_edits:,.0f} edits, {result.ref_length:,.1f} reference words", note
 
 
 class CometMetric(LineMetric):
@@ -249,7 +294,7 @@ class CometMetric(LineMetric):
 
 # All that `mt evaluate --metrics` knows; `train.metric` knows those with `in_training`.
 METRICS: dict[str, type[Metric]] = {
-    metric.name: metric for metric in (Bleu, Chrf, Ter, CometMetric)
+    metric.name: metric for metric in (Bleu, Chrf, ChrfPlusPlus, Ter, CometMetric)
 }
 # Those computed unless others are named.
 DEFAULT_METRICS = ("bleu", "chrf", "ter")

@@ -60,6 +60,7 @@ class Settings:
     seed: int | None = SEED  # None for another one each time
     n_differences: int = 0
     comet: Comet | None = None  # for a metric that needs it
+    tgt_lang: str = ""  # for TER, and notes
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ def evaluate_systems(
         check_lines(hyps, data.refs)
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
     for name in dict.fromkeys(settings.metrics):
-        metric = METRICS[name](data.refs, data.sources, settings.tokenize, settings.comet)
+        metric = METRICS[name](
+            data.refs, data.sources, settings.tokenize, settings.comet, settings.tgt_lang
+        )
         if not isinstance(metric, LineMetric):
             for system, hyps in outputs.items():
                 systems[system].append(SystemScore(name, metric.score(hyps)))

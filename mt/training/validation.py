@@ -169,7 +169,9 @@ class Validation:
     def metrics(self) -> dict[str, Metric]:
         """The metrics by name; only rank 0 needs them."""
         return {
-            name: METRICS[name]([self.ref], self.src, self.bleu_tokenizer, self.comet)
+            name: METRICS[name](
+                [self.ref], self.src, self.bleu_tokenizer, self.comet, self.config.data.tgt_lang
+            )
             for name in metric_names(self.config)
         }
 
@@ -272,7 +274,7 @@ def score_tests(
 
     def scores_of(outputs: list[str], src: list[str], ref: list[str]) -> dict[str, Score]:
         return {
-            name: METRICS[name]([ref], src, tokenize, comet).score(outputs)
+            name: METRICS[name]([ref], src, tokenize, comet, language).score(outputs)
             for name in metric_names(config)
         }
 

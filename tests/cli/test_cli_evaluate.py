@@ -90,7 +90,10 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
         ("--hyp nowhere --ref b", "--hyp: … no file"),
         ("--model m --src nowhere --ref b", "--src: … no file"),
         ("--hyp a --ref b --metrics bleu,meteor", "--metrics: … bleu, … meteor … correct"),
-        ("--hyp a --ref b --metrics ,", "--metrics: … bleu, chrf, ter, comet … none … correct"),
+        (
+            "--hyp a --ref b --metrics ,",
+            "--metrics: … bleu, chrf, chrf++, ter, comet … none … correct",
+        ),
         ("--hyp none --ref none", "hypotheses: … 0 lines"),
         ("--hyp latin --ref b", "--hyp: latin, line 1, byte 0 … ff 0a … UTF-8"),
         ("--hyp a --ref b --ref c", "--ref c … 1 lines, --hyp a … 2; … line n"),

@@ -12,12 +12,13 @@ import pytest
 from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
 from messages import says
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.ter import TER
 
 from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
-from mt.evaluation.metrics import Score, score_corpus
+from mt.evaluation.metrics import METRICS, Score, score_corpus
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model
 from mt.runtime.devices import choose_device
@@ -88,7 +89,7 @@ def test_japanese_by_characters_is_not_zero() -> None:
     """13a sees one word a line: no 4-gram at all."""
     (by_words,) = score_corpus(NEARLY, [JAPANESE], ["bleu"])
     assert by_words.value == 0
-    assert by_words.note.startswith("the references have hardly any spaces")
+    assert says(by_words.note, "look Japanese", "--tgt-lang ja")
     (by_characters,) = score_corpus(NEARLY, [JAPANESE], ["bleu"], "char")
     assert 80 < by_characters.value < 100
     assert by_characters.signature.split("|")[3] == "tok:char"
@@ -120,6 +121,45 @@ def test_evaluate_of_a_file_takes_the_language_or_the_tokenizer(mt: Mt, tmp_path
     assert tokenizer_and_bleu(by_name.out) == ("char", bleu)
     message = refused(mt("evaluate", *files, "--tokenize", "moses"))
     assert message.startswith("--tokenize: must be auto, 13a")
+
+
+@pytest.mark.parametrize(("language", "asian"), [("ja", True), ("zh-Hans", True), ("ko", False)])
+def test_ter_follows_the_language_as_the_flags_of_sacrebleu_do(
+    language: str, asian: bool, mt: Mt, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "hyp", NEARLY)
+    write_lines(tmp_path / "ref", JAPANESE)
+    files = ["--hyp", tmp_path / "hyp", "--ref", tmp_path / "ref", "--metrics", "ter", "--json"]
+    ((ter,),) = json.loads(mt("evaluate", *files, "--tgt-lang", language).out).values()
+    theirs = TER(normalized=asian, asian_support=asian)
+    assert ter["value"] == theirs.corpus_score(NEARLY, [JAPANESE]).score
+    assert ter["signature"] == str(theirs.get_signature())
+    assert ter["value"] == pytest.approx(100 / 19 if asian else 50)  # one of 19 characters
+    assert bool(ter["note"]) == (not asian)
+
+
+LOOKS = {
+    "ja": "今日は晴れでした",
+    "zh": "他们说过「の」是日文字母表里的一个字",
+    "ko": "오늘은 날씨가 좋네요 그렇죠",
+    "th": "วันนี้อากาศดี",
+    "lo": "ມື້ນີ້ອາກາດດີ",
+    "km": "ថ្ងៃនេះអាកាសធាតុល្អ",
+    "my": "ဒီနေ့ ရာသီဥတု",
+}
+
+
+@pytest.mark.parametrize("code", LOOKS)
+def test_a_script_without_spaces_asks_for_the_language(code: str) -> None:
+    """Also where the lines are short, and where Chinese quotes kana."""
+    lines = [LOOKS[code], "BLEU 2"]
+    note = METRICS["bleu"]([lines]).score(lines).note
+    assert note.endswith(f"give --tgt-lang {code} (in a config data.tgt_lang)")
+    given = METRICS["bleu"]([lines], tgt_lang=code).score(lines).note
+    assert ("choose the tokenizer" in given) == (code != "ko")  # which has spaces
+    by_ter = METRICS["ter"]([lines], tgt_lang="en").score(lines).note
+    remedy = {"ja": "--tgt-lang ja", "zh": "--tgt-lang zh", "ko": ""}.get(code, "read chrf")
+    assert says(by_ter, remedy) if remedy else not by_ter
 
 
 def test_evaluate_prints_100_and_no_more(mt: Mt, tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ def test_bleu_from_precisions_and_brevity_penalty_and_details_in_the_order_asked
         ("chrf", ["abc"], [["ab"]], 5 * (7 / 12) / (4 * 7 / 12 + 1)),
         ("chrf", ["a b"], [["ab"]], 1),  # blanks are no characters
         ("chrf", ["AB"], [["ab"]], 0),
+        # chrF++: the words match as well (2 of 2, 1 of 1), in the mean of the eight orders.
+        ("chrf++", ["a b"], [["a b"]], 1),
+        # Half of the words and of the characters match, and no pair of either.
+        ("chrf++", ["a b"], [["a c"]], (1 / 2 + 0 + 1 / 2 + 0) / 4),
         ("ter", ["the cat sat on mat"], [[REF]], 1 / 6),  # one insertion
         ("ter", ["on the mat the cat sat"], [[REF]], 1 / 6),  # one shift
         ("ter", ["dog dog dog dog"], [["cat"]], 4),  # can exceed 100

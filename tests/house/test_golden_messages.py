@@ -89,7 +89,7 @@ MESSAGES = {
         "split"
     ),
     "evaluate --hyp train.en --ref train.en --metrics blue": (
-        "--metrics: choose among bleu, chrf, ter, comet, found blue; correct the list"
+        "--metrics: choose among bleu, chrf, chrf++, ter, comet, found blue; correct the list"
     ),
     "evaluate --ref train.en": (
         "evaluate: nothing to score; give --hyp FILE, or --model FOLDER --src FILE"
