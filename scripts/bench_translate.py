@@ -189,7 +189,7 @@ def export_model(model: Path, stack: ExitStack) -> Path:
     """Export the model to a temporary CTranslate2 folder."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "model"
     folder.mkdir()
-    convert(model, folder)
+    convert(read_folder(model), folder)
     return folder
 
 

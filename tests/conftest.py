@@ -75,6 +75,14 @@ QuickConfig = Callable[..., "Config"]
 TrainerOf = Callable[..., "Trainer"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Models are converted for CTranslate2 in a cache of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """{train,valid,test}.{src,tgt}: 1 to 8 German digits a line, and English; no line twice."""
@@ -148,9 +156,9 @@ def tiny_run(
     train(config_from_mapping(mapping, "tiny"), run, "cpu")
     if find_spec("ctranslate2"):  # as the first translation would, which says so on stderr
         from mt.runs.model_folder import read_folder
-        from mt.translate.load_ctranslate2 import converted_model
+        from mt.translate.load_ctranslate2 import load_converted
 
-        converted_model(read_folder(run), lambda _: None)
+        load_converted(read_folder(run), Path.exists, lambda _: None)
     return run
 
 

@@ -1,23 +1,26 @@
 """A model → a translator that decodes with CTranslate2, on a CPU.
 
-The model is converted once and kept in the hidden folder `.ctranslate2` of the model folder, or in
-the user's cache where that cannot be written. A record there has the hash of the weights and the
-checksums of the files: a conversion of other weights, or a damaged one, is made again. The folder
-appears as a whole, so that several processes may do this at the same time.
+The model is converted once and kept in the user's cache, never in the model folder: whoever hands a
+model on could put other weights there. A conversion is named by a hash of all that it depends on,
+and used only if it is undamaged, belongs to this user and is writable by nobody else. It appears as
+a whole, so that several processes, on several machines, may convert at the same time. Those used
+longest ago are removed, so that the cache does not grow over `MAX_BYTES`.
 
 Loads no torch where the model has been converted before.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
@@ -32,12 +35,18 @@ from mt.translate.translator import Translator
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
 # The name of a vocabulary map in a model folder of CTranslate2.
 VOCABULARY_MAP = "vmap.txt"
-# A converted model, and the record in it.
-FORMAT = 1
-FOLDER = ".ctranslate2"
+# Of the way in which models are converted: another number, and all are converted again.
+FORMAT = 2
+# The checksums of the files of a conversion, in its folder.
 RECORD = "converted.json"
-# Seconds after which a conversion that is not finished was interrupted.
+# Size of the user's cache. A base model (60 million parameters) takes 0.25 GB.
+MAX_BYTES = 5 * 10**9
+# A conversion that is being written. One this many seconds old was interrupted.
+PARTIAL = "partial."
 ABANDONED = 3600
+# What CTranslate2 raises when it cannot load a folder.
+LOAD_ERRORS = (RuntimeError, ValueError, MemoryError, OSError)
+Loaded = TypeVar("Loaded")
 
 
 def load_ctranslate2(
@@ -55,19 +64,25 @@ def load_ctranslate2(
     threads = options.workers or available_cores()
     precision = "fp32" if options.precision == "auto" else options.precision
     decode = search.decode_config(config)
-    folder = converted_model(described, report)
-    files = None
+    vmap = None
     if options.shortlist is not None:
-        files = {path.name: path.read_bytes() for path in folder.iterdir()}
-        files[VOCABULARY_MAP] = _read_shortlist(options.shortlist, described.tokenizer)
-    model = ctranslate2.Translator(
-        str(folder),
-        files=files,
-        device="cpu",
-        compute_type=COMPUTE_TYPES[precision],
-        inter_threads=threads,
-        intra_threads=1,
-    )
+        vmap = _read_shortlist(options.shortlist, described.tokenizer)
+
+    def load(folder: Path) -> Any:
+        files = None
+        if vmap is not None:
+            files = {path.name: path.read_bytes() for path in folder.iterdir()}
+            files[VOCABULARY_MAP] = vmap
+        return ctranslate2.Translator(
+            str(folder),
+            files=files,
+            device="cpu",
+            compute_type=COMPUTE_TYPES[precision],
+            inter_threads=threads,
+            intra_threads=1,
+        )
+
+    model = load_converted(described, load, report)
     engine = CTranslate2Engine(
         model,
         described.tokenizer,
@@ -151,106 +166,139 @@ def _read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
 # --- the converted model ------------------------------------------------------------------------
 
 
-def converted_model(described: ModelFolder, report: Callable[[str], None]) -> Path:
-    """Return the folder of the converted model; make it if there is none of these weights.
+def load_converted(
+    described: ModelFolder, load: Callable[[Path], Loaded], report: Callable[[str], None]
+) -> Loaded:
+    """Return what `load` makes of the folder of the converted model, converted first if need be.
 
-    Raises CheckpointError where it cannot be written anywhere, and if CTranslate2 does not find the
-    same probabilities with it.
+    Raises CheckpointError if CTranslate2 does not find the same probabilities with it, or cannot
+    load it, or where there is no room for it even in a temporary folder.
     """
-    places = [described.folder / FOLDER]
-    with suppress(RuntimeError):  # a user without a home directory
-        places.append(user_cache() / described.weights_hash[:32])
-    for place in places:
-        if is_current(place, described):
-            return place
-    errors = []
-    for place in places:
+    place = _place(described)
+    if place is not None and is_current(place):
         try:
-            start = time.perf_counter()
-            with _new_folder(place) as partial:
-                convert(described.folder, partial)
-                _publish(partial, place, described)
-            seconds = time.perf_counter() - start
-            report(f"converted for CTranslate2 in {seconds:.1f} s, kept in {place}")
-            return place
+            loaded = load(place)
+        except LOAD_ERRORS as error:
+            report(f"CTranslate2 cannot load {place} ({error}); the model is converted again")
+            shutil.rmtree(place, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                os.utime(place)  # used now, so it is removed late
+            return loaded
+    errors = ["no home directory; set XDG_CACHE_HOME"] if place is None else []
+    for parent in ([] if place is None else [place.parent]) + [Path(tempfile.gettempdir())]:
+        try:
+            parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(
+                prefix=PARTIAL, dir=parent, ignore_cleanup_errors=True
+            ) as private:
+                start = time.perf_counter()
+                folder = Path(private) / "model"
+                folder.mkdir(mode=0o700)
+                convert(described, folder)
+                loaded = load(folder)
+                seconds = time.perf_counter() - start
+                if place is not None and parent == place.parent:
+                    _keep(folder, place)
+                    errors = []
+                kept = f"not kept: {'; '.join(errors)}" if errors else f"kept in {place}"
+                report(f"converted for CTranslate2 in {seconds:.1f} s, {kept}")
+                return loaded
         except OSError as error:  # such as a full disk
-            errors.append(f"{place} ({error.strerror or error})")
+            errors.append(f"{parent} ({error.strerror or error})")
     raise CheckpointError(
-        f"the model converted for CTranslate2 cannot be kept in {' or '.join(errors)}"
+        f"the model cannot be converted for CTranslate2: {'; '.join(errors)}; free some space "
+        "there, set XDG_CACHE_HOME to a folder of yours, or give --engine torch"
     )
 
 
-def convert(model: Path, output: Path) -> None:
-    """Convert the model of a folder into an empty folder, and prove that both agree."""
+def convert(described: ModelFolder, output: Path) -> None:
+    """Convert a model into an empty folder, and prove that both agree. Raises CheckpointError."""
     import ctranslate2
 
     from mt.model.checkpoint import load_model
     from mt.search.ctranslate2_model import scorer, specification
     from mt.search.parity import prove
 
-    loaded = load_model(model)
+    loaded = load_model(described.folder)
+    # Else its conversion would be kept under the name of what was there before.
+    if any(loaded.meta[key] != described.meta[key] for key in ("sha256", "config", "tokenizer")):
+        raise CheckpointError(
+            f"{described.folder}: was replaced while it was being read; run the command again"
+        )
     specification(loaded.model, loaded.tokenizer).save(str(output))
     translator = ctranslate2.Translator(str(output), device="cpu", compute_type="float32")
     prove(loaded, "ctranslate2", scorer(loaded.tokenizer, translator))
 
 
 def user_cache() -> Path:
-    """The folder for converted models whose own folder cannot be written."""
+    """The user's folder for converted models. Raises RuntimeError for one without a home."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(home) / "mt" / "ctranslate2"
 
 
-def is_current(place: Path, described: ModelFolder) -> bool:
-    """Whether a conversion is there, made from these weights and undamaged."""
+def _place(described: ModelFolder) -> Path | None:
+    """The folder where the conversion is kept; None for a user without a home directory."""
+    depends_on = [
+        FORMAT,
+        described.weights_hash,
+        described.tokenizer.fingerprint,
+        described.config.model.model_dump(mode="json"),
+    ]
+    key = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()
     try:
-        record = json.loads((place / RECORD).read_text(encoding="utf-8"))
-        return (
-            record["format"] == FORMAT
-            and record["weights"] == described.weights_hash
-            and record["tokenizer"] == described.tokenizer.fingerprint
-            and all(sha256_of(place / name) == known for name, known in record["sha256"].items())
+        return user_cache() / key[:32]
+    except RuntimeError:
+        return None
+
+
+def is_current(place: Path) -> bool:
+    """Whether a conversion is there, undamaged, and written by this user."""
+    try:
+        status = place.stat()
+        if hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o022):
+            return False
+        known = json.loads((place / RECORD).read_text(encoding="utf-8"))
+        names = {path.name for path in place.iterdir()} - {RECORD}
+        return known.keys() == names and all(
+            sha256_of(place / name) == checksum for name, checksum in known.items()
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, RecursionError, AttributeError):
         return False
 
 
-@contextmanager
-def _new_folder(place: Path) -> Iterator[Path]:
-    """Give an empty folder near `place`, and remove it at the end. Raises OSError.
-
-    Folders of interrupted conversions are removed, too.
-    """
-    place.parent.mkdir(parents=True, exist_ok=True)
-    for other in place.parent.glob(f"{place.name}.*"):
-        with suppress(OSError):
-            if time.time() - other.stat().st_mtime > ABANDONED:
-                shutil.rmtree(other)
-    private = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
-    try:
-        (private / "model").mkdir()
-        yield private / "model"
-    finally:
-        shutil.rmtree(private, ignore_errors=True)
-
-
-def _publish(converted: Path, place: Path, described: ModelFolder) -> None:
-    """Add the record to a conversion and rename it to its place."""
-    record = {
-        "format": FORMAT,
-        "weights": described.weights_hash,
-        "tokenizer": described.tokenizer.fingerprint,
-        "sha256": {path.name: sha256_of(path) for path in sorted(converted.iterdir())},
-    }
-    (converted / RECORD).write_text(json.dumps(record, indent=1), encoding="utf-8")
+def _keep(converted: Path, place: Path) -> None:
+    """Rename a conversion to its place, with its checksums. Raises OSError."""
+    checksums = {path.name: sha256_of(path) for path in converted.iterdir()}
+    (converted / RECORD).write_text(json.dumps(checksums, indent=1), encoding="utf-8")
     sync_files(converted)
     for _ in range(3):
-        with suppress(OSError):  # there is one of other weights, or a damaged one, or a new one
+        with suppress(OSError):  # there is a damaged one, or a new one
             converted.rename(place)
             break
-        if is_current(place, described):
+        if is_current(place):
             return  # another process was faster
         with suppress(OSError):
             place.rename(converted.parent / "before")
     else:
-        raise CheckpointError(f"{place}: cannot be replaced; remove it")
+        raise OSError(f"{place.name} cannot be replaced; remove it")
     sync_folder(place.parent)
+    _make_room(place)
+
+
+def _make_room(newest: Path) -> None:
+    """Remove interrupted conversions, and those used longest ago until all fit `MAX_BYTES`."""
+    used = {}
+    for path in newest.parent.iterdir():
+        with suppress(OSError):  # another process removes it
+            used[path] = path.stat().st_mtime
+    total = 0
+    for path in sorted(used, key=used.__getitem__, reverse=True):
+        if path.name.startswith(PARTIAL):
+            unused = time.time() - used[path] > ABANDONED
+        else:
+            with suppress(OSError):
+                total += sum(file.stat().st_size for file in path.iterdir())
+            unused = total > MAX_BYTES and path != newest
+        if unused:
+            shutil.rmtree(path, ignore_errors=True)

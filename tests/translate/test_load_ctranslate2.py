@@ -1,31 +1,38 @@
-"""The converted model beside a model: made once, as a whole, and again where it is of no use."""
+"""Converted models in the user's cache: made once, as a whole, and trusted only from this user."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
+from conftest import Mt, mt_command, write_lines
+from messages import says
+from model_files import drop, empty, flip, truncate
 
 from mt.errors import CheckpointError
 from mt.runs.model_folder import ModelFolder, checkpoints, find_model, read_folder
 from mt.search import ctranslate2_model
 from mt.translate import load_ctranslate2
-from mt.translate.load_ctranslate2 import FOLDER, RECORD, converted_model, is_current, user_cache
+from mt.translate.load_ctranslate2 import RECORD, is_current, load_converted, user_cache
 
-Convert = Callable[[Path, Path], None]
+Convert = Callable[[ModelFolder, Path], None]
+DISK_FULL = OSError(28, "No space left on device")
 
 
 @pytest.fixture
 def described(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
-    """A model folder of its own, not converted."""
+    """A model folder of its own, not converted; the user's cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "model"
-    shutil.copytree(find_model(tiny_run), folder, ignore=shutil.ignore_patterns(".ctranslate2*"))
+    shutil.copytree(find_model(tiny_run), folder)
     shutil.copy(tiny_run / "tokenizer.model", folder)
     return read_folder(folder)
 
@@ -36,141 +43,241 @@ def converts(monkeypatch: pytest.MonkeyPatch) -> Callable[[Convert], None]:
     return lambda function: monkeypatch.setattr(load_ctranslate2, "convert", function)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def calls(converts: Callable[[Convert], None]) -> list[Path]:
     """The models converted, by a function that writes one file."""
     models: list[Path] = []
 
-    def convert(model: Path, output: Path) -> None:
-        models.append(model)
+    def convert(model: ModelFolder, output: Path) -> None:
+        models.append(model.folder)
         write(model, output)
 
     converts(convert)
     return models
 
 
-def write(_: Path, output: Path) -> None:
+def write(_: ModelFolder, output: Path) -> None:
     (output / "model.bin").write_bytes(b"weights")
+
+
+def content(folder: Path) -> bytes:
+    """Stands for loading a conversion."""
+    return (folder / "model.bin").read_bytes()
 
 
 def quiet(_: str) -> None:
     """Report nothing."""
 
 
-def hidden(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.glob(".*"))
+def cached() -> list[Path]:
+    return sorted(user_cache().iterdir())
 
 
-def test_it_is_made_once_and_again_if_stale_or_damaged(
-    described: ModelFolder, tiny_run: Path, calls: list[Path]
-) -> None:
-    before = checkpoints(tiny_run)
-    said: list[str] = []
-    place = converted_model(described, said.append)
-    assert place == described.folder / FOLDER
-    assert len(said) == 1
-    assert said[0].endswith(f"kept in {place}")
-    assert converted_model(described, said.append) == place
-    assert (len(calls), len(said)) == (1, 1)
-    (place / "model.bin").write_bytes(b"damaged")
-    converted_model(described, quiet)
-    assert (place / "model.bin").read_bytes() == b"weights"
-    record = json.loads((place / RECORD).read_text(encoding="utf-8"))
-    changes: list[Any] = [{**record, "weights": "0" * 64}, {**record, "format": 0}, [], {}]
-    for changed in changes:
-        (place / RECORD).write_text(json.dumps(changed), encoding="utf-8")
-        converted_model(described, quiet)
-    assert len(calls) == 6
-    assert is_current(place, described)
-    assert hidden(described.folder) == [FOLDER]
-    assert checkpoints(tiny_run) == before
-    assert read_folder(described.folder).weights_hash == described.weights_hash
-
-
-def test_a_folder_that_cannot_be_written(
-    described: ModelFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    new_folder: Callable[[Path], AbstractContextManager[Path]] = load_ctranslate2._new_folder
-
-    def read_only(place: Path) -> AbstractContextManager[Path]:
-        if place.parent == described.folder:
-            raise OSError(30, "Read-only file system")
-        return new_folder(place)
-
-    monkeypatch.setattr(load_ctranslate2, "_new_folder", read_only)
-    place = converted_model(described, quiet)
-    assert place.parent == user_cache()
-    assert converted_model(described, quiet) == place
-    shutil.rmtree(place)
-
-    def full(place: Path) -> AbstractContextManager[Path]:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(load_ctranslate2, "_new_folder", full)
-    with pytest.raises(CheckpointError, match=r"cannot be kept in .* \(No space left on device\)"):
-        converted_model(described, quiet)
-
-
-def test_two_at_a_time(described: ModelFolder, converts: Callable[[Convert], None]) -> None:
-    """While one converts, another does the same and is faster."""
-
-    def slow(model: Path, output: Path) -> None:
-        converts(write)
-        converted_model(described, quiet)
-        write(model, output)
-
-    converts(slow)
-    place = converted_model(described, quiet)
-    assert is_current(place, described)
-    assert hidden(described.folder) == [FOLDER]
-
-
-def test_a_conversion_that_finds_other_probabilities_is_not_kept(
-    described: ModelFolder, converts: Callable[[Convert], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real conversion, with weights that are changed on the way."""
-    pytest.importorskip("ctranslate2")
-    monkeypatch.undo()
+def test_it_is_made_once_and_again_if_damaged(described: ModelFolder, calls: list[Path]) -> None:
     before = sorted(described.folder.iterdir())
-    array = ctranslate2_model._array
-    monkeypatch.setattr(ctranslate2_model, "_array", lambda tensor: array(tensor) * 1.02)
-    with pytest.raises(CheckpointError, match="other probabilities"):
-        converted_model(described, quiet)
+    said: list[str] = []
+    assert load_converted(described, content, said.append) == b"weights"
+    (place,) = cached()
+    (message,) = said
+    assert says(message, "converted for CTranslate2", "kept in", place)
+    load_converted(described, content, said.append)
+    assert (len(calls), len(said)) == (1, 1)
+    harms = [partial(flip, place / "model.bin"), partial(empty, place / "model.bin")]
+    harms += [partial(truncate, place / RECORD), partial(drop, place / RECORD)]
+    harms += [partial(write_lines, place / RECORD, [text]) for text in ("[]", "{}", "[" * 10**5)]
+    harms.append(partial(write_lines, place / "vmap.txt", []))
+    for number, harm in enumerate(harms, 2):
+        harm()
+        assert load_converted(described, content, quiet) == b"weights"
+        assert len(calls) == number
+        assert is_current(place)
+    assert cached() == [place]
     assert sorted(described.folder.iterdir()) == before
 
 
-def test_a_full_disk_leaves_the_cache(
-    described: ModelFolder, converts: Callable[[Convert], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The model's disk is full: while it is converted, or when the record is written."""
-    full = OSError(28, "No space left on device")
+def test_it_is_named_by_all_that_it_depends_on(described: ModelFolder, calls: list[Path]) -> None:
+    model = described.config.model.model_copy(update={"n_heads": 4})
+    other = replace(described, config=described.config.model_copy(update={"model": model}))
+    for each in (described, other):
+        load_converted(each, content, quiet)
+    assert (len(calls), len(cached())) == (2, 2)
 
-    def no_room(model: Path, output: Path) -> None:
-        if output.is_relative_to(described.folder):
-            raise full
-        write(model, output)
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="files have no owner")
+def test_what_another_user_may_have_written_is_not_trusted(
+    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_converted(described, content, quiet)
+    (place,) = cached()
+    assert is_current(place)
+    place.chmod(0o770)
+    assert not is_current(place)
+    place.chmod(0o700)
+    monkeypatch.setattr(os, "geteuid", lambda: place.stat().st_uid + 1)
+    assert not is_current(place)
+
+
+def test_a_conversion_in_a_strangers_model_folder_is_ignored(
+    described: ModelFolder, tiny_run: Path, tiny_corpus: Path, mt: Mt
+) -> None:
+    """A valid one of other weights, with a record such as mt 0.2.0 took."""
+    pytest.importorskip("ctranslate2")
+    other = read_folder(checkpoints(tiny_run)[0])
+    assert other.weights_hash != described.weights_hash
+    planted = described.folder / ".ctranslate2"
+    planted.mkdir()
+    load_ctranslate2.convert(other, planted)
+    record = {
+        "format": 1,
+        "weights": described.weights_hash,
+        "tokenizer": described.tokenizer.fingerprint,
+        "sha256": {path.name: load_ctranslate2.sha256_of(path) for path in planted.iterdir()},
+    }
+    (planted / RECORD).write_text(json.dumps(record), encoding="utf-8")
+    source = tiny_corpus / "test.src"
+    options = ("-m", described.folder, source, "--precision", "fp32")
+    ended = mt("translate", *options)
+    assert says(ended.err, "converted for CTranslate2", "kept in", user_cache())
+    torch = mt("translate", *options, "--engine", "torch", "--workers", 1)
+    assert ended.out == torch.out
+    assert ended.out.count(b"\n") == 40
+
+
+def test_what_ctranslate2_cannot_load_is_converted_once_more(
+    described: ModelFolder, mt: Mt
+) -> None:
+    """Whole by its checksums, as one of a newer version would be; fuzzed bytes after them."""
+    pytest.importorskip("ctranslate2")
+    line = b"drei acht eins\n"
+    expected = mt("translate", "-m", described.folder, stdin=line).out
+    (place,) = cached()
+    whole = (place / "model.bin").read_bytes()
+    bad = [b"", whole[:40], whole[:-9], b"\xff" * 4 + whole[4:], whole[:4] + b"\xff" * 9]
+    vocabulary = "shared_vocabulary.json"
+    for name, content in [("model.bin", each) for each in bad] + [(vocabulary, b"\xff{")]:
+        assert (place / name).exists()
+        (place / name).write_bytes(content)
+        paths = [path for path in place.iterdir() if path.name != RECORD]
+        known = {path.name: load_ctranslate2.sha256_of(path) for path in paths}
+        (place / RECORD).write_text(json.dumps(known), encoding="utf-8")
+        assert is_current(place)
+        ended = mt("translate", "-m", described.folder, stdin=line)
+        assert (ended.code, ended.out) == (0, expected)
+        assert says(ended.err, "cannot load", place, "converted again", "kept in", place)
+        assert "convert" not in mt("translate", "-m", described.folder, stdin=line).err
+
+
+def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
+    described: ModelFolder,
+    calls: list[Path],
+    converts: Callable[[Convert], None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is converted in a temporary folder then, for this process, and each start says why."""
+    said: list[str] = []
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    new_folder = tempfile.mkdtemp
+
+    def read_only(suffix: str | None, prefix: str | None, dir: str | None) -> str:
+        if dir is not None and Path(dir) == user_cache():
+            raise OSError(30, "Read-only file system")
+        return new_folder(suffix, prefix, dir)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "mkdtemp", read_only)
+        assert load_converted(described, content, said.append) == b"weights"
+    with monkeypatch.context() as patch:
+        patch.setattr(load_ctranslate2, "sync_files", lambda _: (_ for _ in ()).throw(DISK_FULL))
+        assert load_converted(described, content, said.append) == b"weights"
+    with monkeypatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        patch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+        assert load_converted(described, content, said.append) == b"weights"
+    reasons = ("Read-only file system", "No space left on device", "no home directory")
+    for message, reason in zip(said, reasons, strict=True):
+        assert says(message, "not kept", reason)
+    assert cached() == list(temporary.iterdir()) == []
+
+    def no_room(*_: object) -> None:
+        raise DISK_FULL
 
     converts(no_room)
-    place = converted_model(described, quiet)
-    assert place.parent == user_cache()
-    shutil.rmtree(place)
-    converts(write)
-    publish: Callable[..., None] = load_ctranslate2._publish
-
-    def no_room_for_record(made: Path, place: Path, described: ModelFolder) -> None:
-        if made.is_relative_to(described.folder):
-            raise full
-        publish(made, place, described)
-
-    monkeypatch.setattr(load_ctranslate2, "_publish", no_room_for_record)
-    assert converted_model(described, quiet).parent == user_cache()
-    assert hidden(described.folder) == []
+    with pytest.raises(CheckpointError) as error:
+        load_converted(described, content, quiet)
+    assert says(str(error.value), user_cache(), "No space", temporary, "No space", "XDG_CACHE_HOME")
 
 
-def test_a_user_without_a_home(described: ModelFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
+@pytest.mark.slow
+def test_two_processes_convert_at_the_same_time(described: ModelFolder) -> None:
+    pytest.importorskip("ctranslate2")
+    command, environment = mt_command("translate", "-m", described.folder)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    both = [subprocess.Popen(command, env=environment, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    ended = [process.communicate(b"drei acht\n", timeout=120) for process in both]
+    (place,) = cached()
+    assert is_current(place)
+    assert [process.returncode for process in both] == [0, 0]
+    assert ended[0][0] == ended[1][0] != b""
+    assert f"kept in {place}" in ended[0][1].decode() + ended[1][1].decode()
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
-    assert converted_model(described, quiet) == described.folder / FOLDER
+
+def test_another_process_is_faster(
+    described: ModelFolder, converts: Callable[[Convert], None]
+) -> None:
+    def slow(model: ModelFolder, output: Path) -> None:
+        converts(write)
+        load_converted(described, content, quiet)
+        write(model, output)
+
+    converts(slow)
+    assert load_converted(described, content, quiet) == b"weights"
+    (place,) = cached()
+    assert is_current(place)
+
+
+def test_the_cache_keeps_what_was_used_last_and_is_limited(
+    described: ModelFolder, calls: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [
+        replace(described, meta={**described.meta, "sha256": {"model.safetensors": str(number)}})
+        for number in range(4)
+    ]
+    for model in models[:3]:
+        load_converted(model, content, quiet)
+    for age, place in enumerate(cached()):
+        os.utime(place, (age, age))
+    load_converted(models[0], content, quiet)  # used now
+    size = sum(file.stat().st_size for file in cached()[0].iterdir())
+    monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 2 * size)
+    interrupted, current = (user_cache() / f"partial.{name}" for name in ("old", "new"))
+    for folder in (interrupted, current):
+        folder.mkdir()
+    os.utime(interrupted, (1, 1))
+    load_converted(models[3], content, quiet)
+    assert (len(calls), len(cached())) == (4, 3)
+    assert current in cached()
+    for model in (models[0], models[3]):
+        load_converted(model, content, quiet)
+    assert len(calls) == 4
+    monkeypatch.setattr(load_ctranslate2, "MAX_BYTES", 0)  # a model larger than the cache
+    load_converted(models[1], content, quiet)
+    load_converted(models[1], content, quiet)
+    assert (len(calls), len(cached())) == (5, 2)
+
+
+def test_a_conversion_that_is_wrong_or_of_other_weights_is_not_kept(
+    described: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real conversion: of a folder that was replaced meanwhile, and of changed weights."""
+    pytest.importorskip("ctranslate2")
+    replaced = replace(described, meta={**described.meta, "tokenizer": "0" * 64})
+    with pytest.raises(CheckpointError, match="was replaced while it was being read"):
+        load_converted(replaced, content, quiet)
+    array = ctranslate2_model._array
+    monkeypatch.setattr(ctranslate2_model, "_array", lambda tensor: array(tensor) * 1.02)
+    with pytest.raises(CheckpointError, match="other probabilities"):
+        load_converted(described, content, quiet)
+    assert cached() == []
