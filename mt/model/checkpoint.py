@@ -31,9 +31,11 @@ from mt.runs.model_folder import (
     REMEDY,
     STATE,
     WEIGHTS,
+    ModelFolder,
     checkpoints,
     read_folder,
     read_meta,
+    step_of,
 )
 
 
@@ -238,6 +240,12 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in weights.items()}
 
 
+def _computation(described: ModelFolder) -> list[object]:
+    """Everything but the weights that an output depends on; dropout may change in a run."""
+    values = [value for name, value in described.config.model if "dropout" not in name]
+    return [described.meta["tokenizer"], *values]
+
+
 def average_run(
     run_dir: Path, count: int | None, output: Path, by_score: bool = False
 ) -> list[int]:
@@ -254,7 +262,7 @@ def average_run(
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
     if by_score:
-        scored = [folder for folder in folders if metas[folder].get("score") is not None]
+        scored = [f for f in folders if isinstance(metas[f].get("score"), int | float)]
         # The sort is stable: of equal scores the earlier checkpoint comes first, as in training.
         chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]
         kind = "best"
@@ -271,8 +279,15 @@ def average_run(
     if output.exists():
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
     chosen = sorted(chosen)
-    steps = [int(metas[folder]["step"]) for folder in chosen]
-    meta = {name: metas[chosen[-1]][name] for name in ("config", "tokenizer", "step")}
-    meta["averaged"] = steps
-    save_model_folder(output, average(chosen), meta, tokenizer=Tokenizer.load(run_dir))
+    newest = read_folder(chosen[-1])
+    for folder in chosen[:-1]:
+        # Matrices of other heads or pieces may have the same shapes.
+        if _computation(read_folder(folder)) != _computation(newest):
+            raise CheckpointError(
+                f"{newest.folder}: not the same model as {folder}; average checkpoints of one run"
+            )
+    steps = [step_of(folder.name) for folder in chosen]
+    meta = {name: newest.meta[name] for name in ("config", "tokenizer")}
+    meta |= {"step": steps[-1], "averaged": steps}
+    save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer)
     return steps

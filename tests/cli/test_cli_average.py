@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from conftest import Mt, equal_weights, refused
 from messages import says
 from torch import Tensor
 
+from mt.config.schema import TokenizerConfig
+from mt.data.tokens.tokenizer import train_tokenizer
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import META, checkpoints, step_name
 
@@ -53,6 +56,36 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_pa
         (["--best", 2, "--last", 2], ("--last, --best", "one of them")),
     ):
         assert says(refused(mt("average", scored, *arguments, "-o", tmp_path / "new")), *parts)
+
+
+def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
+    mt: Mt, scored: Path, tmp_path: Path
+) -> None:
+    """A tokenizer that was swapped, for the run or in one checkpoint; heads of another number."""
+    folders = checkpoints(scored)
+    average = ("average", scored, "--last", 2, "-o", tmp_path / "mean")
+
+    def change(folder: Path, **values: Any) -> None:
+        meta = json.loads((folder / META).read_bytes()) | values
+        (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+
+    before = json.loads((folders[2] / META).read_bytes())
+    model = before["config"]["model"] | {"n_heads": 4}
+    change(folders[2], config=before["config"] | {"model": model})
+    assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
+    model = before["config"]["model"] | {"dropout": 0.5}  # as a resumed run may change it
+    change(folders[2], config=before["config"] | {"model": model})
+    assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
+    lines = [str(number) for number in range(300)]
+    other = train_tokenizer(TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True), 1, str)
+    other.save(folders[2])
+    change(folders[2], tokenizer=other.fingerprint)
+    assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
+    other.save(scored)
+    assert says(refused(mt(*average)), folders[3], "tokenizer", "not the one", "put the run's")
+    change(folders[1], score="high")
+    assert says(refused(mt("average", scored, "--best", 3, "-o", tmp_path / "mean")), "keeps 2")
+    assert not (tmp_path / "mean").exists()
 
 
 def test_an_average_is_the_mean_and_translates(
