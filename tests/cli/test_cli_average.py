@@ -77,7 +77,8 @@ def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
     change(folders[2], config=before["config"] | {"model": model})
     assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
     lines = [str(number) for number in range(300)]
-    other = train_tokenizer(TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True), 1, str)
+    config, pairs = TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True)
+    other = train_tokenizer(config, pairs, 1, lambda _: None)
     other.save(folders[2])
     change(folders[2], tokenizer=other.fingerprint)
     assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
