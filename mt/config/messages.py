@@ -12,7 +12,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from mt.config.schema import Source, sections
+from mt.config.schema import Clean, Source, sections
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -52,8 +52,9 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     kind = detail["type"]
     found = detail["input"]
     context = detail.get("ctx", {})
-    in_source = steps[0] == "data" and len(steps) + (kind == "model_type") > 2
-    owner = Source if in_source else sections()[str(steps[0])]
+    inside = steps[0] == "data" and len(steps) + (kind == "model_type") > 2
+    below = Clean if steps[1:2] == ("clean",) else Source
+    owner = below if inside else sections()[str(steps[0])]
     if kind == "missing":
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":

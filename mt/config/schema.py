@@ -151,13 +151,32 @@ class RunConfig(_Strict):
     seed: Seed = _key(1, "seed of initial weights, data order and dropout")
 
 
+class Clean(_Strict):
+    """Cleaning before training: repairs of text, and a threshold for each rule; null: rule off."""
+
+    repair: Flag = _key(
+        True, "Unicode NFC, plain spaces, no control characters; kept pairs are trained on repaired"
+    )
+    mojibake: Flag = _key(
+        True, "with repair: undo wrongly decoded text (fÃ¼r: für) and HTML entities; extra corpora"
+    )
+    max_words: Length | None = _key(200, "words of the longer side")
+    max_chars: Length | None = _key(2000, "characters of the longer side")
+    max_word_ratio: Ratio | None = _key(
+        4.0, "ratio of the sides' lengths in words, 3 added to both; not where words have no spaces"
+    )
+    max_char_ratio: Ratio | None = _key(
+        3.0, "ratio of the sides' lengths in characters, 10 added to both; a Chinese one counts 3"
+    )
+
+
 class DataConfig(_Strict):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
     root: Text | None = _key(
         None, "folder that relative paths start from; null means the current folder"
     )
-    src_lang: Text = _key("src", "code of the source language, such as de; recorded only")
+    src_lang: Text = _key("src", "code of the source language, such as de; used by data.clean")
     tgt_lang: Text = _key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = _key(None, "text for validation and early stopping; null means none")
@@ -169,6 +188,9 @@ class DataConfig(_Strict):
         3.0, "largest ratio of a training pair's lengths in tokens; pairs above it are dropped"
     )
     dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
+    clean: Clean | None = _key(
+        None, "cleaning of the training texts, such as {} for the defaults; null means none"
+    )
 
 
 class TokenizerConfig(_Strict):

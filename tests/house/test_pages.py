@@ -287,9 +287,10 @@ def table_of_keys() -> str:
         ]
         for key, one in model.model_fields.items():
             rows.append(row(key, one))
-            if key == "train" and (source := model_in(one.annotation)):
-                for name, below in source.model_fields.items():
-                    rows.append(row(f"{key}[].{name}", below))
+            if key in ("train", "clean") and (inner := model_in(one.annotation)):
+                prefix = "train[]" if key == "train" else key
+                for name, below in inner.model_fields.items():
+                    rows.append(row(f"{prefix}.{name}", below))
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 

@@ -1,0 +1,143 @@
+"""Count the characters of many lines at once: spaces, digits, letters of each script, signs."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+# Unicode blocks of each script that a language may be told by, as (first, last) code points.
+_SCRIPTS = {
+    "Latn": "41-5A 61-7A AA-AA BA-BA C0-D6 D8-F6 F8-2AF 1D00-1D25 1E00-1EFF 2C60-2C7F A722-A7FF "
+    "FB00-FB06 FF21-FF3A FF41-FF5A",
+    "Grek": "370-3FF 1F00-1FFF",
+    "Cyrl": "400-52F 1C80-1C8F 2DE0-2DFF A640-A69F",
+    "Armn": "530-58F FB13-FB17",
+    "Hebr": "590-5FF FB1D-FB4F",
+    "Arab": "600-6FF 750-77F 8A0-8FF FB50-FDFF FE70-FEFE",
+    "Syrc": "700-74F",
+    "Thaa": "780-7BF",
+    "Nkoo": "7C0-7FF",
+    "Deva": "900-97F A8E0-A8FF",
+    "Beng": "980-9FF",
+    "Guru": "A00-A7F",
+    "Gujr": "A80-AFF",
+    "Orya": "B00-B7F",
+    "Taml": "B80-BFF",
+    "Telu": "C00-C7F",
+    "Knda": "C80-CFF",
+    "Mlym": "D00-D7F",
+    "Sinh": "D80-DFF",
+    "Thai": "E00-E7F",
+    "Laoo": "E80-EFF",
+    "Tibt": "F00-FFF",
+    "Mymr": "1000-109F A9E0-A9FF AA60-AA7F",
+    "Geor": "10A0-10FF 1C90-1CBF 2D00-2D2F",
+    "Ethi": "1200-139F 2D80-2DDF AB00-AB2F",
+    "Cher": "13A0-13FF AB70-ABBF",
+    "Khmr": "1780-17FF",
+    "Mong": "1800-18AF",
+    "Tfng": "2D30-2D7F",
+    "Olck": "1C50-1C7F",
+    "Hang": "1100-11FF 3130-318F A960-A97F AC00-D7FF",
+    "Kana": "3040-30FF 31F0-31FF FF66-FF9F",
+    "Hani": "2E80-2FDF 3005-3007 3400-4DBF 4E00-9FFF F900-FAFF 20000-3FFFF",
+}
+# Classes 0 to 4 are these; then the scripts in order.
+SPACE, DIGIT, PUNCTUATION, SYMBOL, OTHER_LETTER = range(5)
+SCRIPTS = {name: number for number, name in enumerate(_SCRIPTS, 5)}
+N_CLASSES = 5 + len(SCRIPTS)
+# Their words have no spaces between them.
+UNSPACED = [SCRIPTS[name] for name in ("Thai", "Laoo", "Mymr", "Khmr", "Tibt", "Kana", "Hani")]
+# One of their characters says as much as about three Latin letters.
+DENSE = [SCRIPTS[name] for name in ("Kana", "Hani", "Hang")]
+# What stands in ordinary text beside letters, digits and Unicode's own punctuation.
+_ORDINARY = set("%&/*$€£¥°+№§´`’'") | {"\u200c", "\u200d"}
+_UNORDINARY = set("#@\\_|~^<>=[]{}")
+
+
+@dataclass
+class CharacterCounts:
+    """Counts of n lines: `classes` (n, N_CLASSES), `length`, `words` and longest `run` (n,)."""
+
+    classes: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+    words: npt.NDArray[np.float64]
+    run: npt.NDArray[np.int64]
+
+    @property
+    def visible(self) -> npt.NDArray[np.int64]:
+        """Characters that are not spaces."""
+        return self.length - self.classes[:, SPACE]
+
+    @property
+    def letters(self) -> npt.NDArray[np.int64]:
+        """Letters and marks of every script."""
+        return self.classes[:, OTHER_LETTER:].sum(1)
+
+
+def count_characters(lines: Sequence[str]) -> CharacterCounts:
+    """Count the characters of each line by class, its words, and its longest run of one character.
+
+    A character of a script without spaces counts as half a word.
+    """
+    # Each line ends with a space, so that its last word ends within it.
+    text = " ".join(lines) + " "
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    length = np.fromiter(map(len, lines), np.int64, len(lines))
+    line_of = np.repeat(np.arange(len(lines)), length + 1)
+    classes = _class_table()[np.minimum(codes, 0x40000)]
+    counts = np.bincount(line_of * N_CLASSES + classes, minlength=len(lines) * N_CLASSES)
+    counts = counts.reshape(len(lines), N_CLASSES)
+    counts[:, SPACE] -= 1
+    spaces = classes == SPACE
+    ends = np.flatnonzero(spaces[1:] & ~spaces[:-1])
+    spaced = np.bincount(line_of[ends], minlength=len(lines))
+    unspaced = counts[:, UNSPACED].sum(1)
+    # A word of unspaced characters also ends somewhere: it is counted by its characters alone.
+    words = np.where(unspaced > 0, np.maximum(spaced, unspaced / 2), spaced)
+    return CharacterCounts(counts, length, words, _longest_runs(codes, line_of, len(lines)))
+
+
+def _longest_runs(
+    codes: npt.NDArray[np.uint32], line_of: npt.NDArray[np.int64], n: int
+) -> npt.NDArray[np.int64]:
+    """The longest run of one visible character in each line; 0 for runs under five."""
+    longest = np.zeros(n, np.int64)
+    same = (codes[1:] == codes[:-1]) & (codes[1:] != 32)
+    long = same[3:] & same[2:-1] & same[1:-2] & same[:-3]
+    if long.any():
+        padded = np.concatenate(([False], same, [False]))
+        edges = np.flatnonzero(padded[1:] != padded[:-1])
+        starts, lengths = edges[::2], edges[1::2] - edges[::2] + 1
+        keep = lengths >= 5
+        np.maximum.at(longest, line_of[starts[keep]], lengths[keep])
+    return longest
+
+
+@lru_cache(maxsize=1)
+def _class_table() -> npt.NDArray[np.uint8]:
+    """The class of each code point of planes 0 to 3; the last entry is for all above."""
+    table = np.full(0x40001, SYMBOL, np.uint8)
+    kinds = {"Z": SPACE, "N": DIGIT, "P": PUNCTUATION, "L": OTHER_LETTER, "M": OTHER_LETTER}
+    for code in range(0x20000):
+        character = chr(code)
+        kind = kinds.get(unicodedata.category(character)[0], SYMBOL)
+        if character in _UNORDINARY:
+            kind = SYMBOL
+        elif character in _ORDINARY:
+            kind = PUNCTUATION
+        elif character in "\t\n\r\v\f\x1c\x1d\x1e\x1f\x85":
+            kind = SPACE
+        table[code] = kind
+    table[0x20000:0x40000] = OTHER_LETTER
+    for name, blocks in _SCRIPTS.items():
+        for block in blocks.split():
+            first, last = (int(bound, 16) for bound in block.split("-"))
+            part = table[first : last + 1]
+            part[part == OTHER_LETTER] = SCRIPTS[name]
+    return table
