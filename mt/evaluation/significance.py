@@ -60,6 +60,10 @@ class Comparison:
         """Whether chance is unlikely. sacreBLEU gives equal systems the smallest p-value."""
         return self.difference != 0 and self.p_value < LEVEL
 
+    def __str__(self) -> str:
+        """`p = 0.21: may be chance`."""
+        return f"p = {self.p_value:.2g}: {'significant' if self.significant else 'may be chance'}"
+
 
 def resample(
     metric: LineMetric, statistics: Statistics, n_resamples: int = RESAMPLES, seed: int = SEED
@@ -97,6 +101,12 @@ def bootstrap_p_value(difference: float, system: Values, baseline: Values) -> fl
     """The p-value of a difference of values, by the paired bootstrap."""
     by_chance = np.abs(system - baseline)
     return _p_value(by_chance - by_chance.mean(), difference)
+
+
+def chance_difference(system: Values, baseline: Values, share: float) -> float:
+    """The difference that this share of resamples of two equally good systems does not exceed."""
+    differences = system - baseline
+    return float(np.quantile(np.abs(differences - differences.mean()), share))
 
 
 def randomisation_p_value(

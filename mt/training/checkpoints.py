@@ -33,11 +33,11 @@ from mt.runs.model_folder import (
     step_name,
     step_of,
 )
+from mt.training.selection import Criterion, Decision, Difference
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
     from mt.data.tokens.loader import Update
-    from mt.training.selection import Criterion
     from mt.training.update import Updater
 
 
@@ -56,9 +56,11 @@ class TrainState:
     best_step: int | None = None
     highest_score: float | None = None  # the best one may tie with it at a lower nll
     bad_validations: int = 0  # since the best one
+    tie: float = 0.0  # difference of scores up to which the last validation would tie
     seconds: float = 0.0  # of training, over all starts
     tokens: int = 0  # target tokens trained on
     scores: dict[str, float] = field(default_factory=dict)  # of the kept checkpoints, by name
+    nlls: dict[str, float] = field(default_factory=dict)  # the same; not recorded by 0.2.0
     plan: str = ""  # fingerprint of the data order that (epoch, update) refers to
     valid_fingerprint: str = ""  # of the validation set that the scores are from
     rollbacks: int = 0  # returns to a checkpoint because of non-finite values
@@ -78,25 +80,35 @@ class TrainState:
         self.epoch = update.epoch + update.last
         self.update = 0 if update.last else update.number + 1
 
-    def add_score(self, score: float, nll: float, criterion: Criterion) -> None:
-        """Record the validation of the current step, and whether it is the best so far."""
+    def add_score(
+        self, score: float, nll: float, criterion: Criterion, difference: Difference | None = None
+    ) -> Decision:
+        """Record the validation of the current step; returns whether it is the best so far.
+
+        `difference`: from the best one before, if it is known.
+        """
         # NaN compares as neither better nor worse, so a first NaN would remain the best.
         score = -math.inf if math.isnan(score) else score
         nll = math.inf if math.isnan(nll) else nll
         self.scores[step_name(self.step)] = score
-        if criterion.is_better(score, nll, self.best_score, self.best_nll, self.highest_score):
+        self.nlls[step_name(self.step)] = nll
+        self.tie = criterion.tie(difference)
+        best = self.best_score, self.best_nll, self.highest_score
+        decision = criterion.decide(score, nll, best, difference)
+        if decision.is_best:
             self.best_score = score
             self.best_nll = nll
             self.best_step = self.step
             self.bad_validations = 0
-        elif criterion.counts_for_patience(self.best_score):
+        else:
             self.bad_validations += 1
         highest = self.highest_score
         self.highest_score = score if highest is None else max(score, highest)
+        return decision
 
     def forget_scores(self) -> None:
         """Drop all scores, and with them the best one."""
-        self.scores = {}
+        self.scores, self.nlls = {}, {}
         self.best_score = self.best_nll = self.best_step = self.highest_score = None
         self.bad_validations = 0
 
@@ -123,6 +135,7 @@ def save_checkpoint(
     kept = _names_to_keep(run_dir, config, state)
     prune(run_dir, kept)
     state.scores = {name: score for name, score in state.scores.items() if name in kept}
+    state.nlls = {name: nll for name, nll in state.nlls.items() if name in kept}
 
 
 def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
@@ -134,8 +147,9 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     every = config.train.valid_every
     regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
     best = None if state.best_step is None else step_name(state.best_step)
-    scored = [name for name in names if name in state.scores]
-    by_score = sorted(scored, key=lambda name: (name != best, -state.scores[name]))
+    scored = {name: state.scores[name] for name in names if name in state.scores}
+    by_score = Criterion(config.train.metric).ranked(scored, state.nlls, state.tie)
+    by_score.sort(key=lambda name: name != best)
     n_best = max(1, config.train.keep_best)
     return {newest, *regular[-config.train.keep_last :], *by_score[:n_best]}
 

@@ -1,19 +1,30 @@
-"""Which of two validations is the better one (`train.metric`), and whether by more than chance."""
+"""Which of two validations is the better one: `train.metric` decides, of ties the nll."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mt.evaluation.metrics import METRICS, LineMetric, Score
-from mt.evaluation.significance import Comparison, Values, bootstrap_p_value, resample
+from mt.evaluation.significance import (
+    Comparison,
+    Values,
+    bootstrap_p_value,
+    chance_difference,
+    resample,
+)
 from mt.runs.outputs import read_valid_outputs
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
 NOISE_BLEU = 1.0
+# Two scores tie if three of four differences that chance makes between their outputs are larger: of
+# 500 lines of the demonstration corpus 0.1 to 0.4 BLEU, of 40 lines 0.3 to 1.5. Half of them would
+# be twice that, and leave a steady gain to the nll, which rises again while BLEU improves.
+TIE = 0.25
 
 
 @dataclass(frozen=True)
@@ -33,6 +44,41 @@ def lower_is_better(metric: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """How a validation differs from the best one before it, on the same sentences."""
+
+    metric: str  # its title
+    step: int  # of the best one before
+    comparison: Comparison  # by paired bootstrap
+    tie: float  # a difference up to this one is a tie
+
+    def __str__(self) -> str:
+        """`+0.30 BLEU over step 1,000`."""
+        return f"{self.comparison.difference:+.2f} {self.metric} over step {self.step:,}"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a validation is the best one so far, and why."""
+
+    is_best: bool
+    why: str = ""  # for the log
+    difference: Difference | None = None  # from the best one before, if that has decided
+
+    def __str__(self) -> str:
+        """`new best: +0.30 BLEU over step 1,000, p = 0.21: may be chance`."""
+        return ("new best" if self.is_best else "no new best") + self.why
+
+    def figures(self) -> dict[str, Any]:
+        """Its keys in `metrics.jsonl`."""
+        if self.difference is None or not self.is_best:
+            return {"new_best": True} if self.is_best else {}
+        compared = self.difference.comparison
+        values = {"difference": compared.difference, "p_value": compared.p_value}
+        return {"new_best": True, "compared_with": self.difference.step, **values}
+
+
+@dataclass(frozen=True)
 class Criterion:
     """How validations on one text are compared.
 
@@ -40,7 +86,6 @@ class Criterion:
     """
 
     metric: str  # nll, or one of METRICS
-    n_sentences: int  # of the validation set
 
     def score(self, result: ValidationResult) -> float:
         """The score of a validation."""
@@ -54,130 +99,102 @@ class Criterion:
             return f"nll {value:.3f}"
         return f"{METRICS[self.metric].title} {value:.2f}"
 
-    @property
-    def resolution(self) -> float:
-        """The smallest difference of scores that means anything: one sentence, right or wrong.
+    def tie(self, difference: Difference | None) -> float:
+        """The largest difference of scores that is a tie; 0 where only equal scores are.
 
-        A metric that grades every sentence tells smaller differences, like the nll.
+        That is so where nothing was compared, and for a metric that grades every sentence.
         """
-        exact = self.metric == "nll" or METRICS[self.metric].grades_sentences
-        return 0.0 if exact else 100.0 / self.n_sentences
+        return difference.tie if difference and self._compares(difference) else 0.0
 
-    @property
-    def noise(self) -> float:
-        """The score up to which a model has not learned to translate."""
-        return NOISE_BLEU if self.metric == "bleu" else float("-inf")
+    def _compares(self, difference: Difference) -> bool:
+        return self.metric != "nll" and difference.metric == METRICS[self.metric].title
 
-    def is_better(
+    def is_noise(self, score: float) -> bool:
+        """Whether a model with this score has not learned to translate."""
+        return self.metric == "bleu" and score <= NOISE_BLEU
+
+    def decide(
         self,
         score: float,
         nll: float,
-        best_score: float | None,
-        best_nll: float | None,
-        highest_score: float | None = None,
-    ) -> bool:
-        """Whether a validation is better than the best one so far.
+        best: tuple[float | None, float | None, float | None],
+        difference: Difference | None = None,
+    ) -> Decision:
+        """Decide whether a validation is better than the best one so far.
 
-        The lower nll decides where scores differ by less than the resolution, or are both below the
-        noise. Version 0.1 did not record the nll of the best one (None): then only a higher score
-        is better. `highest_score` of all validations keeps many small losses from adding up: a tie
-        must also be one with it.
+        `best`: score and nll of that one, and the highest score so far. The lower nll decides where
+        scores tie, or are both noise. Version 0.1 did not record the nll of the best one (None):
+        then only a higher score is better. The highest score keeps many small losses from adding
+        up: a tie must also be one with it.
         """
+        best_score, best_nll, highest_score = best
         if best_score is None:
-            return True
-        if best_nll is None:
-            return score > best_score
-        if max(score, best_score) <= self.noise:
-            return nll < best_nll
-        if not self.is_tie(score, best_score):
-            return score > best_score
-        highest = best_score if highest_score is None else highest_score
-        return nll < best_nll and score >= highest - self.resolution
+            return Decision(True)
+        tie = self.tie(difference)
+        is_tie = best_nll is not None and self.metric != "nll" and abs(score - best_score) <= tie
+        by_nll = f" by nll, {nll:.3f} against {best_nll or math.nan:.3f}: "
+        if best_nll is not None and self.is_noise(max(score, best_score)):
+            return Decision(nll < best_nll, f"{by_nll}BLEU up to {NOISE_BLEU:g} is noise")
+        if best_nll is None or not is_tie:
+            is_best = score > best_score
+            values = f"{self.describe(score)} against {self.describe(best_score)}"
+            compared = f"{difference}, {difference.comparison}" if difference else values
+            if difference and not self._compares(difference):  # it compares BLEU
+                compared = f"{values}; {compared}" if is_best else values
+            return Decision(is_best, f": {compared}", difference)
+        why = f"{difference or 'no difference'} is a tie, as all up to {tie:.2f}"
+        if nll < best_nll and highest_score is not None and score < highest_score - tie:
+            return Decision(False, f": {why}, but {self.describe(highest_score)} was reached")
+        return Decision(nll < best_nll, by_nll + why)
 
-    def is_tie(self, score: float, best_score: float) -> bool:
-        """Whether two scores are so close, or so low, that the nll decides."""
-        both_noise = max(score, best_score) <= self.noise
-        return both_noise or abs(score - best_score) <= self.resolution
+    def ranked(
+        self, scores: Mapping[str, float], nlls: Mapping[str, float], tie: float
+    ) -> list[str]:
+        """The names of validations, best first; those that tie with the highest score by nll."""
+        highest = max(scores.values(), default=0.0)
 
-    def counts_for_patience(self, best_score: float | None) -> bool:
-        """Whether a validation that is no better uses up patience: once BLEU is above noise."""
-        return best_score is not None and best_score > self.noise
+        def key(name: str) -> tuple[bool, float, float]:
+            score, nll = scores[name], nlls.get(name, math.inf)
+            if score >= highest - tie or self.is_noise(highest):
+                return False, nll, -score
+            return True, -score, nll
 
-
-# --- more than chance? ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NewBest:
-    """A validation that became the best one, compared with the best one before."""
-
-    by_nll: bool = False  # the scores are as good as equal, and not compared
-    metric: str = ""
-    compared_with: int | None = None  # step of the best one before, if it is still known
-    comparison: Comparison | None = None
-
-    def __str__(self) -> str:
-        """`new best: +0.30 BLEU over step 1,000, p = 0.21: may be chance`."""
-        if self.comparison is None:
-            return "new best by nll" if self.by_nll else "new best"
-        verdict = "significant" if self.comparison.significant else "may be chance"
-        return (
-            f"new best: {self.comparison.difference:+.2f} {self.metric} over step "
-            f"{self.compared_with:,}, p = {self.comparison.p_value:.2g}: {verdict}"
-        )
-
-    def figures(self) -> dict[str, Any]:
-        """Its keys in `metrics.jsonl`."""
-        if self.comparison is None:
-            return {"new_best": True}
-        difference = {"compared_with": self.compared_with, "difference": self.comparison.difference}
-        return {"new_best": True, **difference, "p_value": self.comparison.p_value}
+        return sorted(scores, key=key)
 
 
 class BestComparison:
-    """Compares each new best validation with the best one before, by paired bootstrap.
-
-    This changes nothing about which checkpoint is the best.
-    """
+    """Compares each validation with the best one before, by paired bootstrap."""
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        # The step of the best validation, its value, and the values of its resamples.
-        self._best: tuple[int, float, Values] | None = None
+        # The value of a validation and of its resamples, by step: the last one and the best one.
+        self._sampled: dict[int, tuple[float, Values]] = {}
 
-    def new_best(
-        self,
-        metric: LineMetric,
-        outputs: list[str],
-        step: int,
-        before: int | None,
-        by_nll: bool = False,
-    ) -> NewBest:
-        """Compare the best validation, with these outputs, to that of step `before`.
+    def compare(
+        self, metric: LineMetric, outputs: list[str], step: int, best_step: int | None
+    ) -> Difference | None:
+        """Compare the validation after update `step`, with these outputs, to the best one.
 
-        The outputs of `before` are known, or read from the run directory. Where they are missing,
-        as in a run of version 0.1, nothing is compared.
+        The outputs of the best one are known, or read from the run directory. None where they are
+        missing, as in a run of version 0.1.
         """
-        earlier = None if before is None else self._sampled_at(metric, before)
-        self._best = self._sampled(metric, step, outputs)
-        if earlier is None or by_nll:  # the scores are as good as equal, or both are noise
-            return NewBest(by_nll)
-        _, value, resamples = self._best
-        _, earlier_value, earlier_resamples = earlier
-        difference = value - earlier_value
-        p_value = bootstrap_p_value(difference, resamples, earlier_resamples)
-        return NewBest(False, metric.title, before, Comparison(difference, p_value))
-
-    def _sampled_at(self, metric: LineMetric, step: int) -> tuple[int, float, Values] | None:
-        if self._best is not None and self._best[0] == step:
-            return self._best
-        outputs = read_valid_outputs(self._run_dir, step)
-        if outputs is None or len(outputs) != len(metric.refs[0]):
+        known = self._sampled.get(best_step) if best_step is not None else None
+        if known is None and best_step is not None:
+            best_outputs = read_valid_outputs(self._run_dir, best_step)
+            if best_outputs is not None and len(best_outputs) == len(metric.refs[0]):
+                known = self._sample(metric, best_outputs)
+        value, resamples = self._sample(metric, outputs)
+        self._sampled = {step: (value, resamples)}
+        if known is None or best_step is None:
             return None
-        return self._sampled(metric, step, outputs)
+        self._sampled[best_step] = known
+        difference = value - known[0]
+        p_value = bootstrap_p_value(difference, resamples, known[1])
+        tie = chance_difference(resamples, known[1], TIE)
+        return Difference(metric.title, best_step, Comparison(difference, p_value), tie)
 
     @staticmethod
-    def _sampled(metric: LineMetric, step: int, outputs: list[str]) -> tuple[int, float, Values]:
+    def _sample(metric: LineMetric, outputs: list[str]) -> tuple[float, Values]:
         statistics = metric.statistics(outputs)
         value = float(metric.value(statistics.sum(axis=0).tolist()))
-        return step, value, resample(metric, statistics)
+        return value, resample(metric, statistics)

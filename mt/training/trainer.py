@@ -34,7 +34,7 @@ from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.runlog import Meter, format_duration, perplexity
-from mt.training.selection import BestComparison, NewBest, ValidationResult
+from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
@@ -290,7 +290,8 @@ class Trainer:
         model = self.updater.eval_model
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
-        new_best = self._add_score(result, self.validation)
+        decision = self._add_score(result, self.validation)
+        n_bad, patience = self.state.bad_validations, self.config.train.patience
         seconds = time.perf_counter() - start
         self._tick()
         self.log.record(
@@ -302,13 +303,14 @@ class Trainer:
             signature=result.scores["bleu"].signature,
             seconds=self.state.seconds,
             valid_seconds=seconds,
-            **({} if new_best is None else new_best.figures()),
+            **decision.figures(),
         )
         self.log.say(
             f"valid | step {step:,} | nll {result.nll:.3f} | ppl {perplexity(result.nll):.2f} "
             + "".join(f"| {score.name} {score.value:.2f} " for score in result.scores.values())
             + f"| {seconds:.1f} s"
-            + ("" if new_best is None else f" | {new_best}")
+            + f" | {decision}"
+            + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
         left = format_duration(self._seconds_left())
         self.log.progress(step, {"left": left, "BLEU": f"{result.scores['bleu'].value:.2f}"})
@@ -318,23 +320,19 @@ class Trainer:
                 self.validation.write_outputs(step, result)
         return result
 
-    def _add_score(self, result: ValidationResult, validation: Validation) -> NewBest | None:
-        """Add the score of a validation to the state; returns what is new if it is the best.
+    def _add_score(self, result: ValidationResult, validation: Validation) -> Decision:
+        """Add the score of a validation to the state; returns whether it is the best, and why.
 
-        Only the main process compares it with the best one before.
+        The main process compares its outputs with those of the best one before.
         """
         state = self.state
         criterion = validation.criterion
-        before = state.best_step
-        before_score = None if state.best_nll is None else state.best_score
-        score = criterion.score(result)
-        state.add_score(score, result.nll, criterion)
-        if state.best_step != state.step or not self.world.is_main:
-            return None
-        by_nll = before_score is not None and criterion.is_tie(score, before_score)
-        by_nll = by_nll and criterion.metric != "nll"
-        metric = validation.compared_metric
-        return self.best_comparison.new_best(metric, result.outputs, state.step, before, by_nll)
+        difference = self.world.on_main(
+            lambda: self.best_comparison.compare(
+                validation.compared_metric, result.outputs, state.step, state.best_step
+            )
+        )
+        return state.add_score(criterion.score(result), result.nll, criterion, difference)
 
     def save(self) -> None:
         """Write a checkpoint of the current step; the main process does it for all."""

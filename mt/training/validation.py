@@ -194,7 +194,7 @@ class Validation:
     @property
     def criterion(self) -> Criterion:
         """How two of its results are compared."""
-        return Criterion(self.config.train.metric, len(self.src))
+        return Criterion(self.config.train.metric)
 
     @property
     def fingerprint(self) -> str:

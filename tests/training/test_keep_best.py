@@ -50,13 +50,40 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     assert [int(folder.name[5:]) for folder in model_folder.checkpoints(tmp_path)] == [2, 4, 5, 6]
 
 
+def test_of_equal_scores_keep_best_keeps_the_lower_nll(
+    quick_config: QuickConfig, scripted_validations: Callable[..., None], tmp_path: Path
+) -> None:
+    scripted_validations((9.0, 3.0), (9.0, 2.0), (9.0, 2.5), (1.0, 1.0))
+    settings = {"max_steps": 4, "valid_every": 1, "keep_last": 1, "keep_best": 2}
+    train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
+    assert [int(folder.name[5:]) for folder in model_folder.checkpoints(tmp_path)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("metric", "tie", "scores", "nlls", "ranked"),
+    [
+        ("bleu", 0.5, (20.0, 19.6, 19.4, 19.5), (3.0, 2.0, 1.0, 1.5), "dbac"),  # c does not tie
+        ("bleu", 0.0, (20.0, 19.0, 19.0), (3.0, 2.0, 1.0), "acb"),
+        ("bleu", 0.0, (0.0, 0.9, 0.2), (6.0, 7.0, 5.0), "cab"),  # noise
+        ("chrf", 0.0, (0.0, 0.9, 0.2), (6.0, 7.0, 5.0), "bca"),
+        ("bleu", 0.5, (20.0, 19.9), (), "ab"),  # of version 0.2.0, without their nlls
+    ],
+)
+def test_scores_that_tie_with_the_highest_are_ranked_by_nll(
+    metric: str, tie: float, scores: tuple[float, ...], nlls: tuple[float, ...], ranked: str
+) -> None:
+    by_name = dict(zip("abcd", scores, strict=False))
+    nll_of = dict(zip("abcd", nlls, strict=False))
+    assert "".join(Criterion(metric).ranked(by_name, nll_of, tie)) == ranked
+
+
 def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerOf) -> None:
     trainer = trainer_of(train={"valid_every": 4, "keep_last": 2, "keep_best": 0, "max_steps": 20})
     seen = []
     for step, score in ((4, 1.0), (8, 2.0), (9, None), (10, None), (12, 3.0)):
         trainer.state.step = step
         if score is not None:
-            trainer.state.add_score(score, 1.0, Criterion("bleu", 10_000))
+            trainer.state.add_score(score, 1.0, Criterion("bleu"))
         trainer.save()
         seen.append(
             [

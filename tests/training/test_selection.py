@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from conftest import config_of, log_of, metrics_of
+from messages import says
 from sacrebleu.metrics import bleu as sacrebleu
 from sacrebleu.significance import PairedTest
 
 from mt.evaluation.metrics import METRICS, LineMetric
+from mt.evaluation.significance import Comparison, resample
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model, read_meta
 from mt.runs.outputs import drop_other_outputs, read_valid_outputs
@@ -21,10 +23,13 @@ from mt.runtime.devices import choose_device
 from mt.training import validation
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
-from mt.training.selection import BestComparison, Criterion, NewBest
+from mt.training.selection import BestComparison, Criterion, Difference
 
-# 1,000 sentences: differences of up to 0.1 go by nll.
-BLEU = Criterion("bleu", 1000)
+BLEU = Criterion("bleu")
+
+
+def ties_up_to(tie: float, metric: str = "BLEU") -> Difference:
+    return Difference(metric, 1, Comparison(0.3, 0.21), tie)
 
 
 @pytest.mark.parametrize(
@@ -45,44 +50,61 @@ BLEU = Criterion("bleu", 1000)
         (20.0, 0.1, 20.0, None, False),
     ],
 )
-def test_bleu_decides_above_noise_and_resolution_else_the_nll(
+def test_bleu_decides_above_noise_and_ties_else_the_nll(
     score: float, nll: float, best_score: float | None, best_nll: float | None, better: bool
 ) -> None:
-    assert BLEU.is_better(score, nll, best_score, best_nll) == better
+    best = best_score, best_nll, None
+    assert BLEU.decide(score, nll, best, ties_up_to(0.1)).is_best == better
 
 
 @pytest.mark.parametrize(
-    ("metric", "n_sentences", "score", "better"),
+    ("metric", "difference", "score", "better"),
     [
-        ("bleu", 40, 22.6, True),  # one sentence of 40 is 2.5
-        ("bleu", 40, 22.4, False),
-        ("chrf", 1000, 20.11, True),
-        ("chrf", 1000, 20.09, False),
-        ("nll", 10, 20.001, True),
-        ("nll", 10, 19.999, False),
+        ("chrf", ties_up_to(0.1, "chrF2"), 20.11, True),
+        ("chrf", ties_up_to(0.1, "chrF2"), 20.09, False),
+        ("bleu", None, 20.001, True),  # the outputs of the best one are not known
+        ("bleu", None, 20.0, False),
+        ("nll", ties_up_to(0.1), 20.001, True),
+        ("nll", ties_up_to(0.1), 19.999, False),
+        ("comet", ties_up_to(0.1), 20.001, True),
     ],
 )
-def test_the_resolution_is_one_sentence_and_the_nll_compares_exactly(
-    metric: str, n_sentences: int, score: float, better: bool
+def test_ties_are_those_of_the_metric_and_the_nll_and_comet_compare_exactly(
+    metric: str, difference: Difference | None, score: float, better: bool
 ) -> None:
     nll = -score if metric == "nll" else 9.0
     best_nll = -20.0 if metric == "nll" else 1.0
-    assert Criterion(metric, n_sentences).is_better(score, nll, 20.0, best_nll) == better
+    decision = Criterion(metric).decide(score, nll, (20.0, best_nll, 20.0), difference)
+    assert decision.is_best == better
 
 
-def test_patience_counts_once_bleu_is_above_noise() -> None:
-    assert [BLEU.counts_for_patience(best) for best in (None, 0.0, 1.0, 1.1)] == [
-        False, False, False, True,
-    ]  # fmt: skip
-    assert Criterion("nll", 10).counts_for_patience(-9.0)
-    assert Criterion("chrf", 10).counts_for_patience(0.5)
+@pytest.mark.parametrize(
+    ("metric", "score", "nll", "best", "why"),
+    [
+        ("bleu", 20.3, 2.0, (20.0, 1.9, 20.0), "new best: +0.30 BLEU over step 1, p = 0.21: may"),
+        ("bleu", 19.0, 1.8, (20.0, 1.9, 20.0), "no new best: +0.30 BLEU over step 1, p = 0.21"),
+        ("bleu", 19.9, 1.8, (20.0, 1.9, 20.0), "new best by nll, 1.800 against 1.900: … is a tie"),
+        ("bleu", 19.9, 2.0, (20.0, 1.9, 20.0), "no new best by nll, 2.000 … a tie … up to 0.20"),
+        ("bleu", 19.9, 1.8, (20.0, 1.9, 20.2), "no new best: … a tie … but BLEU 20.20 was reached"),
+        ("bleu", 0.2, 7.1, (0.9, 7.0, 0.9), "no new best by nll, 7.100 … BLEU up to 1 is noise"),
+        ("nll", -1.8, 1.8, (-1.9, 1.9, -1.9), "new best: nll 1.800 against nll 1.900; +0.30 BLEU"),
+        ("nll", -1.8, 1.8, (-1.7, 1.7, -1.7), "no new best: nll 1.800 against nll 1.700"),
+    ],
+)
+def test_the_log_says_why(
+    metric: str, score: float, nll: float, best: tuple[float, float, float], why: str
+) -> None:
+    decision = Criterion(metric).decide(score, nll, best, ties_up_to(0.2))
+    assert str(decision).startswith(why.split(" … ")[0])
+    assert says(str(decision), *why.split(" … "))
+    assert bool(decision.figures()) == why.startswith("new")
 
 
 @pytest.mark.parametrize("metric", ["nll", "bleu"])
 def test_a_first_validation_of_nan_does_not_remain_the_best(metric: str) -> None:
     """Finite weights may give a NaN, in fp16 for one."""
     state = TrainState(step=1)
-    criterion = Criterion(metric, 1000)
+    criterion = Criterion(metric)
     for nll in (math.nan, math.nan, 3.0):
         state.add_score(-nll if metric == "nll" else 0.0, nll, criterion)
         state.step += 1
@@ -90,10 +112,10 @@ def test_a_first_validation_of_nan_does_not_remain_the_best(metric: str) -> None
 
 
 def test_small_losses_do_not_add_up() -> None:
-    """BLEU falls by less than the resolution each time while the nll falls too."""
+    """BLEU falls by less than a tie each time while the nll falls too."""
     state = TrainState(step=1)
     for i in range(100):
-        state.add_score(30 - 0.09 * i, 3 - i / 1000, BLEU)
+        state.add_score(30 - 0.09 * i, 3 - i / 1000, BLEU, ties_up_to(0.1))
         state.step += 1
     assert (state.best_step, state.best_score) == (2, 29.91)
 
@@ -107,19 +129,27 @@ def best_step(run_dir: Path) -> int:
     return int(read_meta(find_model(run_dir), [])["step"])
 
 
-@pytest.mark.parametrize(("slope", "best"), [(-0.1, 6), (0.1, 1)])
-def test_at_bleu_0_the_nll_chooses_and_patience_does_not_count(
+@pytest.mark.parametrize(
+    ("slope", "best", "reason"),
+    [
+        (-0.1, 6, "all 6 updates are done"),
+        (3.0, 1, "no better validation in the last 2, at update 3"),
+    ],
+)
+def test_at_bleu_0_the_nll_chooses_and_patience_counts_it(
     slope: float,
     best: int,
+    reason: str,
     tiny_mapping: Mapping[str, Any],
     scripted_validations: Callable[..., None],
     tmp_path: Path,
 ) -> None:
-    """Version 0.1 stopped after the third of these, and its best model was the first."""
+    """A training that diverges ends."""
     scripted_validations(*((0.0, 6.0 + slope * step) for step in range(6)))
     config = config_of(tiny_mapping, train=VALIDATIONS, data={"test": []})
     outcome = train(config, tmp_path, "cpu")
-    assert outcome.reason.startswith("all 6 updates are done; best model (BLEU 0.00 on the ")
+    assert outcome.reason.startswith(f"{reason}; best model (BLEU 0.00 on the ")
+    assert log_of(tmp_path).count(" | patience 2 of 2\n") == (slope > 0)
     assert best_step(tmp_path) == best
 
 
@@ -236,6 +266,18 @@ def test_a_new_best_is_compared_with_the_last_best(
     ) in log_of(tiny_run)
 
 
+def test_of_40_lines_the_higher_score_is_kept(
+    references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path]
+) -> None:
+    """What ties is measured on the sentences: a quarter of the differences that chance makes."""
+    metric = line_metric("bleu", references)
+    difference = BestComparison(run_of(outputs[100])).compare(metric, outputs[200], 200, 100)
+    assert difference is not None
+    values = [resample(metric, metric.statistics(outputs[step])) for step in (100, 200)]
+    by_chance = abs(values[1] - values[0] - (values[1] - values[0]).mean())
+    assert sum(by_chance < difference.tie) == pytest.approx(250, abs=1)
+
+
 @pytest.mark.parametrize(("name", "title"), [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")])
 def test_a_resumed_run_finds_the_same_as_an_uninterrupted_one(
     references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path],
@@ -245,27 +287,28 @@ def test_a_resumed_run_finds_the_same_as_an_uninterrupted_one(
     run_dir = run_of(outputs[100])
     metric = line_metric(name, references)
     uninterrupted = BestComparison(run_dir)
-    uninterrupted.new_best(metric, outputs[100], 100, None)
-    found = uninterrupted.new_best(metric, outputs[200], 200, 100)
-    assert found.comparison is not None
+    uninterrupted.compare(metric, outputs[100], 100, None)
+    found = uninterrupted.compare(metric, outputs[200], 200, 100)
+    assert found is not None
     assert found.metric == title
-    assert BestComparison(run_dir).new_best(metric, outputs[200], 200, 100) == found
+    assert BestComparison(run_dir).compare(metric, outputs[200], 200, 100) == found
 
 
-def test_where_the_last_best_is_not_known_nothing_is_said(
+def test_where_the_last_best_is_not_known_nothing_is_compared(
     references: list[str], run_of: Callable[[list[str]], Path]
 ) -> None:
     """In runs of version 0.1; where the file is damaged; where the text is another one."""
     run_dir = run_of(references[:-1])
     metric = line_metric("bleu", references)
-    assert BestComparison(run_dir).new_best(metric, references, 200, 100) == NewBest()
+    assert BestComparison(run_dir).compare(metric, references, 200, 100) is None
     path = run_dir / "outputs" / "step-00000100-valid.jsonl"
     path.write_text('{"output": "cut', encoding="utf-8")
-    assert BestComparison(run_dir).new_best(metric, references, 200, 100) == NewBest()
+    assert BestComparison(run_dir).compare(metric, references, 200, 100) is None
     path.unlink()
-    found = BestComparison(run_dir).new_best(metric, references, 200, 100, by_nll=True)
-    assert str(found) == "new best by nll"
-    assert found.figures() == {"new_best": True}
+    assert BestComparison(run_dir).compare(metric, references, 200, 100) is None
+    decision = BLEU.decide(14.33, 2.0, (12.95, 1.9, 12.95))
+    assert str(decision) == "new best: BLEU 14.33 against BLEU 12.95"
+    assert decision.figures() == {"new_best": True}
 
 
 def test_outputs_of_earlier_bests_go_once_the_checkpoint_is_saved(
