@@ -50,6 +50,11 @@ class OtherRankFailedError(MtError):
         self.exit_code = exit_code
 
 
+def add_note(error: BaseException, note: str) -> None:
+    """Add what is said after an error's own message, as `add_note` of Python 3.11 does."""
+    error.__dict__.setdefault("__notes__", []).append(note)
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text, or the name of its type."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

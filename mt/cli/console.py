@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -15,6 +16,8 @@ from typing import Any, NoReturn
 from typer.core import TyperGroup
 
 from mt.errors import MtError
+from mt.terminal import printable
+from mt.terminal import say as say
 
 
 class Commands(TyperGroup):
@@ -47,22 +50,34 @@ def _report(error: BaseException) -> int | None:
     A signal may arrive as another error: while compiled code is imported, KeyboardInterrupt becomes
     an ImportError, which a library may wrap once more. So the causes are searched too.
     """
+    chain = list(_with_causes(error))
+    stop = next((one for one in chain if isinstance(one, KeyboardInterrupt | SystemExit)), None)
+    message = ""
+    code: int | None = None
     if isinstance(error, SystemExit):
-        return None  # has its code
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, KeyboardInterrupt):
-            print("mt: interrupted", file=sys.stderr)
-            return 128 + signal.SIGINT
-        if isinstance(cause, SystemExit):  # raised by `terminate`
-            return 128 + signal.SIGTERM
-        cause = cause.__cause__ or cause.__context__
-    if isinstance(error, MtError):
-        if str(error):  # empty where another process has reported the error
-            print(f"mt: {error}", file=sys.stderr)
-        return error.exit_code
-    # A closed pipe is no error: the reader has read enough, as `head` does.
-    return 0 if isinstance(error, BrokenPipeError) else None
+        pass  # has its code
+    elif isinstance(stop, KeyboardInterrupt):
+        message, code = "interrupted", 128 + signal.SIGINT
+    elif stop is not None:  # raised by `terminate`
+        code = 128 + signal.SIGTERM
+    elif isinstance(error, MtError):  # without a text where another process has reported it
+        message, code = str(error), error.exit_code
+    elif isinstance(error, BrokenPipeError):  # the reader has read enough, as `head` does
+        code = 0
+    else:
+        if hasattr(error, "message"):  # an unknown option, for instance, which Typer reports
+            error.message = printable(error.message)
+        return None
+    notes = [note for one in chain for note in getattr(one, "__notes__", ())]
+    if lines := [*filter(None, [message, *notes])]:
+        say("\n".join(lines))
+    return code
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def terminate(number: int, _: FrameType | None) -> NoReturn:
@@ -74,21 +89,18 @@ def terminate(number: int, _: FrameType | None) -> NoReturn:
 
 
 def print_result(text: str) -> None:
-    """Print a result to stdout. Raises MtError where that cannot be written, as on a full disk."""
+    """Print a result for a person, or JSON, to stdout; see `printable`.
+
+    Raises MtError where that cannot be written, as on a full disk.
+    """
     try:
-        print(text, flush=True)
+        print(printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
         raise MtError(
             f"stdout: cannot be written: {error.strerror}; redirect it to a disk with free space"
         ) from error
-
-
-def say(text: str) -> None:
-    """Print a message to stderr, with `mt: ` before each line."""
-    for line in text.split("\n"):
-        print(f"mt: {line}", file=sys.stderr)
 
 
 def drop_unwritable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from mt.runs.run_dir import (
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
+from mt.terminal import say
 from mt.training.checkpoints import tidy
 from mt.training.finetune import resolve_init_from
 from mt.training.preflight import Preflight, describe_training, run_preflight
@@ -182,7 +182,7 @@ def _claim(
         summary_writer()  # raises if it is not installed
     choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)  # raises if not installed
     if fresh and (aside := set_aside(run_dir)):
-        print(f"mt: {run_dir} is now {aside}", file=sys.stderr)
+        say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
     try:
         changed = check_same_run(run_dir, config)

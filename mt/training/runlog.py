@@ -17,6 +17,7 @@ from tqdm import tqdm
 from mt.errors import ConfigError, MtError
 from mt.runs.metrics import append_metrics, drop_metrics_after, metrics_lines
 from mt.runs.run_dir import LOG, TENSORBOARD
+from mt.terminal import printable
 
 if TYPE_CHECKING:
     from mt.data.tokens.loader import Prefetcher, Update
@@ -81,8 +82,9 @@ class RunLog:
             self._write(text)
 
     def _write(self, text: str, to_stderr: bool = True) -> None:
-        """Write a line with the time; a full disk or a closed terminal must not end training."""
-        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}"
+        """Write lines with the time; a full disk or a closed terminal must not end training."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        line = "\n".join(f"{now} {part}" for part in printable(text).split("\n"))
         if self._file is None:
             self._early.append(f"{line}\n")
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +18,7 @@ from mt.search.engine_contract import Engine, Hypothesis, Ids, search_in_worker
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
+from mt.terminal import say
 from mt.translate.translator import Translator
 from mt.translate.workers import Pool
 
@@ -125,7 +125,7 @@ class SearchOnDevice:
 
     def _report(self, text: str) -> None:
         if self.is_first:
-            print(f"mt: {text}", file=sys.stderr)
+            say(text)
 
 
 def searches_on_gpus(

@@ -8,15 +8,15 @@ import itertools
 import json
 import os
 import stat
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from mt.errors import DataError
+from mt.errors import DataError, add_note
 from mt.files import keep_mode, sync_folder, write_whole
+from mt.terminal import say
 
 FORMAT = 1
 # Interrupted work of less than this is not worth keeping.
@@ -81,11 +81,11 @@ class ResumableOutput:
                 # Only now: an output that cannot be renamed can still be resumed.
                 self._record_path.unlink(missing_ok=True)
                 sync_folder(path.parent)
-            except BaseException:
-                self._keep_or_remove()
+            except BaseException as error:
+                self._keep_or_remove(error)
                 raise
 
-    def _keep_or_remove(self) -> None:
+    def _keep_or_remove(self, error: BaseException) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""
         assert self._partial is not None
         if not self._record_path.exists():
@@ -93,21 +93,17 @@ class ResumableOutput:
         elif not self._refused:
             count = self._record["lines"]
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
-            print(
-                f"mt: {lines} finished in {self._partial}; "
-                "the same command with --resume continues after them",
-                file=sys.stderr,
-            )
+            note = f"{lines} finished in {self._partial}; the same command with --resume"
+            add_note(error, f"{note} continues after them")
 
     def _load_record(self) -> int:
         """Return the bytes of the partial output that are finished."""
         assert self._partial is not None
         if not self._record_path.exists():
             if self.resume and self._partial.stat().st_size:
-                print(
-                    f"mt: --resume: {self._partial} was interrupted before its progress was "
-                    "recorded; starting over",
-                    file=sys.stderr,
+                say(
+                    f"--resume: {self._partial} was interrupted before its progress was recorded; "
+                    "starting over"
                 )
             return 0
         if not self.resume:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import Ended, Mt, mt_command
+from conftest import Ended, Mt, mt_command, write_lines
 from messages import says
 
 from mt.cli.main import main
-from mt.errors import MtError
+from mt.errors import DataError, MtError, add_note
 
 SIGNALS = pytest.mark.parametrize(
     ("number", "message"), [(signal.SIGINT, "mt: interrupted\n"), (signal.SIGTERM, "")]
@@ -98,6 +99,45 @@ def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
     ended = check(stdout=writer)
     os.close(writer)
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_no_escape_sequence_reaches_the_terminal(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From names, options and texts; each line of a message can be found by `mt:`."""
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", ["eins \x1b[31mzwei"])
+    ran = [
+        mt("translate", "-m", "\x1b[2Ja\r", "in"),
+        mt("translate", "-m", "x", "in", "\x1bno"),
+        mt("train", "--config", "tiny.yaml", "--set", "train.\x1b]0;x\x07=1", "--set", "a.b=\x9b1"),
+        mt("inspect", "attention", "-m", tiny_run, "eins \x1b[31mzwei \x9b1m"),
+        mt("inspect", "tokens", "-m", tiny_run, "--src", "in"),
+    ]
+    for ended in ran:
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", ended.err + ended.out.decode()), ended
+    assert says(ran[0].err, "␛[2Ja␍")
+    lines = ran[2].err.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith("mt: ") for line in lines)
+    assert says(ran[3].out.decode(), "␛[31mzwei")
+    # A translation is data: byte for byte what the model wrote, also onto a terminal.
+    copied = mt("translate", "-m", tiny_run, "in", "--format", "tsv")
+    assert copied.out.startswith(b"eins \x1b[31mzwei\t")
+
+
+@pytest.mark.parametrize("raised", [DataError("no room"), KeyboardInterrupt(), SystemExit(143)])
+def test_what_is_kept_is_said_after_what_went_wrong(
+    raised: BaseException, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        add_note(raised, "4 lines are finished")
+        raise raised
+
+    monkeypatch.setattr("mt.translate.translate_file.translate_file", stop)
+    expected = {DataError: "mt: no room\n", KeyboardInterrupt: "mt: interrupted\n"}
+    ended = mt("translate", "-m", "x")
+    assert ended.err == expected.get(type(raised), "") + "mt: 4 lines are finished\n"
 
 
 def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> None:

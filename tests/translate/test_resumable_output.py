@@ -70,16 +70,16 @@ def test_a_finished_job_leaves_nothing_but_its_output(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stop_after", [3, 6, 9])
 @pytest.mark.parametrize("how", [KeyboardInterrupt, DataError])
 def test_it_resumes_after_the_last_finished_block(
-    tmp_path: Path, stop_after: int, how: type[BaseException], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, stop_after: int, how: type[BaseException]
 ) -> None:
     path = tmp_path / "out"
     path.write_text("what was there before")
-    with pytest.raises(how):
+    with pytest.raises(how) as error:
         work(path, stop_after=stop_after, how=how)
     assert path.read_text() == "what was there before"
     assert files(tmp_path) == ["out", "out.partial", "out.partial.json"]
-    said = capsys.readouterr().err
-    assert says(said, f"mt: {stop_after} lines are finished in {path}.partial", "--resume")
+    (said,) = vars(error.value)["__notes__"]
+    assert says(said, f"{stop_after} lines are finished in {path}.partial", "--resume")
     assert work(path, resume=True) == LINES[stop_after:]
     assert path.read_text() == WANTED
     assert files(tmp_path) == ["out"]
