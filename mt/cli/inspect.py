@@ -180,14 +180,14 @@ def positions(
     mt inspect positions --model runs/base --side tgt -o positions.png
     """
     from mt.errors import ConfigError
-    from mt.inspect.pictures import check_format
+    from mt.inspect.pictures import check_picture_file
     from mt.inspect.position_map import as_text, position_table, save_picture
 
     _one_of(config, trained, settings)
     if side not in ("src", "tgt"):
         raise ConfigError(f"--side: must be src or tgt, found {side!r}")
     if picture is not None:
-        check_format(picture)
+        check_picture_file(picture)
     if trained is not None:
         from mt.model.checkpoint import load_model
 
@@ -274,11 +274,11 @@ def lr(
     """
     from mt.config.load import load_config
     from mt.errors import ConfigError
-    from mt.inspect.pictures import check_format
+    from mt.inspect.pictures import check_picture_file
     from mt.inspect.schedule import save_schedule, schedule_table
 
     if picture is not None:
-        check_format(picture)
+        check_picture_file(picture)
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}

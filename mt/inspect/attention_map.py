@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.errors import ConfigError
-from mt.inspect.pictures import FORMATS, check_format, save_figure, save_file
+from mt.inspect.pictures import FORMATS, check_picture_file, save_figure, save_file
+from mt.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +51,7 @@ def check_picture(view: str, output: Path | None, layer: int | None, head: int |
         return
     if view not in VIEWS:
         raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
-    check_format(output, (*FORMATS, PAGE_FORMAT))
+    check_picture_file(output, (*FORMATS, PAGE_FORMAT))
     if view == "grid" and not is_page(output) and not (layer is None and head is None):
         raise ConfigError(
             "--layer, --head: not with --view grid, which shows all of them; leave them out"
@@ -137,7 +138,7 @@ def save_page(
     data = {"scale": SCALE, "first": dict(first), "kinds": kinds}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     parts = {
-        "{title}": html.escape(title),
+        "{title}": html.escape(printable(title)),
         "{style}": PAGE.with_suffix(".css").read_text(encoding="utf-8"),
         "{data}": text.replace("<", "\\u003c"),  # inside a script only "<" could end it
         "{script}": PAGE.with_suffix(".js").read_text(encoding="utf-8"),

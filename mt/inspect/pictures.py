@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Callable
@@ -10,13 +11,15 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
 from mt.files import write_whole
+from mt.terminal import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = (".svg", ".png")
+GENERATOR = "mt inspect"  # stands in every picture and page, which another may replace
 DPI = 150
 # Pixels of a side from which on matplotlib refuses to draw.
 MOST_PIXELS = 2**16
@@ -65,11 +68,51 @@ def series_colour(index: int) -> str:
     return f"#0102{index % N_SERIES:02x}"
 
 
-def check_format(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
-    """Raise ConfigError if the suffix of `output` is no known format, before any work is done."""
+def check_picture_file(output: Path, formats: tuple[str, ...] = FORMATS) -> None:
+    """Raise MtError, before any work is done, if `output` has no known suffix, or must stay."""
     if output.suffix.lower() not in formats:
         *others, last = formats
         raise ConfigError(f"-o {output}: must end in {', '.join(others)} or {last}")
+    check_replaceable(output, GENERATOR)
+
+
+def check_replaceable(output: Path, generator: str) -> None:
+    """Raise DataError if `output` cannot be written, or was not written by `generator` before.
+
+    `generator`: the name of the command, as its files have it. Devices and pipes are written to.
+    """
+    folder = output.parent
+    problem = ""
+    if output.is_dir():
+        problem = "is a folder; name a file in it"
+    elif output.is_file() and not _is_made_by(output, generator):
+        problem = (
+            f"exists and was not written by {generator}, so it is not replaced; name another file, "
+            "or remove it first"
+        )
+    elif not output.exists() and not folder.is_dir():
+        problem = f"the folder {folder} does not exist; create it, or correct the name"
+    elif (output.is_file() or not output.exists()) and not os.access(
+        os.path.dirname(os.path.realpath(output)), os.W_OK
+    ):
+        problem = f"the folder {folder} cannot be written; name a file elsewhere with -o"
+    if problem:
+        raise DataError(f"-o {output}: {problem}")
+
+
+def _is_made_by(path: Path, generator: str) -> bool:
+    """Whether the head of a page or picture names this command: HTML, SVG, PNG."""
+    marks = (
+        f'<meta name="generator" content="{generator}">',
+        f"<dc:title>{generator}</dc:title>",
+        f"Software\0{generator}",
+    )
+    try:
+        with path.open("rb") as file:
+            head = file.read(2000)
+    except OSError:
+        return False
+    return any(mark.encode() in head for mark in marks)
 
 
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
@@ -136,6 +179,8 @@ def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
 def _content(figure: Figure, kind: str, **options: Any) -> bytes:
     """Render a figure as `svg`, without its date, or `png`."""
     file = io.BytesIO()
-    metadata = {"Date": None} if kind == "svg" else {}
+    metadata = {"Date": None, "Creator": GENERATOR} if kind == "svg" else {"Software": GENERATOR}
     figure.savefig(file, format=kind, metadata=metadata, **options)
-    return file.getvalue()
+    content = file.getvalue()
+    # XML has no control characters, and the text drawn may have come from anywhere.
+    return printable(content.decode("utf-8")).encode("utf-8") if kind == "svg" else content

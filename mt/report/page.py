@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from markupsafe import Markup
 from mt.config.schema import Config
 from mt.errors import DataError
 from mt.files import write_whole
-from mt.inspect.pictures import N_SERIES
+from mt.inspect.pictures import N_SERIES, check_replaceable
 from mt.report.corpora import read_corpora
 from mt.report.curves import draw_curves
 from mt.report.provenance import (
@@ -31,16 +30,13 @@ from mt.report.provenance import (
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
 from mt.report.scores import ScoredSet, compare, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed
-from mt.runs.run_dir import REPORT
+from mt.terminal import printable
 
 TEMPLATE = "page.html.jinja"
 STYLE = "page.css"
-# Stands in the head of every page.
-GENERATOR = b'<meta name="generator" content="mt report">'
+GENERATOR = "mt report"  # stands in the head of every page
 # Pairs from which on reading the training data takes so long that it is said.
 LARGE = 500_000
-# Control characters of a text, which HTML forbids, become the signs for them: ␀, ␛.
-CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
 
 def make_page(
@@ -85,7 +81,7 @@ def make_page(
         made=f"{now:%Y-%m-%d %H:%M}",
     )
     # Half of a surrogate pair cannot be written as UTF-8.
-    return page.translate(CONTROLS).encode("utf-8", "replace").decode("utf-8")
+    return printable(page).encode("utf-8", "replace").decode("utf-8")
 
 
 def _chapter(
@@ -159,25 +155,8 @@ def check_output(output: str) -> None:
 
     Only an earlier page is replaced: a typing error must not cost a corpus or a file of a run.
     """
-    if output == "-":
-        return
-    path = Path(output)
-    folder = path.parent
-    is_replaced = path.is_file() or not path.exists()  # a device or pipe is written to directly
-    problem = ""
-    if path.is_dir():
-        problem = f"is a folder; name a file in it, such as {REPORT}"
-    elif path.is_file() and not _is_page(path):
-        problem = (
-            "exists and was not written by mt report, so it is not replaced; name another file, "
-            "or remove it first"
-        )
-    elif not path.exists() and not folder.is_dir():
-        problem = f"the folder {folder} does not exist; create it, or correct the name"
-    elif is_replaced and not os.access(os.path.realpath(folder), os.W_OK):
-        problem = f"the folder {folder} cannot be written; name a file elsewhere with -o"
-    if problem:
-        raise DataError(f"-o {output}: {problem}")
+    if output != "-":
+        check_replaceable(Path(output), GENERATOR)
 
 
 def write_page(output: str, page: str) -> None:
@@ -188,11 +167,3 @@ def write_page(output: str, page: str) -> None:
         raise DataError(
             f"-o {output}: cannot be written: {error.strerror}; name a file elsewhere with -o"
         ) from error
-
-
-def _is_page(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return GENERATOR in file.read(1000)
-    except OSError:
-        return False

@@ -7,6 +7,7 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -170,6 +171,18 @@ def test_a_layer_and_a_head_are_chosen_and_written_as_text() -> None:
     assert text == "one    eins 90 %, drei 10 %\nthree  drei 80 %, eins 20 %"
 
 
+def test_control_characters_leave_the_picture_and_the_page_valid(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    options = ("--model", tiny_run, "eins \x1b[31mzwei\x9b \x00", "--target", "one\x07 two")
+    for name in ("a.svg", "a.html"):
+        assert mt("inspect", "attention", *options, "-o", tmp_path / name).code == 0
+        content = (tmp_path / name).read_text(encoding="utf-8")
+        assert "␛[31mzwei" in content
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", content)
+    ElementTree.parse(tmp_path / "a.svg")
+
+
 @pytest.mark.parametrize("view", ["map", "lines", "grid"])
 def test_an_svg_holds_the_words_as_text(tmp_path: Path, view: str) -> None:
     path, again = tmp_path / "map.svg", tmp_path / "again.svg"
@@ -271,6 +284,25 @@ def test_the_page_works_in_a_browser(mt: Mt, tiny_run: Path, tmp_path: Path) -> 
 # --- the command ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("command", "name"), [("attention", "a.html"), ("lr", "a.svg"), ("positions", "a.png")]
+)
+def test_only_what_mt_has_drawn_is_replaced(
+    command: str, name: str, mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    config = ("--config", "tiny.yaml")
+    options = {"attention": ("--model", tiny_run, SENTENCE), "lr": config, "positions": config}
+    output = tmp_path / name
+    draw = ("inspect", command, *options[command], "-o", output)
+    output.write_bytes(b"mine: mt inspect")
+    assert says(refused(mt(*draw)), f"-o {output}", "not written by mt inspect", "another file")
+    assert output.read_bytes() == b"mine: mt inspect"
+    output.unlink()
+    for _ in range(2):
+        ended = mt(*draw)
+        assert (ended.code, ended.err) == (0, f"mt: {output}: written\n")
+
+
 def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     attention = ("inspect", "attention", "--model", tiny_run, SENTENCE)
     ended = mt(*attention, "--target", "one two three eight")
@@ -304,7 +336,7 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
          ["--layer, --head", "--view grid", "leave them out"]),
         ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines, grid", "'heat'"]),
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg, .png or .html"]),
-        ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "No such file"]),
+        ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "nowhere", "create it"]),
     ],
 )  # fmt: skip
 def test_bad_input_gets_one_message(
