@@ -35,7 +35,8 @@ SHARED = read_rows("""
     --output -o FILE: output file, written completely or not at all; - is stdout
     corpus = --output -o FILE.tsv: corpus of two columns, source and target; written completely or
         not at all
-    --alignments: add a word alignment to each output: i-j pairs, counted from 0
+    --alignments: add a word alignment to each output: i-j pairs, counted from 0; without spaces
+        between words, characters start:end
     --alignment-heads L:H,...: align by the mean of these cross-attention layers (L) or heads (L:H)
         (default: the last layer but one)
     new_folder = --output -o FOLDER: new folder to write

@@ -14,15 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch, collate
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import MultiHeadAttention, Transformer
 from mt.runtime.devices import Device
-from mt.search.alignment import cross_attention, word_numbers
+from mt.search.alignment import character_units, cross_attention, word_numbers
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
+from mt.terminal import printable
 
 KINDS = ("cross", "encoder", "decoder")
 BOS, EOS = "<s>", "</s>"
@@ -52,7 +54,7 @@ def read_attentions(
     `kinds`: `cross` (a row for each target word, a column for each source word), `encoder` (source
     to source) or `decoder` (target to what is written so far, from `<s>` on). The row of a target
     word belongs to the step that writes it. A word of several pieces has the mean of their rows and
-    the sum of their columns; with `pieces` they stand apart.
+    the sum of their columns; with `pieces`, and where the script has no spaces, they stand apart.
 
     Raises ConfigError for an unknown kind, a blank sentence, or one too long for the model.
     """
@@ -145,11 +147,14 @@ def _checked(ids: list[int], what: str, max_tokens: int) -> list[int]:
 def _labels(pieces: list[str], text: str, apart: bool) -> Side:
     """Return the words of a sentence, and the number of the word that each piece belongs to."""
     if apart:
-        return tuple(pieces), list(range(len(pieces)))
+        return tuple(map(printable, pieces)), list(range(len(pieces)))
+    if is_unspaced(text):
+        numbers, words = character_units(pieces)
+        return tuple(map(printable, words)), numbers
     numbers = word_numbers(pieces)
     words = text.split()
     if len(words) != (numbers[-1] + 1 if numbers else 0):  # the tokenizer rewrites a character
         words = [""] * (numbers[-1] + 1)
         for piece, number in zip(pieces, numbers, strict=True):
             words[number] += piece.replace("▁", "")
-    return tuple(words), numbers
+    return tuple(map(printable, words)), numbers

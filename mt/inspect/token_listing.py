@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -10,9 +9,9 @@ from itertools import zip_longest
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import display_width
 from mt.data.tokens.tokenizer import UNK, Tokenizer
+from mt.search.alignment import BYTE
 
 WIDTH = 100  # columns of a line of tokens
-BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
 @dataclass

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mt.data.reading.words import is_unspaced
+from mt.data.reading.words import words as words_of
 from mt.errors import MtError
 from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
@@ -38,6 +40,7 @@ class Text:
 
     parts: list[tuple[str, bool]]
     cut: str = ""
+    space: str = " "  # between parts
 
 
 # --- best, worst and flagged ------------------------------------------------------------------
@@ -60,7 +63,9 @@ def choose_sentences(
     scored = zip(metric.line_values([one.output for one in sentences]), sentences, strict=True)
     ranked = sorted(scored, key=lambda pair: (pair[0], len(pair[1].source)))
     worst = ranked[:count]
-    long_enough = [pair for pair in ranked if len(pair[1].source.split()) >= LEAST_WORDS] or ranked
+    long_enough = [
+        pair for pair in ranked if len(words_of(pair[1].source)) >= LEAST_WORDS
+    ] or ranked
     flagged = [pair for pair in ranked if pair[1].flags]
     groups = {
         "Worst": worst,
@@ -154,15 +159,21 @@ def excerpt(text: str) -> Text:
 
 
 def marked(text: str, reference: str) -> Text:
-    """A text, cut if it is very long, with the words that are not in the reference marked."""
+    """A text, cut if it is very long, with the words that are not in the reference marked.
+
+    Of a script without spaces, characters.
+    """
     shown, cut = _cut(text)
-    words, others = shown.split(), _cut(reference)[0].split()
+    other, space = _cut(reference)[0], " "
+    words, others = shown.split(), other.split()
+    if is_unspaced(shown):
+        words, others, space = list(shown), list(other), ""
     parts: list[tuple[str, bool]] = []
     matcher = difflib.SequenceMatcher(None, others, words, autojunk=False)
     for operation, _, _, start, end in matcher.get_opcodes():
         if start < end:
-            parts.append((" ".join(words[start:end]), operation != "equal"))
-    return Text(parts, cut)
+            parts.append((space.join(words[start:end]), operation != "equal"))
+    return Text(parts, cut, space)
 
 
 def _cut(text: str) -> tuple[str, str]:

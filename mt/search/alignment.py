@@ -5,16 +5,21 @@ Shapes: B pairs, S source length, T target length, L decoder layers, H heads.
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.transformer import MultiHeadAttention, Transformer
+
+BYTE = re.compile("<0x([0-9A-F]{2})>")  # a piece that is a byte of a character
 
 
 def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:
@@ -87,26 +92,72 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
     return [min(word, max(0, number - empty)) for word in words]
 
 
-def word_links(attention: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str]) -> str:
+def character_units(pieces: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Number the units of a line without spaces from 0, one number per piece; and spell each unit.
+
+    A unit is a piece, or a character that is spelled in bytes. A `▁` alone is part of the next one.
+    """
+    numbers, spelled = list[int](), list[bytes]()
+    for piece in pieces:
+        byte = BYTE.fullmatch(piece)
+        text = bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").strip().encode()
+        continues = byte is not None and text[0] & 0xC0 == 0x80
+        if not spelled or (text and spelled[-1] and not continues):
+            spelled.append(b"")
+        spelled[-1] += text
+        numbers.append(len(spelled) - 1)
+    return numbers, [unit.decode("utf-8", "replace") for unit in spelled]
+
+
+def _named_units(pieces: Sequence[str], text: str) -> tuple[list[int], list[str]]:
+    """Number the words of a line, one number per piece, and name each: its number, from 0.
+
+    Where the script has no spaces, the units of `character_units`, named `start:end`: characters of
+    the line in NFC.
+    """
+    if not is_unspaced(text):
+        numbers = word_numbers(pieces)
+        return numbers, [str(number) for number in range(max(numbers, default=-1) + 1)]
+    text = unicodedata.normalize("NFC", text)  # as the pieces spell it, but for spaces
+    numbers, units = character_units(pieces)
+    starts, ends, end = list[int](), list[int | None](), 0
+    for unit in units:
+        start = text.find(unit, end)
+        starts.append(max(start, end))
+        end = max(start + len(unit), end) if start >= 0 else end
+        ends.append(end if start >= 0 else None)  # an unknown one ends where the next begins
+    following = [*starts[1:], len(text)]
+    spans = zip(starts, ends, following, strict=True)
+    return numbers, [f"{start}:{after if end is None else end}" for start, end, after in spans]
+
+
+def word_links(
+    attention: Tensor, src_pieces: Sequence[str], tgt_pieces: Sequence[str], src: str, tgt: str
+) -> str:
     """Write `i-j` for each target word j and the source word i that it attends to most, from 0.
 
     attention (T, S). The weights of a word's pieces are added up; rows and columns beyond the
-    pieces, those of eos, are ignored.
+    pieces, those of eos, are ignored. `src`, `tgt`: the lines; one of a script without spaces has
+    pieces for words, named by their characters: `0:2-3`.
     """
-    src_words = word_numbers(src_pieces)
-    tgt_words = word_numbers(tgt_pieces)
+    src_words, src_names = _named_units(src_pieces, src)
+    tgt_words, tgt_names = _named_units(tgt_pieces, tgt)
     if not src_words or not tgt_words:
         return ""
-    by_word = torch.zeros(tgt_words[-1] + 1, src_words[-1] + 1, dtype=attention.dtype)
+    by_word = torch.zeros(len(tgt_names), len(src_names), dtype=attention.dtype)
     inner = attention[: len(tgt_words), : len(src_words)]
     rows = torch.tensor(tgt_words)[:, None].expand_as(inner)
     columns = torch.tensor(src_words)[None, :].expand_as(inner)
     by_word.index_put_((rows, columns), inner, accumulate=True)
     best = by_word.argmax(1).tolist()
-    return " ".join(f"{source}-{target}" for target, source in enumerate(best))
+    return " ".join(
+        f"{src_names[source]}-{name}" for name, source in zip(tgt_names, best, strict=True)
+    )
 
 
-def joined_word_links(parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]]) -> str:
+def joined_word_links(
+    parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]]], src: str, tgt: str
+) -> str:
     """Write the links of a line that was translated in parts, each given as for `word_links`.
 
     The output of each part begins a new word, even if its first piece does not begin with `▁`.
@@ -118,4 +169,4 @@ def joined_word_links(parts: Sequence[tuple[Tensor, Sequence[str], Sequence[str]
         for *_, tgt in parts
         for number, piece in enumerate(tgt)
     ]
-    return word_links(torch.block_diag(*inner), src_pieces, tgt_pieces)
+    return word_links(torch.block_diag(*inner), src_pieces, tgt_pieces, src, tgt)

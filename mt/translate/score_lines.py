@@ -28,6 +28,8 @@ WINDOW = 20_000
 class ScoredPair:
     """One pair of lines and its score."""
 
+    src: str
+    tgt: str
     src_pieces: tuple[str, ...]
     tgt_pieces: tuple[str, ...]
     forced: ForcedScores
@@ -38,7 +40,9 @@ class ScoredPair:
     def alignment(self) -> str:
         """Word links in the form of `word_links`; empty without attention."""
         attention = self.forced.attention
-        return "" if attention is None else word_links(attention, self.src_pieces, self.tgt_pieces)
+        if attention is None:
+            return ""
+        return word_links(attention, self.src_pieces, self.tgt_pieces, self.src, self.tgt)
 
 
 @dataclass
@@ -91,15 +95,15 @@ class Scorer:
         pairs = list(zip(sources, targets, strict=True))
         results = []
         for number, ((src, tgt), forced) in enumerate(
-            zip(pairs, self.forced.score(pairs), strict=True), self.pairs + 1
+            zip(pairs, self.forced.score(pairs), strict=True)
         ):
             total = sum(forced.log_probs)
             score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
             src_pieces = tuple(tokenizer.src_pieces_of(src))
             tgt_pieces = tuple(tokenizer.tgt_pieces_of(tgt))
-            results.append(ScoredPair(src_pieces, tgt_pieces, forced, score))
+            results.append(ScoredPair(*lines[number], src_pieces, tgt_pieces, forced, score))
             if not forced.log_probs:
-                self.too_long.add(number)
+                self.too_long.add(self.pairs + number + 1)
             self.tokens += len(forced.log_probs)
             self.log_prob += total
         self.pairs += len(lines)

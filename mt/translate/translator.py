@@ -280,14 +280,14 @@ class Translator:
         """Give every output its word alignment, from one more pass of the model."""
         from mt.search.alignment import joined_word_links
 
-        outputs = [(output, line.segments) for line in lines for output in line.outputs]
+        outputs = [(output, line) for line in lines for output in line.outputs]
         pairs = [
             (segment.source, list(hypothesis.tokens))
-            for output, segments in outputs
-            for segment, hypothesis in zip(segments, output.hypotheses, strict=True)
+            for output, line in outputs
+            for segment, hypothesis in zip(line.segments, output.hypotheses, strict=True)
         ]
         scores = iter(forced_decoder.score(pairs, log_probs=False))
-        for output, segments in outputs:
+        for output, line in outputs:
             parts = [
                 (
                     forced.attention,
@@ -295,14 +295,14 @@ class Translator:
                     self.tokenizer.tgt_pieces_of(list(hypothesis.tokens)),
                 )
                 for segment, hypothesis, forced in zip(
-                    segments,
+                    line.segments,
                     output.hypotheses,
-                    itertools.islice(scores, len(segments)),
+                    itertools.islice(scores, len(line.segments)),
                     strict=True,
                 )
                 if forced.attention is not None
             ]
-            output.alignment = joined_word_links(parts)
+            output.alignment = joined_word_links(parts, line.text, output.text)
 
     def _translation(self, line: Line) -> Translation:
         aligned = self.forced_decoder is not None

@@ -101,8 +101,32 @@ def test_a_word_is_linked_to_the_word_it_attends_to_most() -> None:
             [0.9, 0.1, 0.0, 0.0, 0.0],  # eos
         ]
     )
-    assert word_links(attention, ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]) == "1-0 2-1"
-    assert word_links(attention, ["▁X"], []) == ""
+    pieces = ["▁X", "▁Y", "Z", "▁W"], ["▁a", "▁b", "c"]
+    assert word_links(attention, *pieces, "X YZ W", "a bc") == "1-0 2-1"
+    assert word_links(attention, ["▁X"], [], "X", "") == ""
+
+
+def test_without_spaces_pieces_are_named_by_their_characters() -> None:
+    """By hand: 私は 学生 🐈 in four pieces and four bytes, to `I am a ...`; and back."""
+    bytes_of_cat = ["<0xF0>", "<0x9F>", "<0x90>", "<0x88>"]
+    japanese = ["▁", "私は", "▁学生", *bytes_of_cat]
+    attention = torch.zeros(3, 8)
+    attention[0, :2] = torch.tensor([0.2, 0.3])
+    attention[0, 2] = 0.4  # less than ▁ and 私は, which are one unit
+    attention[1, 2] = 1.0
+    attention[2, 3:7] = 0.2  # the character that four bytes spell
+    attention[2, 1] = 0.5
+    english = ["▁I", "▁student", "▁cat"], "I student cat"
+    line = "私は\u3000学生🐈"  # a wide space
+    assert word_links(attention, japanese, english[0], line, english[1]) == "0:2-0 3:5-1 5:6-2"
+    back = attention.T.contiguous()
+    found = word_links(back, english[0], japanese, english[1], line)
+    assert found == "0-0:2 1-3:5 2-5:6"
+    thai = "ฉันรักแมว"
+    unknown = ["▁ฉัน", "<unk>", "แมว"]  # ends where the next begins
+    assert word_links(torch.eye(3), unknown, ["▁I", "▁love", "▁cats"], thai, "I love cats") == (
+        "0:3-0 3:6-1 6:9-2"
+    )
 
 
 def test_links_of_parts_are_numbered_through() -> None:
@@ -110,7 +134,9 @@ def test_links_of_parts_are_numbered_through() -> None:
     first = torch.tensor([[0.9, 0.1, 0.0], [0.1, 0.9, 0.0], [0.0, 0.0, 1.0]])
     second = torch.tensor([[0.1, 0.6, 0.3], [0.0, 0.0, 1.0]])
     parts = [(first, ["▁A", "▁B"], ["▁a", "▁b"]), (second, ["b", "▁C"], ["c"])]
-    assert joined_word_links(parts) == "0-0 1-1 2-2"
+    assert joined_word_links(parts, "A Bb C", "a b c") == "0-0 1-1 2-2"
+    parts = [(first, ["▁私は", "▁猫"], ["▁a", "▁b"]), (second, ["▁。", "犬"], ["c"])]
+    assert joined_word_links(parts, "私は猫。犬", "a b c") == "0:2-0 2:3-1 4:5-2"
 
 
 def test_a_trained_model_aligns_digit_to_digit(
