@@ -78,7 +78,7 @@ def argos(
 @app.command("huggingface", cls=PanelCommand)
 @described("""
     Output:
-    license_name = --license NAME: licence for the model card, such as apache-2.0; none is stated if
+    license_name = --license ID: licence for the model card, such as apache-2.0; none is stated if
         not given
 """)
 def huggingface(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import partial
+from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
+from mt.errors import ConfigError
+
 OTHER = "Options"  # the panel of an option without a panel
+# Metavars of what is only opened, so that its name may be any bytes.
+FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE", "NAME=SRC,REF"}
 _ROW = re.compile(
     r"((?P<parameter>\w+) = )?(?P<names>--\S+( -\w)?)?( ?(?P<metavar>\S+?))??"
     r"( in (?P<min>\d+)\.\.(?P<max>\d*))?: (?P<text>.+?)( \(default: (?P<default>.+)\))?"
@@ -63,6 +69,25 @@ class PanelCommand(TyperCommand):
     Typer does this itself only with Rich, whose boxes leave half of 80 columns to the text and
     stand in redirected output, and which would also put error messages into boxes.
     """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; ConfigError for text, or a folder, whose bytes are not UTF-8.
+
+        Tokenizers, safetensors and CTranslate2 take no others. The name of a file may be any bytes.
+        """
+        for parameter in self.params:
+            value = ctx.params.get(parameter.name)
+            if parameter.name == "config" or parameter.metavar in FILES:
+                continue
+            for one in value if isinstance(value, list | tuple) else [value]:
+                given = os.fsencode(one) if isinstance(one, str | Path) else b""
+                if given != given.decode(errors="replace").encode():
+                    name = parameter.opts[0] if parameter.opts[0][0] == "-" else parameter.metavar
+                    raise ConfigError(
+                        f"{name}: must be UTF-8, found {given!r}; set the terminal to UTF-8, or "
+                        "rename the folder"
+                    )
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one section for each panel, in the order of their first options."""

@@ -81,5 +81,8 @@ def main() -> NoReturn:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")
-    app(prog_name="mt")
+    arguments = sys.argv[1:]
+    # What a run or a model card records of the command is text, whatever a file is called.
+    sys.argv = [os.fsencode(word).decode(errors="backslashreplace") for word in sys.argv]
+    app(arguments, prog_name="mt")
     sys.exit(0)

@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from conftest import Ended, Mt, mt_command, write_lines
+from conftest import Ended, Mt, mt_command, refused, write_lines
 from messages import says
 
 from mt.cli.main import main
@@ -150,3 +150,42 @@ def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> No
         main()
     with mock.patch("mt.config.schema.json_schema", side_effect=KeyboardInterrupt):
         assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (("train", "-c", "tiny", "--run-dir", "BAD"), "--run-dir"),
+        (("translate", "-m", "RUN", "--forbid", "BAD"), "--forbid"),
+        (("translate", "-m", "RUN", "-m", "BAD"), "--model"),
+        (("inspect", "tokens", "-m", "RUN", "BAD"), "SENTENCE"),
+        (("inspect", "attention", "-m", "RUN", "BAD"), "SENTENCE"),
+        (("tokenizer", "train", "x", "-o", "x", "--user-defined-symbols", "BAD"), "--user"),
+        (("average", "RUN", "-o", "BAD"), "--output"),
+        (("export", "huggingface", "-m", "RUN", "-o", "x", "--license", "BAD"), "--license"),
+        (("export", "huggingface", "-m", "RUN", "-o", "BAD"), "--output"),
+        (("export", "ctranslate2", "-m", "RUN", "-o", "BAD"), "--output"),
+        (("export", "argos", "-m", "RUN", "-o", "BAD.argosmodel"), "--output"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)  # fmt: skip
+def test_text_and_folders_are_utf8(
+    arguments: tuple[str, ...], name: str, tiny_run: Path, tmp_path: Path, mt: Mt,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    words = [word.replace("RUN", str(tiny_run)).replace("BAD", "a\udcff") for word in arguments]
+    assert says(refused(mt(*words)), name, "must be UTF-8", r"b'a\xff", "rename")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="file names are UTF-8 there")
+def test_a_file_may_have_any_name(tiny_config: Path, tmp_path: Path, mt: Mt) -> None:
+    """A training records the command as text."""
+    config = tmp_path / "a\udcff.yaml"
+    config.write_bytes(tiny_config.read_bytes())
+    options = [word for key in ("train.max_steps=1", "data.valid=null", "data.test=null")
+               for word in ("--set", key)]  # fmt: skip
+    ended = mt("train", "-c", config, "--run-dir", tmp_path / "run", "--device", "cpu", *options)
+    assert ended.code == 0, ended.err
+    assert r"a\\xff.yaml" in (tmp_path / "run" / "manifest.json").read_text(encoding="utf-8")
