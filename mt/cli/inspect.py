@@ -104,9 +104,11 @@ def model(
     Output:
     --kind NAME: attention to show: cross, encoder or decoder
     --layer L: layer to show, counted from 1 (default: the last but one)
-    --head H: head to show, counted from 1 (default: the mean of all)
+    --head H,...: head to show, counted from 1; of several, lines have a colour for each (default:
+        the mean of all)
     --pieces: show subword pieces, not words
-    --view NAME: picture to draw: map, lines, or grid of all layers and heads
+    --view NAME: picture to draw: map, lines, or grid of all layers and heads (default: map; of
+        several heads lines)
     --output -o FILE: picture to write: .svg, .png, or .html to explore; text if not given
 """)
 def attention(
@@ -115,9 +117,9 @@ def attention(
     target: str | None = None,
     kind: str = "cross",
     layer: int | None = None,
-    head: int | None = None,
+    head: str | None = None,
     pieces: bool = False,
-    view: str = "map",
+    view: str | None = None,
     output: Path | None = None,
 ) -> None:
     """Show which words each word attends to. As text, the three strongest, in percent.
@@ -126,6 +128,7 @@ def attention(
     mt inspect attention --model runs/base "Das Haus ist alt."
     mt inspect attention --model runs/base "Guten Morgen!" -o map.svg
     mt inspect attention --model runs/base "Ja!" --view grid -o grid.png
+    mt inspect attention --model runs/base "Ja!" --head 1,3,4 -o heads.svg
     mt inspect attention --model runs/base "Wer hat das gesagt?" -o attention.html
     """
     from mt.inspect import attention_map
@@ -133,24 +136,27 @@ def attention(
     from mt.model.checkpoint import load_model
     from mt.runtime.devices import choose_device
 
-    attention_map.check_picture(view, output, layer, head)
+    heads = attention_map.read_heads(head)
+    if view is None:
+        view = "lines" if output is not None and len(heads or ()) > 1 else "map"
+    attention_map.check_picture(view, output, layer, heads)
     is_page = attention_map.is_page(output)
     kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
     device = choose_device("cpu", "fp32")
     attentions = read_attentions(load_model(model), device, sentence, target, kinds, pieces)
     shown = attentions[kind]
     # Also checks that the model has the layer and the head.
-    weights, title = attention_map.chosen(shown.weights, layer, head)
+    weights, title = attention_map.chosen(shown.weights, layer, heads)
     if output is None:
         print_result(attention_map.as_text(weights, shown.rows, shown.columns))
         say(f"{kind} attention, {title}")
     elif is_page:
-        first = {"kind": kind, "layer": layer, "head": head, "view": view}
+        first = {"kind": kind, "layer": layer, "head": heads[0] if heads else None, "view": view}
         ordered = {name: attentions[name] for name in KINDS}
         attention_map.save_page(output, ordered, sentence, first)
         say(f"{output}: written")
     else:
-        warning = attention_map.save_picture(output, view, shown, layer, head)
+        warning = attention_map.save_picture(output, view, shown, layer, heads)
         say(f"{output}: {warning or 'written'}")
 
 

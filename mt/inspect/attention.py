@@ -39,6 +39,7 @@ class AttentionOfSentence:
     weights: npt.NDArray[np.float32]  # (L, H, T, S), each row sums to 1
     rows: tuple[str, ...]
     columns: tuple[str, ...]
+    kind: str = KINDS[0]
 
 
 def read_attentions(
@@ -86,7 +87,7 @@ def read_attentions(
         maps = attention_maps(loaded.model.eval(), batch, kind)
         (rows, row_numbers), (columns, column_numbers) = sides[kind]
         weights = merged(maps[0].cpu().numpy(), row_numbers, column_numbers)
-        attentions[kind] = AttentionOfSentence(weights, rows, columns)
+        attentions[kind] = AttentionOfSentence(weights, rows, columns, kind)
     return attentions
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mt.data.reading.words import display_width
 from mt.errors import ConfigError
 from mt.inspect.pictures import FORMATS, check_picture_file, save_figure, save_file
 from mt.terminal import printable
@@ -29,6 +30,12 @@ if TYPE_CHECKING:
     Weights = npt.NDArray[np.floating[Any]]
 
 VIEWS = ("map", "lines", "grid")
+# The sides that look and are looked at.
+SIDES = {
+    "cross": ("target", "source"),
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+}
 PAGE_FORMAT = ".html"
 # The page, and its parts by their places in it. It loads nothing, and follows the reader's light or
 # dark setting.
@@ -37,13 +44,19 @@ PAGE = Path(__file__).with_name("attention_page.html")
 SCALE = 1000
 INK = "#1f4e8c"
 INCHES_A_WORD = 0.42
+# Of several heads: colours that stand apart for most eyes (Okabe and Ito, 2008), and rows between
+# the first head's line and the last one's.
+HEAD_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+APART = 0.5
 # Lines thinner than this share of the weight are left out: they hide the others.
 LEAST_LINE = 0.05
 # Words that the text form names for each row.
 NAMED = 3
 
 
-def check_picture(view: str, output: Path | None, layer: int | None, head: int | None) -> None:
+def check_picture(
+    view: str, output: Path | None, layer: int | None, heads: Sequence[int] | None
+) -> None:
     """Raise ConfigError for options that do not fit together, before any work is done."""
     if output is None:
         if view != "map":
@@ -52,10 +65,12 @@ def check_picture(view: str, output: Path | None, layer: int | None, head: int |
     if view not in VIEWS:
         raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
     check_picture_file(output, (*FORMATS, PAGE_FORMAT))
-    if view == "grid" and not is_page(output) and not (layer is None and head is None):
+    if view == "grid" and not is_page(output) and not (layer is None and heads is None):
         raise ConfigError(
             "--layer, --head: not with --view grid, which shows all of them; leave them out"
         )
+    if is_page(output) and len(heads or ()) > 1:
+        raise ConfigError("--head: a page shows one head at a time, first the one named; name one")
 
 
 def is_page(output: Path | None) -> bool:
@@ -63,32 +78,43 @@ def is_page(output: Path | None) -> bool:
     return output is not None and output.suffix.lower() == PAGE_FORMAT
 
 
-def chosen(weights: Weights, layer: int | None, head: int | None) -> tuple[Weights, str]:
-    """Return the weights (T, S) of a layer and head, counted from 1, and a title for them.
+def read_heads(text: str | None) -> list[int] | None:
+    """Read `--head`, `2` or `1,3,4`. Raises ConfigError for anything else."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"\d+(,\d+)*", text, re.ASCII):
+        raise ConfigError(f"--head: must be a number, or several such as 1,3,4; found {text!r}")
+    return [*dict.fromkeys(map(int, text.split(",")))]
 
-    Without a head it is the mean over the heads of the layer. Without a layer it is the last but
-    one, whose cross-attention aligns best (Garg et al., 2019, section 3.1). Raises ConfigError for
-    what the model does not have.
+
+def chosen(weights: Weights, layer: int | None, heads: Sequence[int] | None) -> tuple[Weights, str]:
+    """Return the weights (T, S) of a layer and heads, counted from 1, and a title for them.
+
+    It is the mean over the heads, without `heads` over all of the layer. Without a layer it is the
+    last but one, whose cross-attention aligns best (Garg et al., 2019, section 3.1). Raises
+    ConfigError for what the model does not have.
     """
     n_layers, n_heads = weights.shape[:2]
     if layer is None:
         layer = max(1, n_layers - 1)
-    for option, number, most in (("--layer", layer, n_layers), ("--head", head, n_heads)):
-        if number is not None and not 1 <= number <= most:
+    wanted = [("--layer", layer, n_layers), *(("--head", head, n_heads) for head in heads or ())]
+    for option, number, most in wanted:
+        if not 1 <= number <= most:
             raise ConfigError(f"{option}: the model has 1 to {most}, found {number}")
-    if head is None:
+    if heads is None:
         return weights[layer - 1].mean(0), f"layer {layer}, mean of {n_heads} heads"
-    return weights[layer - 1, head - 1], f"layer {layer}, head {head}"
+    named = f"mean of heads {', '.join(map(str, heads))}" if len(heads) > 1 else f"head {heads[0]}"
+    return weights[layer - 1, [head - 1 for head in heads]].mean(0), f"layer {layer}, {named}"
 
 
 def as_text(weights: Weights, rows: Sequence[str], columns: Sequence[str]) -> str:
     """Return a line for each row of weights (T, S): the columns it looks at most, in percent."""
-    width = max(map(len, rows))
+    width = max(map(display_width, rows))
     lines = []
     for word, row in zip(rows, weights, strict=True):
         best = np.argsort(-row, kind="stable")[:NAMED]
         seen = [f"{columns[i]} {100 * row[i]:.0f} %" for i in best if row[i] >= LEAST_LINE]
-        lines.append(f"{word:<{width}}  {', '.join(seen)}".rstrip())
+        lines.append(f"{word}{' ' * (width - display_width(word))}  {', '.join(seen)}".rstrip())
     return "\n".join(lines)
 
 
@@ -97,19 +123,29 @@ def save_picture(
     view: str,
     attention: AttentionOfSentence,
     layer: int | None = None,
-    head: int | None = None,
+    heads: Sequence[int] | None = None,
 ) -> str:
     """Draw attention into an SVG or PNG file; return a warning about the font, or "".
+
+    The lines of several heads have a colour each; a map shows their mean.
 
     Raises ConfigError where the layer or head does not exist, or the file cannot be written.
     """
     rows, columns = attention.rows, attention.columns
 
     def draw() -> Figure:
+        sides = "{} (looks) → {} (looked at)".format(*SIDES[attention.kind])
         if view == "grid":
-            return _grid(attention.weights, rows, columns)
-        weights, title = chosen(attention.weights, layer, head)
-        return (_map if view == "map" else _lines)(weights, rows, columns, title)
+            title = f"{attention.kind} attention: {sides}"
+            return _grid(attention.weights, rows, columns, title)
+        weights, title = chosen(attention.weights, layer, heads)
+        title = f"{attention.kind} attention, {title}\n{sides}"
+        if view == "map":
+            return _map(weights, rows, columns, title)
+        if heads is None or len(heads) == 1:
+            return _lines({"": weights}, rows, columns, title)
+        apart = {f"head {head}": chosen(attention.weights, layer, [head])[0] for head in heads}
+        return _lines(apart, rows, columns, title.replace("mean of ", ""))
 
     return save_figure(output, draw)
 
@@ -162,7 +198,7 @@ def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: s
     return figure
 
 
-def _grid(weights: Weights, rows: Sequence[str], columns: Sequence[str]) -> Figure:
+def _grid(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
     from matplotlib.figure import Figure
 
     n_layers, n_heads = weights.shape[:2]
@@ -175,11 +211,17 @@ def _grid(weights: Weights, rows: Sequence[str], columns: Sequence[str]) -> Figu
             _cells(axes, weights[layer, head])
             _label(axes, rows if head == 0 else (), columns if layer == 0 else (), size=6)
             axes.set_xlabel(f"layer {layer + 1}, head {head + 1}", fontsize=7)
+    figure.suptitle(title, fontsize=9)
     return figure
 
 
-def _lines(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:
-    """Draw the rows' words left, the columns' right, and lines as thick as the weights."""
+def _lines(
+    by_head: Mapping[str, Weights], rows: Sequence[str], columns: Sequence[str], title: str
+) -> Figure:
+    """Draw the rows' words left, the columns' right, and lines as thick as the weights.
+
+    Several heads have a colour each, and lines beside each other, so that none hides another.
+    """
     from matplotlib.figure import Figure
 
     longest = max(len(rows), len(columns))
@@ -193,10 +235,18 @@ def _lines(weights: Weights, rows: Sequence[str], columns: Sequence[str], title:
         axes.text(-0.02, y, word, ha="right", va="center")
     for y, word in zip(right, columns, strict=True):
         axes.text(1.02, y, word, ha="left", va="center")
-    for i, j in zip(*np.nonzero(weights >= LEAST_LINE), strict=True):
-        weight = float(weights[i, j])
-        ends = [left[i], right[j]]
-        axes.plot([0, 1], ends, color=INK, linewidth=6 * weight, alpha=0.25 + 0.75 * weight)
+    several = len(by_head) > 1
+    for number, (name, weights) in enumerate(by_head.items()):
+        colour = HEAD_COLOURS[number % len(HEAD_COLOURS)] if several else INK
+        place = (number - (len(by_head) - 1) / 2) * APART / len(by_head)
+        for i, j in zip(*np.nonzero(weights >= LEAST_LINE), strict=True):
+            weight = float(weights[i, j])
+            style = {"linewidth": 6 * weight / len(by_head) ** 0.5, "alpha": 0.25 + 0.75 * weight}
+            axes.plot([0, 1], [left[i] + place, right[j] + place], color=colour, **style)
+        if several:
+            axes.plot([], [], color=colour, linewidth=3, label=name)
+    if several:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4, frameon=False)
     axes.set_title(title, fontsize=9)
     return figure
 

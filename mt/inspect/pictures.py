@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FORMATS = (".svg", ".png")
 GENERATOR = "mt inspect"  # stands in every picture and page, which another may replace
 DPI = 150
+# Of curves in turn, so that one below another shows through its gaps.
+LINE_STYLES: tuple[Any, ...] = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
 # Pixels of a side from which on matplotlib refuses to draw.
 MOST_PIXELS = 2**16
 # Text stays text in an SVG, and a $ is no formula.

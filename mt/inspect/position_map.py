@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.errors import ConfigError
-from mt.inspect.pictures import save_figure
+from mt.inspect.pictures import LINE_STYLES, save_figure
 from mt.model.transformer import Transformer, sinusoids
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 SINUSOIDAL = "sinusoidal"  # begins the title of a table of sinusoids
 # Distances that the text form lists.
 DISTANCES = (0, 1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500)
+
+TICKS = 8  # of the dimensions
+CURVES = 8
 
 
 def position_table(
@@ -71,20 +74,24 @@ def as_text(table: Table) -> str:
 
 def save_picture(output: Path, table: Table, title: str) -> str:
     """Draw the matrix (P, D) and the cosines of its rows; return what `save_figure` does."""
-    shown, dimensions = table, "dimension"
+    width = table.shape[1]
+    order, dimensions = np.arange(width), "dimension"
     if title.startswith(SINUSOIDAL):  # sine and cosine in turn would be stripes too narrow to see
-        shown = np.concatenate([table[:, 0::2], table[:, 1::2]], axis=1)
+        order = np.concatenate([order[0::2], order[1::2]])
         dimensions = "dimension: even ones (sine), then odd ones (cosine)"
     panels = (
-        (shown, float(np.abs(table).max()), dimensions, title),
+        (table[:, order], float(np.abs(table).max()), dimensions, title),
         (similarity(table), 1.0, "position", "cosine of every two positions"),
     )
 
     def draw() -> Figure:
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(10, 4.2), layout="constrained")
-        both = zip(figure.subplots(1, 2), panels, strict=True)
+        figure = Figure(figsize=(10, 6.8), layout="constrained")
+        places = figure.subplot_mosaic(
+            [["left", "right"], ["below", "below"]], height_ratios=[3, 2]
+        )
+        both = zip((places["left"], places["right"]), panels, strict=True)
         for axes, (values, limit, columns, above) in both:
             image = axes.imshow(
                 values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="none"
@@ -93,6 +100,17 @@ def save_picture(output: Path, table: Table, title: str) -> str:
             axes.set_xlabel(columns)
             figure.colorbar(image, ax=axes, fraction=0.045).outline.set_visible(False)
             axes.set_title(above, fontsize=9)
+        ticks = range(0, width, max(1, width // TICKS))
+        places["left"].set_xticks(ticks, [str(order[tick]) for tick in ticks])
+        curves = places["below"]
+        for number, dimension in enumerate(range(0, width, max(1, width // CURVES))):
+            style = LINE_STYLES[number % len(LINE_STYLES)]
+            curves.plot(table[:, dimension], linestyle=style, label=str(dimension))
+        curves.set_xlabel("position")
+        curves.set_title("some dimensions over the positions", fontsize=9)
+        figure.legend(
+            frameon=False, loc="outside lower center", ncols=CURVES + 1, title="dimension"
+        )
         return figure
 
     return save_figure(output, draw)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mt.inspect.pictures import save_figure
+from mt.inspect.pictures import LINE_STYLES, save_figure
 from mt.training.optim import learning_rate
 
 if TYPE_CHECKING:
@@ -61,10 +61,15 @@ def save_schedule(output: Path, configs: Mapping[str, Config]) -> str:
 
         figure = Figure(figsize=(7, 3.5), layout="constrained")
         axes = figure.subplots()
-        for name, config in configs.items():
+        for number, (name, config) in enumerate(configs.items()):
             last = config.train.max_steps
             steps = sorted({*range(1, last + 1, max(1, last // POINTS)), *steps_of(config), last})
-            axes.plot(steps, [rate_of(config, step) for step in steps], label=name)
+            axes.plot(
+                steps,
+                [rate_of(config, step) for step in steps],
+                label=name,
+                linestyle=LINE_STYLES[number % len(LINE_STYLES)],
+            )
         axes.set(xlabel="update", ylabel="learning rate")
         axes.set_xlim(left=0)
         axes.set_ylim(bottom=0)

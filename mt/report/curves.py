@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mt.evaluation.metrics import METRICS
-from mt.inspect.pictures import MUTED, inline_svg, series_colour
+from mt.inspect.pictures import LINE_STYLES, MUTED, inline_svg, series_colour
 from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
 
@@ -160,15 +160,22 @@ def _draw(
     canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
     for index, (train, valid) in enumerate(lines):
         colour = series_colour(index)
+        line = LINE_STYLES[index % len(LINE_STYLES)]
         if len(train[2]):
             faded = 0.5 if figure.valid else 1.0
             # A point between gaps has no line to it.
             has_gaps = len(train[2]) <= INTERVALS and not np.isfinite(train[2][1:]).all()
-            style: Any = {"alpha": faded, "marker": "." if has_gaps or len(train[2]) == 1 else ""}
+            marker = "." if has_gaps or len(train[2]) == 1 else ""
+            style: Any = {"alpha": faded, "marker": marker, "linestyle": line}
             axes.plot(*thin(train[x.column] / x.size, train[2]), color=colour, **style)
         if len(valid[2]):
             marker = "o" if len(valid[2]) <= 40 else ""
-            axes.plot(*thin(valid[x.column] / x.size, valid[2]), color=colour, marker=marker)
+            axes.plot(
+                *thin(valid[x.column] / x.size, valid[2]),
+                color=colour,
+                marker=marker,
+                linestyle=line,
+            )
     if figure.title == "Loss":
         # A dotted line at each update that training returned to.
         for run, (train, _) in zip(runs, lines, strict=True):

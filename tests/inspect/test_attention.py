@@ -25,7 +25,7 @@ from mt.inspect.attention import (
     merged,
     read_attentions,
 )
-from mt.inspect.attention_map import as_text, chosen, save_page, save_picture
+from mt.inspect.attention_map import as_text, chosen, read_heads, save_page, save_picture
 from mt.inspect.pictures import save_figure
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import choose_device
@@ -158,17 +158,36 @@ WEIGHTS = np.array(
 
 
 def test_a_layer_and_a_head_are_chosen_and_written_as_text() -> None:
-    for layer, head, first, title in (
+    for layer, heads, first, title in (
         (None, None, [0.7, 0.3], "layer 1, mean of 2 heads"),
         (2, None, [0.5, 0.5], "layer 2, mean of 2 heads"),
-        (2, 2, [0.0, 1.0], "layer 2, head 2"),
-        (None, 1, [0.9, 0.1], "layer 1, head 1"),
+        (2, "2", [0.0, 1.0], "layer 2, head 2"),
+        (None, "1", [0.9, 0.1], "layer 1, head 1"),
+        (2, "2,1,2", [0.5, 0.5], "layer 2, mean of heads 2, 1"),
     ):
-        weights, said = chosen(WEIGHTS, layer, head)
+        weights, said = chosen(WEIGHTS, layer, read_heads(heads))
         np.testing.assert_allclose(weights[0], first, atol=1e-6)
         assert said == title
+    text = as_text(WEIGHTS[0, 0], ["一", "three"], ["eins", "drei"])  # as wide as two letters
+    assert text == "一     eins 90 %, drei 10 %\nthree  drei 80 %, eins 20 %"
     text = as_text(WEIGHTS[0, 0], ["one", "three"], ["eins", "drei"])
     assert text == "one    eins 90 %, drei 10 %\nthree  drei 80 %, eins 20 %"
+
+
+def test_lines_of_several_heads_have_a_colour_each(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Of the second head as many as the weights say, and none of them upon the first head's."""
+    path = tmp_path / "a.svg"
+    attention = AttentionOfSentence(WEIGHTS, ("one", "two"), ("eins", "zwei"), "decoder")
+    save_picture(path, "lines", attention, 1, [2, 1])
+    svg = path.read_text(encoding="utf-8")
+    for words in (">head 1</text>", ">head 2</text>", "layer 1, heads 2, 1", "target (looked at)"):
+        assert words in svg
+    drawn = re.findall(r'd="(M [^"]*)"[^>]*stroke: (#\w{6})', svg)
+    assert len(drawn) == len(set(drawn)) == 4 + 4 + 2  # and two in the legend
+    assert len({colour for _, colour in drawn}) == 2
+    options = ("--model", tiny_run, SENTENCE, "--head", "1,2", "-o", path)
+    assert mt("inspect", "attention", *options).code == 0
+    assert ">head 2</text>" in path.read_text(encoding="utf-8")  # without --view lines
 
 
 def test_control_characters_leave_the_picture_and_the_page_valid(
@@ -187,11 +206,13 @@ def test_control_characters_leave_the_picture_and_the_page_valid(
 def test_an_svg_holds_the_words_as_text(tmp_path: Path, view: str) -> None:
     path, again = tmp_path / "map.svg", tmp_path / "again.svg"
     attention = AttentionOfSentence(WEIGHTS, ("one", "<&$5"), ("eins", "zwei $"))
-    assert save_picture(path, view, attention, 1, 1) == ""
+    assert save_picture(path, view, attention, 1, [1]) == ""
     svg = path.read_text(encoding="utf-8")
     for word in ("one", "&lt;&amp;$5", "eins", "zwei $"):
         assert f">{word}</text>" in svg
-    save_picture(again, view, attention, 1, 1)
+    assert "cross attention" in svg
+    assert "target (looks) → source (looked at)" in svg
+    save_picture(again, view, attention, 1, [1])
     assert again.read_bytes() == path.read_bytes()
     if view == "grid":
         assert len(re.findall(r">layer \d, head \d</text>", svg)) == 4
@@ -331,6 +352,8 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         ([SENTENCE, "--layer", "2"], ["--layer", "1 to 1", "2"]),
         ([SENTENCE, "--head", "0"], ["--head", "1 to 2", "0"]),
         ([SENTENCE, "--head", "3", "-o", "a.html"], ["--head", "1 to 2", "3"]),
+        ([SENTENCE, "--head", "1,"], ["--head", "1,3,4", "'1,'"]),
+        ([SENTENCE, "--head", "1,2", "-o", "a.html"], ["--head", "one head at a time"]),
         ([SENTENCE, "--view", "grid"], ["--view grid", "-o"]),
         ([SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
          ["--layer, --head", "--view grid", "leave them out"]),

@@ -117,6 +117,7 @@ def test_several_configs_are_compared(mt: Mt, tmp_path: Path) -> None:
     assert len(last.split()) == 2  # tiny.yaml has ended
     svg = (tmp_path / "lr.svg").read_text(encoding="utf-8")
     assert all(f">{word}</text>" in svg for word in ("base.yaml", "tiny.yaml", "learning rate"))
+    assert "stroke-dasharray" in svg  # the same curve twice would show both colours
     twice = mt("inspect", "lr", "--config", "tiny.yaml", "--config", "tiny.yaml")
     assert says(refused(twice), "--config", "twice", "once")
 
@@ -143,6 +144,11 @@ def test_sines_are_drawn_before_cosines(monkeypatch: pytest.MonkeyPatch) -> None
     drawn = figures[0].axes[0].images[0].get_array()
     np.testing.assert_array_equal(drawn[0], [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(drawn[:, 0], np.sin(np.arange(5)))
+    # The axis names the dimension that is drawn there.
+    names = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
+    assert names == ["0", "2", "4", "1", "3", "5"]
+    curves = {line.get_label(): line.get_ydata() for line in figures[0].axes[2].get_lines()}
+    np.testing.assert_array_equal(curves["1"], np.cos(np.arange(5)))
 
 
 def test_positions_are_drawn(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
