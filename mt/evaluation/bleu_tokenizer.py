@@ -42,31 +42,51 @@ def choose_tokenizer(
     choice: str = "auto",
     say: Callable[[str], None] = lambda _: None,
     option: str = "train.bleu_tokenize",
+    recorded: str = "",
 ) -> str:
     """The BLEU tokenizer for a target language: `choice`, or for `auto` the one that fits it.
 
-    If the fitting one is not installed, `say` reports the substitute. `option` is what `choice`
-    comes from. Raises ConfigError if `choice` is unknown or not installed.
+    If the fitting one is not installed, `say` reports the substitute. `recorded` is the one of
+    earlier scores: if it is installed and `auto` could have chosen it, it stays, and `say` reports
+    that too. `option` is what `choice` comes from. Raises ConfigError if `choice` is unknown or not
+    installed.
     """
+    check_tokenizer(choice, option)
     if choice != "auto":
-        if choice not in TOKENIZERS:
-            raise ConfigError(f"{option}: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}")
-        if not _is_installed(choice):
-            raise ConfigError(
-                f"{option}: {choice} is not installed; pip install "
-                f"'sacrebleu[{NEEDS[choice][1]}]', or use char"
-            )
         return choice
     fitting = fitting_tokenizer(tgt_lang)
-    if _is_installed(fitting):
-        return fitting
-    substitute = SUBSTITUTES[fitting]
-    say(
-        f"BLEU of {tgt_lang} uses the tokenizer {substitute}, because {fitting} is not installed "
-        f"(pip install 'sacrebleu[{NEEDS[fitting][1]}]'); scores with different tokenizers cannot "
-        "be compared"
-    )
-    return substitute
+    substitute = SUBSTITUTES.get(fitting, fitting)
+    if not _is_installed(fitting):
+        say(
+            f"BLEU of {tgt_lang} uses the tokenizer {substitute}, because {fitting} is not "
+            f"installed (pip install 'sacrebleu[{NEEDS[fitting][1]}]'); scores with different "
+            "tokenizers cannot be compared"
+        )
+        return substitute
+    if recorded == substitute != fitting:
+        say(
+            f"BLEU keeps the tokenizer {substitute} of the scores so far, although {fitting} is "
+            f"installed now; {option}: {fitting} would score again with that"
+        )
+        return substitute
+    return fitting
+
+
+def check_tokenizer(choice: str, option: str) -> None:
+    """Raise ConfigError if the value of `option` is no tokenizer, or one that is not installed."""
+    if choice not in ("auto", *TOKENIZERS):
+        raise ConfigError(f"{option}: must be auto, {', '.join(TOKENIZERS)}, found {choice!r}")
+    if not _is_installed(choice):
+        raise ConfigError(
+            f"{option}: {choice} is not installed; pip install 'sacrebleu[{NEEDS[choice][1]}]', or "
+            "use char"
+        )
+
+
+def tokenizer_of(signature: str) -> str:
+    """The BLEU tokenizer that a signature names, without a version that follows it."""
+    match = re.search(r"\btok:([\w-]+?)(?:-\d[^|]*)?(?:\||$)", signature)
+    return match[1] if match else DEFAULT
 
 
 def fitting_tokenizer(tgt_lang: str) -> str:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.errors import MtError, first_line
-from mt.evaluation.bleu_tokenizer import DEFAULT
+from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.evaluation.metrics import Score
 from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.slices import by_length
@@ -90,13 +89,18 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
 
 
 def score_run(run: RunSummary) -> list[ScoredSet]:
-    """The scores of the test sets and of the best validation."""
-    return [_score(one) for one in run.scored]
+    """The scores of the test sets and of the best validation, all with the tokenizer of the last.
+
+    A run that was resumed without the package of its tokenizer has another one since.
+    """
+    return [_score(one, tokenizer_of(run.scored[-1].signature)) for one in run.scored]
 
 
-def _score(recorded: RecordedScore) -> ScoredSet:
+def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     bleu = SystemScore("bleu", Score("BLEU", recorded.bleu, recorded.signature))
     scored = ScoredSet(recorded.name, recorded.step, recorded.sentences, bleu)
+    if (before := tokenizer_of(recorded.signature)) != tokenize:
+        scored.note = f"not comparable: the tokenizer is {before}, elsewhere {tokenize}"
     if not scored.sentences:
         return scored
     n_lines = len(scored.sentences)
@@ -104,15 +108,19 @@ def _score(recorded: RecordedScore) -> ScoredSet:
     if n_lines >= LEAST_SLICED:
         slicings.append(by_length([src for src, _ in scored.texts]))
     n_resamples = RESAMPLES if n_lines <= MAX_RESAMPLED else None
-    settings = Settings(METRICS, tokenizer_of(recorded.signature), n_resamples)
+    settings = Settings(METRICS, tokenize, n_resamples)
     data = EvaluationSet("", [[ref for _, ref in scored.texts]], slicings=slicings)
     try:
         bleu, chrf = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
-        scored.note = f"not scored again: {first_line(error)}"
+        scored.note = "; ".join(
+            filter(None, [f"not scored again: {first_line(error)}", scored.note])
+        )
         return scored
-    scored.bleu, scored.chrf = bleu, chrf
-    if math.isfinite(recorded.bleu) and abs(recorded.bleu - bleu.score.value) > 0.005:
+    scored.bleu, scored.chrf, scored.note = bleu, chrf, ""
+    if before != tokenize:
+        scored.note = f"scored again; the training recorded BLEU {recorded.bleu:.2f} by {before}"
+    elif math.isfinite(recorded.bleu) and abs(recorded.bleu - bleu.score.value) > 0.005:
         scored.note = f"the training recorded BLEU {recorded.bleu:.2f}"
     elif n_resamples is None:
         scored.note = f"no interval: more than {MAX_RESAMPLED:,} lines"
@@ -123,12 +131,6 @@ def _score(recorded: RecordedScore) -> ScoredSet:
             for part, pair in zip(slicing.slices, values, strict=True)
         ]
     return scored
-
-
-def tokenizer_of(signature: str) -> str:
-    """The BLEU tokenizer that a signature names, without a version that follows it."""
-    match = re.search(r"\btok:([\w-]+?)(?:-\d[^|]*)?(?:\||$)", signature)
-    return match[1] if match else DEFAULT
 
 
 # --- several runs -----------------------------------------------------------------------------
@@ -186,28 +188,34 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
     test = (
         "no test: the outputs of these runs on this set are not kept; --translate makes them again"
     )
-    results = {}
+    tokenize = tokenizer_of(baseline.bleu.score.signature)
+    results: dict[int, SystemScore] = {}
     if same and len(baseline.sentences) <= MAX_RESAMPLED:
         systems = {f"{index}": scored.outputs for index, scored in [(first, baseline), *same]}
         data = EvaluationSet("", [[ref for _, ref in baseline.texts]])
-        tokenize = tokenizer_of(baseline.bleu.score.signature)
         settings = Settings(["bleu"], tokenize, n_samples={"bs": RESAMPLES})
         try:
             evaluated = evaluate_systems(data, systems, settings).systems
-            results = {index: evaluated[f"{index}"][0].comparisons["bs"] for index, _ in same}
+            results = {index: evaluated[f"{index}"][0] for index, _ in same}
             test = f"paired bootstrap against {labels[first]}, {RESAMPLES:,} resamples, seed {SEED}"
         except (MtError, ImportError, RuntimeError) as error:
             test = f"no test: {first_line(error)}"
     rows = []
     for index, scored in group:
-        result = results.get(index)
-        difference = scored.bleu.score.value - baseline.bleu.score.value
+        bleu, result = scored.bleu, None
+        if index in results:
+            result = results[index].comparisons["bs"]
+        difference = bleu.score.value - baseline.bleu.score.value
+        if (own := tokenizer_of(bleu.score.signature)) != tokenize:
+            bleu = results.get(index, bleu)  # with the tokenizer of the baseline
+            difference = result.difference if result else math.nan
+            test += f"; {labels[index]} was scored by the tokenizer {own}, this is {tokenize}"
         equal = result is not None and scored.outputs == baseline.outputs
         rows.append(
             {
                 "number": index,
                 "label": labels[index],
-                "bleu": scored.bleu,
+                "bleu": bleu,
                 "difference": difference if math.isfinite(difference) else None,
                 "p_value": result.p_value if result and not equal else None,
                 "significant": bool(result and result.significant),

@@ -10,7 +10,7 @@ from mt.data.reading.check import check_data
 from mt.data.tokens.store import corpus_records, known_records
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
-from mt.evaluation.bleu_tokenizer import choose_tokenizer
+from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import is_of_this_job, write_manifest
 from mt.runs.model_folder import checkpoints
@@ -180,7 +180,6 @@ def _claim(
         raise DataError("\n".join(data.faults))
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
-    choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize)  # raises if not installed
     if fresh and (aside := set_aside(run_dir)):
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
@@ -258,13 +257,21 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     world = prepared.updater.world
     device = prepared.updater.device
     config = prepared.config
-    done = world.on_main(lambda: log.recorded_names("test", step))
+    scoring = prepared.scoring
+
+    def scored() -> set[str]:
+        """The names of the texts whose scores can stand beside new ones."""
+        lines = log.recorded("test", step)
+        tokenizers = {line["name"]: tokenizer_of(line["signature"]) for line in lines}
+        return {name for name, one in tokenizers.items() if one == scoring.tokenize}
+
+    done = world.on_main(scored)
     if best is None or done.issuperset(names_of(config.data.test)):
         return
     folder = world.on_main(best.resolve)
     model = build_model(config, prepared.tokenizer).to(device.device).eval()
     put_weights(model, load_weights(folder), str(folder))
-    scores = score_tests(config, model, prepared.tokenizer, device, world, done, log.run_dir, step)
+    scores = score_tests(scoring, model, prepared.tokenizer, device, world, done, log.run_dir, step)
     for name, by_metric, outputs in scores:
         values = {metric: score.value for metric, score in by_metric.items()}
         signature = by_metric["bleu"].signature

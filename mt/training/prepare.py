@@ -24,7 +24,7 @@ from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
 from mt.training.update import Updater
-from mt.training.validation import Validation
+from mt.training.validation import Scoring, Validation
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -69,6 +69,7 @@ class Prepared:
     store: Store  # of the training text
     updater: Updater
     plan: Plan
+    scoring: Scoring  # of validations and tests
     validation: Validation | None
     started: float  # time.perf_counter() when preparation began
 
@@ -117,10 +118,12 @@ def prepare(
     config = settle_batch_size(config, run_dir, updater, (sampling or store).longest, log)
     weights = [source.weight for source in config.data.train]
     plan = Plan(store, weights, config.batch, config.run.seed, sampling)
+    # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
+    scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
     validation = None
     if (valid := config.data.valid) is not None:
-        validation = Validation(config, valid, run_dir, tokenizer, log, world, device.is_cuda)
-    return Prepared(config, tokenizer, store, updater, plan, validation, started)
+        validation = Validation(config, valid, run_dir, tokenizer, log, world, scoring)
+    return Prepared(config, tokenizer, store, updater, plan, scoring, validation, started)
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:

@@ -180,12 +180,10 @@ class RunLog:
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._writer.add_scalar(f"{kind}/{key}", value, step)
 
-    def recorded_names(self, kind: str, step: int) -> set[str]:
-        """The `name` of every line of `metrics.jsonl` of this kind and step."""
+    def recorded(self, kind: str, step: int) -> list[dict[str, Any]]:
+        """The lines of `metrics.jsonl` of this kind and step."""
         lines = metrics_lines(self.run_dir)
-        return {
-            line["name"] for line in lines if line and (line["kind"], line["step"]) == (kind, step)
-        }
+        return [line for line in lines if line and (line["kind"], line["step"]) == (kind, step)]
 
     def drop_after(self, step: int) -> None:
         """Drop the metrics of updates after `step`, which a resumed run records again."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,9 +19,15 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
-from mt.evaluation.bleu_tokenizer import DEFAULT, choose_tokenizer
+from mt.evaluation.bleu_tokenizer import (
+    DEFAULT,
+    check_tokenizer,
+    choose_tokenizer,
+    tokenizer_of,
+)
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score
+from mt.runs.metrics import metrics_lines
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
 from mt.runtime.memory import peak_memory_mb
@@ -69,26 +76,54 @@ def translate(
         ) from error
 
 
+@dataclass(frozen=True)
+class Scoring:
+    """How the translations of a run are scored: metrics, BLEU's one tokenizer, COMET's model."""
+
+    config: Config
+    tokenize: str  # for BLEU
+    on_gpu: bool = False  # whether COMET may use the GPU
+
+    @classmethod
+    def of_run(
+        cls, config: Config, run_dir: Path, say: Callable[[str], None], on_gpu: bool = False
+    ) -> Scoring:
+        """With the tokenizer of the scores that `run_dir` has already, as far as possible."""
+        lines = [line for line in metrics_lines(run_dir) if line and "signature" in line]
+        recorded = tokenizer_of(str(lines[-1]["signature"])) if lines else ""
+        choice = config.train.bleu_tokenize
+        tokenize = choose_tokenizer(config.data.tgt_lang, choice, say, recorded=recorded)
+        return cls(config, tokenize, on_gpu)
+
+    def metrics(self, src: list[str], ref: list[str]) -> dict[str, Metric]:
+        """The metrics of a text by name; only rank 0 can make them."""
+        language = self.config.data.tgt_lang
+        return {
+            name: METRICS[name]([ref], src, self.tokenize, self.comet, language)
+            for name in metric_names(self.config)
+        }
+
+    @cached_property
+    def comet(self) -> Comet | None:
+        """The COMET model of `train.comet_model`; None if no metric needs it."""
+        if not any(METRICS[name].needs_model for name in metric_names(self.config)):
+            return None
+        return Comet(self.config.train.comet_model, "train.comet_model", self.on_gpu)
+
+    def scores(self, outputs: list[str], src: list[str], ref: list[str]) -> dict[str, Score]:
+        """The scores of translations by the name of the metric."""
+        return {name: metric.score(outputs) for name, metric in self.metrics(src, ref).items()}
+
+
 def metric_names(config: Config) -> list[str]:
     """The metrics of validations and tests: BLEU, and `train.metric` if it is another one."""
     chosen = None if config.data.valid is None else config.train.metric
     return [name for name in METRICS if name in ("bleu", chosen)]
 
 
-def load_comet(config: Config, on_gpu: bool) -> Comet | None:
-    """The COMET model of `train.comet_model`, loaded once; None if no metric needs it."""
-    if any(METRICS[name].needs_model for name in metric_names(config)):
-        return _load_comet(config.train.comet_model, on_gpu)
-    return None
-
-
-@cache
-def _load_comet(folder: str | None, on_gpu: bool) -> Comet:
-    return Comet(folder, "train.comet_model", on_gpu)
-
-
 def check_metric(config: Config, world: World) -> None:
-    """Raise ConfigError if `train.metric` cannot be computed: COMET without package or folder."""
+    """Raise ConfigError if `train.metric` or `train.bleu_tokenize` lacks what it needs."""
+    check_tokenizer(config.train.bleu_tokenize, "train.bleu_tokenize")
     if not any(METRICS[name].needs_model for name in metric_names(config)):
         return
     check_comet(config.train.comet_model, "train.comet_model")
@@ -110,18 +145,13 @@ class Validation:
         tokenizer: Tokenizer,
         log: RunLog,
         world: World,
-        on_gpu: bool = False,
+        scoring: Scoring,
     ) -> None:
-        """`on_gpu`: whether COMET may use the GPU."""
         self.config = config
         self.run_dir = run_dir
         self.tokenizer = tokenizer
         self.log = log
-        # Rank 0 alone scores: the tokenizer may not be installed on the other machines.
-        self.bleu_tokenizer = world.on_main(
-            lambda: choose_tokenizer(config.data.tgt_lang, config.train.bleu_tokenize, log.say)
-        )
-        self.comet = load_comet(config, on_gpu)
+        self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
         self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
         # Every pair that fits the model counts; the limits for training do not apply.
@@ -168,12 +198,7 @@ class Validation:
     @cached_property
     def metrics(self) -> dict[str, Metric]:
         """The metrics by name; only rank 0 needs them."""
-        return {
-            name: METRICS[name](
-                [self.ref], self.src, self.bleu_tokenizer, self.comet, self.config.data.tgt_lang
-            )
-            for name in metric_names(self.config)
-        }
+        return self.scoring.metrics(self.src, self.ref)
 
     @property
     def compared_metric(self) -> LineMetric:
@@ -201,12 +226,13 @@ class Validation:
         """Changes with the text and the metric: their scores cannot be compared with others."""
         text = hashlib.sha256("\n".join([*self.src, *self.ref]).encode()).hexdigest()[:16]
         metric = self.config.train.metric
-        if self.comet is not None:
-            return f"{text}/{metric}/{self.comet.name}"
+        if (comet := self.scoring.comet) is not None:
+            return f"{text}/{metric}/{comet.name}"
         if metric != "bleu":
             return f"{text}/{metric}"
         # Version 0.1 had no other metric and no other tokenizer than this one.
-        return text if self.bleu_tokenizer == DEFAULT else f"{text}/{self.bleu_tokenizer}"
+        tokenize = self.scoring.tokenize
+        return text if tokenize == DEFAULT else f"{text}/{tokenize}"
 
     @property
     def n_tgt(self) -> int:
@@ -254,7 +280,7 @@ def names_of(tests: Sequence[Source]) -> list[str]:
 
 
 def score_tests(
-    config: Config,
+    scoring: Scoring,
     model: Transformer,
     tokenizer: Tokenizer,
     device: Device,
@@ -267,17 +293,8 @@ def score_tests(
 
     Rank 0 reads the texts, scores and writes; each rank translates a shard of the sentences.
     """
+    config = scoring.config
     tests = config.data.test
-    language = config.data.tgt_lang
-    tokenize = world.on_main(lambda: choose_tokenizer(language, config.train.bleu_tokenize))
-    comet = load_comet(config, device.is_cuda)
-
-    def scores_of(outputs: list[str], src: list[str], ref: list[str]) -> dict[str, Score]:
-        return {
-            name: METRICS[name]([ref], src, tokenize, comet, language).score(outputs)
-            for name in metric_names(config)
-        }
-
     n_done = len(done)
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         if name in done:
@@ -288,7 +305,7 @@ def score_tests(
         shards = world.all_gather(translate(config, model, tokenizer, device, lines))
         translations = interleaved(shards)
         outputs = [translation.texts[0] for translation in translations]
-        scores = world.on_main(partial(scores_of, outputs, src, ref))
+        scores = world.on_main(partial(scoring.scores, outputs, src, ref))
         sentences = as_sentences(src, ref, translations)
         write = partial(write_test_outputs, run_dir, step, n_done, sentences)
         yield name, scores, world.on_main(write)

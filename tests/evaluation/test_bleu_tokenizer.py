@@ -221,6 +221,36 @@ def test_a_tokenizer_that_is_not_installed_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("choice", "installed", "recorded", "then"),
+    [
+        ("auto", (False, True), "char", "char"),  # it was installed since: the scores stay
+        ("auto", (True, False), "intl", "char"),  # it is gone: all are scored again
+        ("13a", (True, True), "13a", "intl"),  # auto would not have chosen it
+    ],
+)
+def test_a_resumed_run_has_one_tokenizer(
+    choice: str, installed: tuple[bool, bool], recorded: str, then: str,
+    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """intl in the place of ja-mecab, whose package is not there when tests run."""
+    monkeypatch.setitem(bleu_tokenizer.BY_LANGUAGE, "ja", "intl")
+    monkeypatch.setitem(bleu_tokenizer.NEEDS, "intl", ("MeCab", "ja"))
+    monkeypatch.setitem(bleu_tokenizer.SUBSTITUTES, "intl", "char")
+    for tokenize, is_installed in zip((choice, "auto"), installed, strict=True):
+        found = "found" if is_installed else None
+        monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _, found=found: found)
+        quick = {"max_steps": 2, "valid_every": 2, "bleu_tokenize": tokenize}
+        train(config_of(tiny_mapping, data={"tgt_lang": "ja"}, train=quick), tmp_path, "cpu")
+    expected = [recorded] if recorded == then else [recorded, then]
+    for kind in ("valid", "test"):
+        lines = metrics_of(tmp_path, kind)
+        assert [line["signature"].split("|")[3] for line in lines] == [f"tok:{x}" for x in expected]
+    log = log_of(tmp_path)
+    assert ("BLEU keeps the tokenizer char of the scores so far" in log) == (then == recorded)
+    assert log.count("because intl is not installed") == (choice == "auto")
+
+
 @dataclass(frozen=True)
 class WithAnswers(World):
     """A world in which `on_main` returns the given answers of rank 0, one after the other."""
@@ -247,16 +277,16 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     text = validation.read_text(config, config.data.valid, "data.valid")
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
-    world = WithAnswers(answers=iter(("ja-mecab", text, {"bleu": score})))
+    scoring = validation.Scoring(config, "ja-mecab")
+    world = WithAnswers(answers=iter((text, {"bleu": score})))
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(
-            config, config.data.valid, tmp_path, loaded.tokenizer, log, world
+            config, config.data.valid, tmp_path, loaded.tokenizer, log, world, scoring
         )
-        assert valid.bleu_tokenizer == "ja-mecab"
         assert valid.evaluate(loaded.model, device, world, Signals()).scores == {"bleu": score}
-    world = WithAnswers(answers=iter(("ja-mecab", text, {"bleu": score}, "outputs/a.jsonl")))
+    world = WithAnswers(answers=iter((text, {"bleu": score}, "outputs/a.jsonl")))
     scored = validation.score_tests(
-        config, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
+        scoring, loaded.model, loaded.tokenizer, device, world, set(), tmp_path, 1
     )
     assert list(scored) == [("valid.src", {"bleu": score}, "outputs/a.jsonl")]
     assert not (tmp_path / "outputs").exists()

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from messages import says
 from run_folders import train_line, write_run
 
 from mt.report.corpora import located
 from mt.report.provenance import commands_of, duration, notable_lines, status_of
-from mt.report.run_summary import RunSummary, labels_of, read_run
+from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
 from mt.report.scores import compare, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 
@@ -85,6 +86,35 @@ def test_sets_of_another_text_are_not_compared_and_equal_outputs_not_tested(
     (compared,) = compare(runs, [score_run(run) for run in runs])
     assert [(row["label"], row["same"]) for row in compared["rows"]] == [("a", False), ("c", True)]
     assert compared["rows"][1]["p_value"] is None
+
+
+def test_a_report_has_one_tokenizer_or_says_so(tmp_path: Path) -> None:
+    """Of a run that was resumed with another one, and of two runs."""
+    text = [("a", "that is now", "that is so"), ("b", "it was then", "it was then")]
+    run, other = (run_of(tmp_path / name, outputs=outputs_of(*text)) for name in "ab")
+    sentences = run.scored[0].sentences
+    run.tests = [
+        RecordedScore("kept", 10, 50.0, "nrefs:1|tok:char|x:y", sentences),
+        RecordedScore("gone", 10, 51.0, "nrefs:1|tok:char|x:y"),
+    ]
+    run.valid = RecordedScore("validation", 10, 40.0, "nrefs:1|tok:13a|x:y", sentences)
+    kept, gone, valid = score_run(run)
+    assert [one.bleu.score.value for one in (kept, gone)] == [valid.bleu.score.value, 51.0]
+    assert "|tok:13a|" in kept.bleu.score.signature
+    assert says(kept.note, "recorded BLEU 50.00 by char")
+    assert says(gone.note, "not comparable", "char", "13a")
+
+    run.valid, run.tests = None, run.tests[:1]
+    other.tests = [RecordedScore("kept", 10, 99.0, "nrefs:1|tok:13a|x:y", sentences)]
+    other.valid = None
+    (compared,) = compare([run, other], [score_run(run), score_run(other)])
+    baseline, row = compared["rows"]
+    assert row["bleu"].score == baseline["bleu"].score  # of the same outputs
+    assert row["difference"] == 0
+    assert says(compared["test"], "b was scored by the tokenizer 13a, this is char")
+    other.tests[0].sentences = []
+    (compared,) = compare([run, other], [score_run(run), score_run(other)])
+    assert compared["rows"][1]["difference"] is None
 
 
 def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from mt.runs import model_folder
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, world_from_environment
 from mt.runtime.local_processes import free_port
-from mt.training.validation import score_tests
+from mt.training.validation import Scoring, score_tests
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -106,7 +106,7 @@ from mt.runs import model_folder
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
-from mt.training.validation import Validation
+from mt.training.validation import Scoring, Validation
 from pathlib import Path
 import torch
 run = Path(sys.argv[1])
@@ -116,7 +116,9 @@ with process_group(world_from_environment(), False) as world, RunLog(run, 1, Fal
     for name, tokens in (("small", 60), ("large", 5000)):
         batch = loaded.config.batch.model_copy(update={"tokens_per_batch": tokens})
         config = loaded.config.model_copy(update={"batch": batch})
-        validation = Validation(config, config.data.valid, run, loaded.tokenizer, log, world)
+        scoring = Scoring(config, "13a")
+        tokenizer = loaded.tokenizer
+        validation = Validation(config, config.data.valid, run, tokenizer, log, world, scoring)
         whole = validation.evaluate(loaded.model, device, World(), Signals())
         sharded = validation.evaluate(loaded.model, device, world, Signals())
         assert whole == sharded, (world.rank, whole.nll, sharded.nll, whole.scores, sharded.scores)
@@ -214,7 +216,8 @@ def bleu_of(run: Path, corpus: Path) -> float:
     data = loaded.config.data.model_copy(update={"root": str(corpus)})
     config = loaded.config.model_copy(update={"data": data})
     device = choose_device("cpu", "fp32")
-    results = score_tests(config, loaded.model, loaded.tokenizer, device, World(), set(), run, 0)
+    scoring, tokenizer = Scoring(config, "13a"), loaded.tokenizer
+    results = score_tests(scoring, loaded.model, tokenizer, device, World(), set(), run, 0)
     ((_, scores, _),) = results
     return scores["bleu"].value
 

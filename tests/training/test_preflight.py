@@ -28,6 +28,7 @@ from mt.training.preflight import run_preflight
 from mt.training.prepare import Prepared
 from mt.training.trainer import Outcome, Trainer
 from mt.training.update import Updater
+from mt.training.validation import Scoring
 from mt.translate.translator import Translator
 
 
@@ -191,7 +192,8 @@ class StandIn:
 def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
-    return Prepared(t.config, t.tokenizer, t.plan.store, t.updater, t.plan, t.validation, 0.0)
+    made_of = t.config, t.tokenizer, t.plan.store, t.updater, t.plan
+    return Prepared(*made_of, Scoring(t.config, "13a"), t.validation, 0.0)
 
 
 @pytest.mark.parametrize(
