@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mt.cli import config, export, import_, inspect, tokenizer
+from mt.cli import config, data, export, import_, inspect, tokenizer
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
@@ -44,6 +44,7 @@ app.command(cls=PanelCommand)(distill)
 app.command(cls=PanelCommand)(doctor)
 app.command(cls=PanelCommand)(report)
 app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
 app.add_typer(import_.app, name="import")
 app.add_typer(export.app, name="export")
 app.add_typer(inspect.app, name="inspect")

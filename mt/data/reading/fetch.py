@@ -1,0 +1,146 @@
+"""Fetch a corpus by its name: files, licence, citation and SHA-256 in one folder."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mt.data.reading.corpus_record import RECORD, CorpusRecord, files_in, read_record
+from mt.data.reading.download import DOWNLOADS
+from mt.data.reading.mtdata_index import fetch_mtdata, search_mtdata
+from mt.data.reading.opus import fetch_opus, search_opus
+from mt.errors import ConfigError, DataError, MtError
+
+# The folder inside the new one in which files are until all are there.
+PARTIAL = ".partial"
+Say = Callable[[str], None]
+
+
+def language_pair(langs: str) -> tuple[str, str]:
+    """Source and target of `de-en`. Raises ConfigError."""
+    codes = langs.split("-")
+    if len(codes) != 2 or codes[0] == codes[1] or not all(re.fullmatch(r"\w+", c) for c in codes):
+        raise ConfigError(
+            f"--langs {langs}: must be two different language codes, such as de-en or en-pt_BR"
+        )
+    return codes[0], codes[1]
+
+
+def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
+    """Lines of name, pairs and megabytes of the corpora whose names contain `query`.
+
+    Raises DataError if neither OPUS nor mtdata can be asked, and warns if one of them cannot.
+    """
+    languages = language_pair(langs)
+    faults: list[MtError] = []
+    rows: list[tuple[str, object, object]] = []
+    try:
+        for entry in search_opus(languages, "OPUS", say):
+            name = f"opus:{entry['corpus']}/{entry['version']}"
+            rows.append((name, entry.get("alignment_pairs"), (entry.get("size") or 0) / 1e6 * 1024))
+    except DataError as error:
+        faults.append(error)
+    try:
+        for entry in search_mtdata(languages, say):
+            if faults or entry.did.group != "OPUS":  # whose index is newer, and knows the sizes
+                rows.append((f"mtdata:{entry.did}", None, None))
+    except ConfigError as error:
+        faults.append(error)
+    if len(faults) == 2:
+        raise DataError("\n".join(map(str, faults)))
+    for fault in faults:
+        say(f"warning: {fault}")
+    for name, pairs, size in sorted(rows, key=lambda row: row[0].lower()):
+        if query.lower() in name.lower():
+            shown = (f"{pairs:,} pairs" if isinstance(pairs, int) else "", size and f"{size:,.1f} MB")
+            yield "\t".join([name, *filter(None, shown)])
+
+
+def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Say) -> None:
+    """Fetch `opus:...` or `mtdata:...` into `folder`; nothing to do where it is there already.
+
+    A record without its files is a request for exactly these: what comes must have their SHA-256.
+    Raises ConfigError and DataError; then `folder` is as it was, except that `.partial` keeps what
+    has been received.
+    """
+    languages = language_pair(langs)
+    fetch = {"opus": fetch_opus, "mtdata": fetch_mtdata}.get(source.partition(":")[0])
+    if fetch is None:
+        raise ConfigError(
+            f"{source}: must begin with opus: or mtdata:, such as opus:Europarl/v8; mt data get "
+            f"--list TEXT --langs {langs} lists what there is"
+        )
+    known = None if overwrite else _known(source, languages, folder)
+    if known and not known.differing(folder):
+        say(f"{folder}: nothing to do: {len(known.files)} files are as they were fetched")
+        return
+    if known and source.startswith("opus:"):  # not what is the latest now
+        source = f"opus:{known.name}/{known.version}"
+    partial = folder / PARTIAL
+    try:
+        partial.mkdir(parents=True, exist_ok=True)
+        _drop_unpacked(partial)  # of an attempt that was killed
+        record = fetch(source, languages, partial, say)
+        record.fetched, record.files = time.strftime("%Y-%m-%d"), files_in(partial)
+        if known:
+            _require_same(known, record, folder)
+        for name in record.files:
+            (partial / name).replace(folder / name)
+        (known or record).write(folder)
+        shutil.rmtree(partial)
+    except OSError as error:
+        raise DataError(
+            f"-o {folder}: cannot be written: {error.strerror or error}; give a folder that you may "
+            "write to, on a disk with enough room"
+        ) from None
+    finally:
+        _drop_unpacked(partial)
+        for path in (partial / DOWNLOADS, partial, folder):  # of an attempt that received nothing
+            with suppress(OSError):
+                path.rmdir()
+    sizes = ", ".join(f"{name} ({file.bytes:,} bytes)" for name, file in record.files.items())
+    say(f"{folder}: {sizes}; licence: {record.licence}; see {RECORD}")
+
+
+def _drop_unpacked(partial: Path) -> None:
+    """Remove the files that were unpacked; the folder of downloads stays."""
+    with suppress(OSError):
+        for path in filter(Path.is_file, partial.iterdir()):
+            path.unlink()
+
+
+def _known(source: str, languages: tuple[str, str], folder: Path) -> CorpusRecord | None:
+    """The record in `folder`; ConfigError if the folder holds anything that would be lost."""
+    known = read_record(folder)
+    if known is None:
+        if folder.is_dir() and any(path.name != PARTIAL for path in folder.iterdir()):
+            raise ConfigError(
+                f"-o {folder}: holds files, but no {RECORD} of mt data get; give a new folder, or "
+                "--overwrite to replace files of the same names"
+            )
+    elif (known.source, known.languages) != (source, list(languages)):
+        raise ConfigError(
+            f"{folder / RECORD}: is that of {known.source}, {'-'.join(known.languages)}, not of "
+            f"{source}, {'-'.join(languages)}; give another -o, or --overwrite to replace it"
+        )
+    elif changed := [n for n, state in known.differing(folder).items() if state == "changed"]:
+        raise DataError(
+            f"{folder / changed[0]}: has changed since it was fetched ({known.fetched}); give "
+            "another -o, or --overwrite to replace it"
+        )
+    return known
+
+
+def _require_same(known: CorpusRecord, record: CorpusRecord, folder: Path) -> None:
+    """Raise DataError if the files that have come are not those of the record."""
+    for name, file in known.files.items():
+        now = record.files[name].sha256 if name in record.files else "none"
+        if now != file.sha256:
+            raise DataError(
+                f"{record.source}: {name} is not what it was on {known.fetched}: its SHA-256 is "
+                f"{now}, in {folder / RECORD} it is {file.sha256}; --overwrite takes the new files"
+            )

@@ -1,0 +1,159 @@
+"""Corpora of the index of the package mtdata: 291,000 of them, read by its parsers.
+
+mtdata is kept at a distance. Its index takes 19 s and 780 MB to build and 3 s to load (version
+0.5.1; two cores of an AMD EPYC Zen 4, 23 Nov 2026), stays in ~/.mtdata or MTDATA (140 MB), and runs any
+mtdata*.py of the working folder: it is built by a process in an empty folder. Its logger would
+become that of the whole program. Its download checks no size and, if a certificate is wrong, tries
+again without: ours takes its place. Its TMX parser loses text after inline tags: TMX stays TMX.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from mt.data.reading.corpus_record import CorpusRecord
+from mt.data.reading.download import DOWNLOADS, download
+from mt.errors import ConfigError, DataError, MtError, first_line
+
+Say = Callable[[str], None]
+
+
+def load_index(say: Say) -> Any:
+    """The index of mtdata. Raises ConfigError where it is not installed or cannot be built."""
+    logging.getLogger().addHandler(logging.NullHandler())  # keeps mtdata from adding its own
+    try:
+        import mtdata
+    except ImportError as error:
+        raise ConfigError(
+            f"mtdata: cannot be imported ({error}); run: pip install 'mt[corpora]'"
+        ) from None
+    if not mtdata.cached_index_file.exists():
+        say(f"mtdata: building its index in {mtdata.cache_dir}, once; this takes about 20 s")
+        with tempfile.TemporaryDirectory() as empty:
+            ended = subprocess.run(
+                [sys.executable, "-c", "import mtdata.index"],
+                cwd=empty,
+                env=os.environ | {"MTDATA": str(mtdata.cache_dir.absolute())},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if ended.returncode:
+            reason = (ended.stderr.strip() or "no reason given").splitlines()[-1]
+            raise ConfigError(
+                f"mtdata: cannot build its index in {mtdata.cache_dir}: {reason}; set MTDATA to a "
+                "folder that you may write to"
+            )
+    from mtdata.index import INDEX
+
+    return INDEX
+
+
+def search_mtdata(languages: tuple[str, str], say: Say) -> Iterator[Any]:
+    """The entries of the index for a language pair, in either direction."""
+    load_index(say)
+    from mtdata.entry import Langs
+    from mtdata.index import get_entries
+
+    try:
+        yield from get_entries(langs=Langs("-".join(languages)))
+    except Exception as error:  # mtdata raises plain ones
+        raise ConfigError(f"mtdata: --langs {'-'.join(languages)}: {first_line(error)}") from None
+
+
+def fetch_mtdata(
+    source: str, languages: tuple[str, str], folder: Path, say: Say
+) -> CorpusRecord:
+    """Fetch `mtdata:GROUP-NAME-VERSION-LANGS` into `folder`; ConfigError, DataError or OSError."""
+    index = load_index(say)
+    from mtdata.entry import DatasetId, Langs
+    from mtdata.iso.bcp47 import BCP47Tag
+
+    try:
+        wanted = DatasetId.parse(source.removeprefix("mtdata:"))
+        pair = Langs("-".join(languages))
+    except Exception as error:  # mtdata raises plain ones
+        raise ConfigError(
+            f"{source}: must be mtdata:GROUP-NAME-VERSION-LANGS ({first_line(error)})"
+        ) from None
+    if wanted not in index:
+        names = [str(entry.did) for entry in search_mtdata(languages, say)]
+        similar = difflib.get_close_matches(str(wanted), names, n=3, cutoff=0.3)
+        raise ConfigError(
+            f"{source}: mtdata has no such corpus for {'-'.join(languages)}; similar names: "
+            f"{', '.join(similar) or 'none'}. List them: mt data get --list TEXT"
+        )
+    entry = index[wanted]
+    fits, swapped = BCP47Tag.check_compat_swap(pair, entry.did.langs)
+    if not fits:
+        raise ConfigError(f"--langs {'-'.join(languages)}: {source} is {entry.did.lang_str}")
+    try:
+        urls = _read(entry, languages[::-1] if swapped else languages, folder, source, say)
+        keys = [entry.cite] if isinstance(entry.cite, str) else entry.cite or []
+        citation = "\n".join(index.ref_db.get_bibtex(key) for key in keys)
+    except MtError:
+        raise
+    except Exception as error:  # mtdata and its parsers raise plain ones
+        if isinstance(error, OSError) and error.errno:  # of the disk; those of requests have none
+            raise
+        raise DataError(f"{source}: mtdata cannot read it: {first_line(error)}") from None
+    return CorpusRecord(
+        source=source,
+        name=f"{entry.did.group}-{entry.did.name}",
+        version=entry.did.version,
+        languages=list(languages),
+        url=urls,
+        fetched="",
+        licence="not stated by mtdata",
+        citation=citation or "not stated by mtdata",
+    )
+
+
+def _read(
+    entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: Say
+) -> list[str]:
+    """Write the pairs of an entry to corpus.LANGUAGE files, or its TMX files; return the URLs."""
+    from mtdata.cache import Cache
+    from mtdata.parser import Parser
+
+    urls: list[str] = []
+
+    class Downloads(Cache):  # type: ignore[misc]
+        """mtdata's cache, filled by our download."""
+
+        def download(self, url: str, save_at: Path, **_: object) -> Path:
+            """Fetch a file, unless an earlier attempt has."""
+            urls.append(url)
+            if not save_at.exists():
+                download(url, save_at, what, say)
+            return save_at
+
+    cache = folder / DOWNLOADS
+    paths = Downloads(cache).get_entry(entry)
+    if "tmx" in (entry.in_ext or entry.ext):
+        for number, path in enumerate(paths if isinstance(paths, list) else [paths]):
+            name = "corpus.tmx" if number == 0 else f"corpus-{number}.tmx"
+            with path.open("rb") as packed, (folder / name).open("wb") as file:
+                shutil.copyfileobj(packed, file)
+    else:
+        parser = Parser(paths, ext=entry.in_ext or None, ent=entry)
+        files = [(folder / f"corpus.{language}") for language in languages]
+        written = 0
+        with files[0].open("w", encoding="utf-8") as one, files[1].open("w", encoding="utf-8") as two:
+            for row in parser.read_segs(show_pbar=False):
+                for file, text in zip((one, two), row[:2], strict=True):
+                    file.write(" ".join((text or "").splitlines()) + "\n")
+                written += 1
+        if not written:
+            raise DataError(f"{what}: mtdata has read no pair out of it")
+    shutil.rmtree(cache)
+    return urls or [entry.url]
