@@ -23,6 +23,7 @@ from mt.runs.model_folder import run_dir_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
+CORPUS_COLUMNS = ["corpus", "version", "languages", "licence", "fetched", "files"]
 SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
 
 
@@ -54,6 +55,8 @@ def model_card(
         f"## Use\n\n{usage}",
         f"## Model\n\n{_shape(loaded)}",
         _table("## Data", ["file", "lines", "SHA-256"], _files(manifest)),
+        _table("## Corpora", CORPUS_COLUMNS, _corpora(manifest)),
+        _citations(manifest),
         _table("## Scores", SCORE_COLUMNS, _scores(loaded, run_dir)),
         f"## How it was made\n\n{_commands(manifest)}",
     ]
@@ -89,6 +92,23 @@ def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
             lines = file.get("lines")
             count = f"{lines:,}" if isinstance(lines, int) else ""
             yield Path(path).name, count, f"`{file.get('sha256', '')}`"
+
+
+def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
+    """Each corpus that `mt data get` fetched, with its licence as its source states it."""
+    for corpus in manifest.get("corpora") or ():
+        changed = ", ".join(corpus["changed"])
+        state = f"changed since it was fetched: {changed}" if changed else "as fetched"
+        origin = f"{corpus['fetched']} from {', '.join(corpus['url'])}"
+        names = corpus["name"], corpus["version"], "-".join(corpus["languages"])
+        yield *names, " ".join(corpus["licence"].split()), origin, state
+
+
+def _citations(manifest: dict[str, Any]) -> str:
+    """What the corpora ask to be cited, word for word."""
+    texts = dict.fromkeys(corpus["citation"] for corpus in manifest.get("corpora") or ())
+    stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
+    return "\n\n".join(["Please cite:", *stated]) if stated else ""
 
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:

@@ -21,20 +21,21 @@ EXAMPLES = 3
 
 
 def read_corpora(run: RunSummary) -> dict[str, Any]:
-    """List the `files` of a run and count `leaks`, as far as the files are still there.
+    """List the `files` of a run and its `fetched` corpora, and count `leaks` in files still there.
 
     `note` says how leaks were counted, or why they were not.
     """
     if run.config is None:
         note = "Leaks were not counted, because the config is not known."
-        return {"files": [], "leaks": [], "note": note}
+        return {"files": [], "fetched": [], "leaks": [], "note": note}
     data = located(run.config, run.manifest)
     try:
         leaks, note = _leaks(run, data)
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
     files = _files(run.config, data, run.recorded_files)
-    return {"files": files, "leaks": leaks, "note": note}
+    fetched = run.manifest.get("corpora") or []  # as mt/runs/manifest.py writes them
+    return {"files": files, "fetched": fetched, "leaks": leaks, "note": note}
 
 
 def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mt import __version__
+from mt.data.reading.corpus_record import read_record
+from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runtime.machine import processor_name
 
@@ -46,6 +48,26 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
     if not isinstance(manifest, dict):
         raise ValueError("it is no JSON object")
     return manifest
+
+
+def fetched_corpora(files: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The corpora, fetched by `mt data get`, that training files belong to.
+
+    `files`: records with `sha256`, by path. Each corpus is its record, with `changed`: the files
+    that are not as they were fetched.
+    """
+    digests: dict[Path, dict[str, str]] = {}  # by folder and name
+    for path, file in files.items():
+        digests.setdefault(Path(path).parent, {})[Path(path).name] = file["sha256"]
+    corpora = []
+    for folder, used in digests.items():
+        record = None
+        with suppress(ConfigError):  # a corpus.yaml of another program
+            record = read_record(folder)
+        if record and (names := record.files.keys() & used):
+            changed = sorted(name for name in names if used[name] != record.files[name].sha256)
+            corpora.append({**record.model_dump(), "changed": changed})
+    return corpora
 
 
 def is_of_this_job(run_dir: Path) -> bool:

@@ -12,7 +12,7 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.model.checkpoint import build_model, load_weights, put_weights
-from mt.runs.manifest import is_of_this_job, write_manifest
+from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.model_folder import checkpoints
 from mt.runs.run_dir import (
     CONFIG,
@@ -230,7 +230,8 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     data = prepared.config.data
     store = trainer.run_dir / STORE
-    files = {**known_records(store / "train"), **known_records(store / "valid")}
+    training_files = known_records(store / "train")
+    files = {**training_files, **known_records(store / "valid")}
     return {
         "cwd": str(Path.cwd()),
         "seed": prepared.config.run.seed,
@@ -238,6 +239,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "processes": prepared.updater.world.size,
         "parameters": prepared.updater.n_parameters,
         "data": _hashes_and_lines(files),
+        "corpora": fetched_corpora(training_files),
         "test_data": _hashes_and_lines(corpus_records(data.test, data, known={})),
         "pairs": len(prepared.store),
         "tokenizer": prepared.tokenizer.fingerprint,

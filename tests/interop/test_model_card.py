@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import yaml
+from messages import says
 
 from mt.files import sha256_of
 from mt.interop.model_card import model_card
-from mt.model.checkpoint import LoadedModel
+from mt.model.checkpoint import LoadedModel, load_model
 
 
 def test_the_card_of_a_run_has_languages_data_scores_and_commands(
@@ -37,6 +39,40 @@ def test_the_card_of_a_run_has_languages_data_scores_and_commands(
     parameters = sum(each.numel() for each in loaded.model.parameters())
     assert f"{parameters:,} parameters" in body
     assert "With mt " in body
+
+
+# As runs/manifest.py writes it.
+CORPORA = [
+    {
+        "source": "opus:Digits/latest", "name": "Digits", "version": "v2",
+        "languages": ["de", "en"], "url": ["https://a/d.zip"], "fetched": "2026-11-23",
+        "licence": "CC-BY|4.0", "citation": "A. Author, 2012", "files": {}, "changed": [],
+    },
+    {
+        "source": "mtdata:A-b-1-de-en", "name": "A-b", "version": "1", "languages": ["de", "en"],
+        "url": ["https://b"], "fetched": "2026-11-22", "licence": "not stated by mtdata",
+        "citation": "not stated by mtdata", "files": {}, "changed": ["corpus.de"],
+    },
+]  # fmt: skip
+
+
+def test_the_card_has_licence_and_citation_of_fetched_corpora(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"corpora": CORPORA}))
+    card = model_card(load_model(run), "Use it.")
+    assert "Licence: not stated." in card  # that of the model is the user's to state
+    assert says(
+        card,
+        "## Corpora",
+        "| Digits | v2 | de-en | CC-BY\\|4.0 | 2026-11-23 from https://a/d.zip | as fetched |",
+        "| A-b | 1 | de-en | not stated by mtdata |",
+        "changed since it was fetched: corpus.de |",
+        "Please cite:\n\n```\nA. Author, 2012\n```\n\n## Scores",
+    )
 
 
 def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(

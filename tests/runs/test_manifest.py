@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import BLIND, QuickConfig
 
 from mt import __version__
-from mt.runs.manifest import is_of_this_job, write_manifest
+from mt.data.reading.corpus_record import CorpusRecord, files_in
+from mt.runs.manifest import is_of_this_job, read_manifest, write_manifest
+from mt.training.launch import train
 
 SLURM = {"SLURM_JOB_ID": "7"}
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "a"}
@@ -70,3 +73,36 @@ def test_the_manifest_names_command_data_versions_and_machine(tmp_path: Path) ->
     assert manifest["packages"].keys() >= {"sentencepiece", "sacrebleu", "safetensors", "numpy"}
     assert manifest["processor"]
     assert manifest["cores"] == os.cpu_count()
+
+
+def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
+    quick_config: QuickConfig, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Also what has changed since; neither the validation's corpus nor another corpus.yaml."""
+    texts = {name: (tiny_corpus / name).read_text() for name in ("train.src", "train.tgt")}
+    for folder in ("fetched", "changed", "other"):
+        (tmp_path / folder).mkdir()
+        for name, text in texts.items():
+            (tmp_path / folder / name).write_text(text)
+        record = CorpusRecord(
+            source=f"opus:{folder}/v1", name=folder, version="v1", languages=["de", "en"],
+            url=["http://a"], fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
+            files=files_in(tmp_path / folder),
+        )  # fmt: skip
+        record.write(tmp_path / folder)
+    with (tmp_path / "changed" / "train.src").open("a") as src:
+        src.write("null\n")
+    with (tmp_path / "changed" / "train.tgt").open("a") as tgt:
+        tgt.write("zero\n")
+    (tmp_path / "other" / "corpus.yaml").write_text("packages: [a]\n")
+    sources = [
+        {side: str(tmp_path / folder / f"train.{side}") for side in ("src", "tgt")}
+        for folder in ("fetched", "changed", "other")
+    ]
+    config = quick_config(BLIND, data={"train": sources}, train={"max_steps": 1})
+    train(config, tmp_path / "run", "cpu")
+    corpora = read_manifest(tmp_path / "run")["corpora"]
+    assert {corpus["name"]: corpus["changed"] for corpus in corpora} == {
+        "fetched": [], "changed": ["train.src", "train.tgt"],
+    }  # fmt: skip
+    assert corpora[0]["licence"] == "CC0-1.0"

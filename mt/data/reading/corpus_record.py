@@ -11,7 +11,9 @@ from mt.errors import ConfigError
 from mt.files import sha256_of, write_whole
 
 RECORD = "corpus.yaml"
-HEADING = "# Written by mt data get. Training copies it into manifest.json, and from there it comes\n"
+HEADING = (
+    "# Written by mt data get. Training copies it into manifest.json, and from there it comes\n"
+)
 HEADING += "# into model cards. With this file alone, mt data get fetches the same corpus again.\n"
 
 

@@ -131,8 +131,8 @@ def _fault(error: Exception, url: str) -> str:
     if isinstance(error, HTTPError) and error.code in (401, 403, 404, 410):
         return f"{url} answers {_reason(error)}. Is the name right, and is the file public?"
     return (
-        f"{url} cannot be reached, or breaks off: {_reason(error)}. Is there a network here? Behind "
-        "a proxy, set https_proxy. Run the command again later: it keeps what has been received"
+        f"{url} cannot be reached, or breaks off: {_reason(error)}. Is there a network here? "
+        "Behind a proxy, set https_proxy. What has been received is kept; run the command again"
     )
 
 

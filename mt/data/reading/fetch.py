@@ -37,27 +37,26 @@ def list_corpora(query: str, langs: str, say: Say) -> Iterator[str]:
     """
     languages = language_pair(langs)
     faults: list[MtError] = []
-    rows: list[tuple[str, object, object]] = []
+    lines: list[str] = []
     try:
         for entry in search_opus(languages, "OPUS", say):
-            name = f"opus:{entry['corpus']}/{entry['version']}"
-            rows.append((name, entry.get("alignment_pairs"), (entry.get("size") or 0) / 1e6 * 1024))
+            pairs, size = (entry.get(key, "") for key in ("alignment_pairs", "size"))
+            known = isinstance(pairs, int) and isinstance(size, int)
+            shown = f"\t{pairs:,} pairs\t{size * 1024 / 1e6:,.1f} MB" if known else ""
+            lines.append(f"opus:{entry['corpus']}/{entry['version']}{shown}")
     except DataError as error:
         faults.append(error)
     try:
         for entry in search_mtdata(languages, say):
-            if faults or entry.did.group != "OPUS":  # whose index is newer, and knows the sizes
-                rows.append((f"mtdata:{entry.did}", None, None))
+            if faults or entry.did.group != "OPUS":  # whose own index is newer
+                lines.append(f"mtdata:{entry.did}")
     except ConfigError as error:
         faults.append(error)
     if len(faults) == 2:
         raise DataError("\n".join(map(str, faults)))
     for fault in faults:
         say(f"warning: {fault}")
-    for name, pairs, size in sorted(rows, key=lambda row: row[0].lower()):
-        if query.lower() in name.lower():
-            shown = (f"{pairs:,} pairs" if isinstance(pairs, int) else "", size and f"{size:,.1f} MB")
-            yield "\t".join([name, *filter(None, shown)])
+    yield from sorted((one for one in lines if query.lower() in one.lower()), key=str.lower)
 
 
 def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Say) -> None:
@@ -94,8 +93,8 @@ def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Sa
         shutil.rmtree(partial)
     except OSError as error:
         raise DataError(
-            f"-o {folder}: cannot be written: {error.strerror or error}; give a folder that you may "
-            "write to, on a disk with enough room"
+            f"-o {folder}: cannot be written: {error.strerror or error}; give a folder that you "
+            "may write to, on a disk with enough room"
         ) from None
     finally:
         _drop_unpacked(partial)

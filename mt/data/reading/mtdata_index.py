@@ -1,10 +1,13 @@
 """Corpora of the index of the package mtdata: 291,000 of them, read by its parsers.
 
-mtdata is kept at a distance. Its index takes 19 s and 780 MB to build and 3 s to load (version
-0.5.1; two cores of an AMD EPYC Zen 4, 23 Nov 2026), stays in ~/.mtdata or MTDATA (140 MB), and runs any
-mtdata*.py of the working folder: it is built by a process in an empty folder. Its logger would
-become that of the whole program. Its download checks no size and, if a certificate is wrong, tries
-again without: ours takes its place. Its TMX parser loses text after inline tags: TMX stays TMX.
+mtdata is kept at a distance:
+
+- Its index takes 19 s and 780 MB to build, 3 s to load, and 140 MB in ~/.mtdata or $MTDATA (0.5.1;
+  two cores of an AMD EPYC Zen 4, 23 Nov 2026). Building it imports every mtdata*.py of the working
+  folder, so a process in an empty folder does that.
+- Its logger would become that of the whole program.
+- Its download checks no size and, where a certificate is wrong, goes on without: ours replaces it.
+- Its TMX parser loses the text after an inline tag, so TMX files stay as they are.
 """
 
 from __future__ import annotations
@@ -70,9 +73,7 @@ def search_mtdata(languages: tuple[str, str], say: Say) -> Iterator[Any]:
         raise ConfigError(f"mtdata: --langs {'-'.join(languages)}: {first_line(error)}") from None
 
 
-def fetch_mtdata(
-    source: str, languages: tuple[str, str], folder: Path, say: Say
-) -> CorpusRecord:
+def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say) -> CorpusRecord:
     """Fetch `mtdata:GROUP-NAME-VERSION-LANGS` into `folder`; ConfigError, DataError or OSError."""
     index = load_index(say)
     from mtdata.entry import DatasetId, Langs
@@ -118,9 +119,7 @@ def fetch_mtdata(
     )
 
 
-def _read(
-    entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: Say
-) -> list[str]:
+def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: Say) -> list[str]:
     """Write the pairs of an entry to corpus.LANGUAGE files, or its TMX files; return the URLs."""
     from mtdata.cache import Cache
     from mtdata.parser import Parser
@@ -142,13 +141,16 @@ def _read(
     if "tmx" in (entry.in_ext or entry.ext):
         for number, path in enumerate(paths if isinstance(paths, list) else [paths]):
             name = "corpus.tmx" if number == 0 else f"corpus-{number}.tmx"
-            with path.open("rb") as packed, (folder / name).open("wb") as file:
-                shutil.copyfileobj(packed, file)
+            with path.open("rb") as packed, (folder / name).open("wb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
     else:
         parser = Parser(paths, ext=entry.in_ext or None, ent=entry)
         files = [(folder / f"corpus.{language}") for language in languages]
         written = 0
-        with files[0].open("w", encoding="utf-8") as one, files[1].open("w", encoding="utf-8") as two:
+        with (
+            files[0].open("w", encoding="utf-8") as one,
+            files[1].open("w", encoding="utf-8") as two,
+        ):
             for row in parser.read_segs(show_pbar=False):
                 for file, text in zip((one, two), row[:2], strict=True):
                     file.write(" ".join((text or "").splitlines()) + "\n")

@@ -1,9 +1,9 @@
 """OPUS, the collection of parallel corpora: its index, and its archives of Moses files.
 
-The index answers `?source=de&target=en&preprocessing=moses` with `{"corpora": [...]}`, in which each
-entry has corpus, version, source, target, url, size in KiB, alignment_pairs and latest ("True"). It
-sorts the two languages itself. An archive holds CORPUS.de-en.de and CORPUS.de-en.en, line-aligned,
-and mostly README and LICENSE.
+The index answers `?source=de&target=en&preprocessing=moses` with `{"corpora": [...]}`. Each entry
+has corpus, version, source, target, url, size in KiB, alignment_pairs and latest ("True" or
+"False"); the two languages are in alphabetical order. An archive holds CORPUS.de-en.de and
+CORPUS.de-en.en, line-aligned, and mostly README and LICENSE.
 """
 
 from __future__ import annotations
