@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +29,12 @@ def pair_keys(pairs: Sequence[tuple[str, str]]) -> Keys:
     digest = xxhash.xxh3_128_digest
     # A half of a surrogate pair is not UTF-8, and must not be an error here.
     keys = b"".join([digest(f"{s}\n{t}".encode("utf-8", "surrogatepass")) for s, t in pairs])
+    return np.frombuffer(keys, np.uint64).reshape(-1, 2)
+
+
+def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Keys:
+    """(n, 2) The same of pairs in bytes, such as normalised ones."""
+    keys = b"".join([xxhash.xxh3_128_digest(src + b"\n" + tgt) for src, tgt in pairs])
     return np.frombuffer(keys, np.uint64).reshape(-1, 2)
 
 

@@ -1,0 +1,201 @@
+"""Leaks: sentences of validation and test sets that stand in training text, also nearly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from mt.data.cleaning.keys import Hashes, hashes, is_among, normalised
+
+# Bits of the flags of a pair.
+SOURCE, TARGET, PAIR = 1, 2, 4
+# A text is nearly leaked if this share of its runs of so many letters (bytes of UTF-8) stands in
+# evaluation sets.
+NEAR_SHARE = 0.5
+RUN_LETTERS = 32
+# Runs of letters that are remembered: of 50,000 sentences of evaluation sets, 8 bytes each.
+MAX_RUNS = 4_000_000
+# A table of the runs' first bits, which tells most of the others at once.
+TABLE_BITS = 22
+PAIRS_AT_A_TIME = 10_000
+
+Pairs = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class SentenceHashes:
+    """Hashes of the normalised sentences of one validation or test set."""
+
+    src: Hashes  # (n,) 0: an empty line, which cannot leak
+    tgt: Hashes
+
+    @property
+    def pairs(self) -> Hashes:
+        """(n,) Hashes of both sides together."""
+        return pair_hashes(self.src, self.tgt)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Hashes of evaluation sentences that training text contains: sources, targets, both."""
+
+    src: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    tgt: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    pairs: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+
+    def __add__(self, other: Found) -> Found:
+        return Found(
+            np.union1d(self.src, other.src),
+            np.union1d(self.tgt, other.tgt),
+            np.union1d(self.pairs, other.pairs),
+        )
+
+
+@dataclass(frozen=True)
+class LeakCount:
+    """Sentences of one evaluation set, and how many of them stand in training text."""
+
+    sentences: int
+    sources: int  # whose source is the source of a training pair
+    targets: int
+    pairs: int  # whose source and target are those of one training pair
+
+
+class LeakIndex:
+    """The sentences of evaluation sets, by which training pairs are looked up.
+
+    Texts are compared as `normalised` has them: case, punctuation, spaces and accents do not count.
+    Memory grows with the evaluation sets, not with the training text.
+    """
+
+    def __init__(self, sets: Mapping[str, Pairs], with_runs: bool = True) -> None:
+        """Index sets by name; `with_runs` also finds sentences that are nearly the same."""
+        self.sets: dict[str, SentenceHashes] = {}
+        src: list[bytes] = []
+        tgt: list[bytes] = []
+        for name, pairs in sets.items():
+            own = [normalised(pair[0]) for pair in pairs], [normalised(pair[1]) for pair in pairs]
+            self.sets[name] = SentenceHashes(_hashes_of_lines(own[0]), _hashes_of_lines(own[1]))
+            if with_runs:
+                src += own[0]
+                tgt += own[1]
+        every = list(self.sets.values())
+        self._src = _sorted([one.src for one in every])
+        self._tgt = _sorted([one.tgt for one in every])
+        self._pairs = _sorted([one.pairs[(one.src > 0) & (one.tgt > 0)] for one in every])
+        self._src_runs = _Runs(src)
+        self._tgt_runs = _Runs(tgt)
+
+    def flags(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.uint8]:
+        """(n,) `SOURCE`, `TARGET` and `PAIR` of training pairs, by the hashes of their sides."""
+        in_src, in_tgt = is_among(src, self._src), is_among(tgt, self._tgt)
+        in_both = in_src & in_tgt
+        in_both[in_both] = is_among(pair_hashes(src[in_both], tgt[in_both]), self._pairs)
+        return (in_src * SOURCE + in_tgt * TARGET + in_both * PAIR).astype(np.uint8)
+
+    def found(self, src: Hashes, tgt: Hashes, flags: npt.NDArray[np.uint8]) -> Found:
+        """What of the evaluation sets these training pairs contain."""
+        both = (flags & PAIR) > 0
+        return Found(
+            np.unique(src[(flags & SOURCE) > 0]),
+            np.unique(tgt[(flags & TARGET) > 0]),
+            np.unique(pair_hashes(src[both], tgt[both])),
+        )
+
+    def near(self, src: Sequence[bytes], tgt: Sequence[bytes]) -> npt.NDArray[np.float32]:
+        """(n,) Share of a normalised training pair's letter runs that stand in evaluation sets.
+
+        The larger one of both sides; 0 where a side is shorter than a run.
+        """
+        return np.maximum(self._src_runs.shares(src), self._tgt_runs.shares(tgt))
+
+    def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
+        """What of the evaluation sets these training pairs contain, read once."""
+        found = Found()
+        pairs = iter(pairs)
+        while chunk := list(islice(pairs, PAIRS_AT_A_TIME)):
+            src = hashes(normalised(pair[0]) for pair in chunk)
+            tgt = hashes(normalised(pair[1]) for pair in chunk)
+            found += self.found(src, tgt, self.flags(src, tgt))
+        return found
+
+    def counts(self, found: Found) -> dict[str, LeakCount]:
+        """How many sentences of each set were found."""
+        return {
+            name: LeakCount(
+                len(one.src),
+                int(is_among(one.src, found.src).sum()),
+                int(is_among(one.tgt, found.tgt).sum()),
+                int(is_among(one.pairs, found.pairs).sum()),
+            )
+            for name, one in self.sets.items()
+        }
+
+
+def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
+    """(n,) One hash of the hashes of both sides, which is another if they are exchanged."""
+    return src * np.uint64(0x9E3779B97F4A7C15) ^ tgt
+
+
+def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
+    """Hashes of texts; 0 for an empty one."""
+    found = hashes(texts)
+    found[[not text for text in texts]] = 0
+    return found
+
+
+def _sorted(parts: Sequence[Hashes]) -> Hashes:
+    every = np.unique(np.concatenate([*parts, np.zeros(0, np.uint64)]))
+    return every[every > 0]
+
+
+class _Runs:
+    """Hashes of all runs of `RUN_LETTERS` bytes in normalised texts."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        limited: list[bytes] = []
+        letters = 0
+        for text in texts:
+            letters += len(text)
+            if letters > MAX_RUNS:
+                break
+            limited.append(text)
+        # A run that crosses two texts is never found: no text of training has it as a whole.
+        self._runs = np.unique(_run_hashes(b"".join(limited)))
+        self._table = np.zeros(1 << TABLE_BITS, np.bool_)
+        self._table[_table_index(self._runs)] = True
+
+    def shares(self, texts: Sequence[bytes]) -> npt.NDArray[np.float32]:
+        """(n,) Which share of the runs of each text is among these; 0 where it has none."""
+        shares = np.zeros(len(texts), np.float32)
+        if not len(self._runs):
+            return shares
+        lengths = np.array([len(text) for text in texts], np.int64)
+        found = _run_hashes(b"".join(texts))
+        places = np.flatnonzero(self._table[_table_index(found)])
+        places = places[is_among(found[places], self._runs)]
+        ends = lengths.cumsum()
+        line = np.searchsorted(ends, places, side="right")
+        line = line[places + RUN_LETTERS <= ends[line]]  # not across two texts
+        counts = np.bincount(line, minlength=len(texts))
+        has_runs = lengths >= RUN_LETTERS
+        shares[has_runs] = counts[has_runs] / (lengths[has_runs] - RUN_LETTERS + 1)
+        return shares
+
+
+def _run_hashes(text: bytes) -> Hashes:
+    """(letters - RUN_LETTERS + 1,) Polynomial hashes of all runs, by doubling their length."""
+    values = np.frombuffer(text, np.uint8).astype(np.uint64) + np.uint64(1)
+    factor, length = 0x9E3779B97F4A7C15, 1
+    while length < RUN_LETTERS and len(values):
+        values = values[:-length] * np.uint64(factor) + values[length:]
+        factor, length = factor * factor % 2**64, 2 * length
+    return values
+
+
+def _table_index(found: Hashes) -> Hashes:
+    return (found ^ found >> np.uint64(29)) >> np.uint64(64 - TABLE_BITS)
