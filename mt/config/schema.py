@@ -168,6 +168,22 @@ class Clean(_Strict):
     max_char_ratio: Ratio | None = _key(
         3.0, "ratio of the sides' lengths in characters, 10 added to both; a Chinese one counts 3"
     )
+    duplicates: Literal["exact", "normalised"] | None = _key(
+        "normalised",
+        "one of several equal pairs stays: exact: equal in every character; normalised: in letters "
+        "and digits, without case and accents",
+    )
+    max_targets: Count | None = _key(
+        None, "pairs with one source, normalised, of which as many stay; null means all"
+    )
+    leaks: Literal["sides", "pairs"] | None = _key(
+        "sides",
+        "what stands in data.valid or data.test, normalised: sides: pairs with one of their sides "
+        "go; pairs: those with both; null: they are only counted",
+    )
+    against: list[Text] = _key(
+        [], "more texts that must not be in the training data: files whose lines, or cells, count"
+    )
 
 
 class DataConfig(_Strict):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 import torch
 from pydantic import BaseModel
@@ -24,6 +25,7 @@ from mt.config.schema import (
     Source,
     TokenizerConfig,
 )
+from mt.data.cleaning.stages import keys_of, leaks_go
 from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -140,8 +142,22 @@ def quoting(value: Any) -> list[str]:
     return [cell for _, row in read_table(Path("a.tsv"), source, "test") for cell in row.values()]
 
 
+def duplicates(value: Any) -> list[int]:
+    """How many different keys three pairs have, of which two are equal but for a sign."""
+    pairs = [("a", "x"), ("a!", "x"), ("b", "x")]
+    keys = keys_of(pairs, [b"a", b"a", b"b"], [b"x"] * 3, value)
+    return [len(set(column)) for column in keys.T.tolist()]
+
+
+def leaks(value: Any) -> int:
+    """How many go of four pairs: a whole leak, that of a source, that of a target, and none."""
+    return int(leaks_go(np.array([7, 1, 2, 0], np.uint8), value).sum())
+
+
 # A key of the schema -> what uses its value, and what each value gives.
 BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
+    "Clean.duplicates": (duplicates, {"exact": [3, 3], "normalised": [2, 2]}),
+    "Clean.leaks": (leaks, {"sides": 3, "pairs": 1}),
     "Source.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
     "TokenizerConfig.type": (
         tokenizer_type,

@@ -1,0 +1,275 @@
+"""What is to be cleaned and how, and where the work is, keyed by what decides its content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mt import __version__
+from mt.data.cleaning.leaks import LeakIndex
+from mt.data.cleaning.rules import RULES
+from mt.data.reading.corpus import aligned_files, local_files, read_pairs
+from mt.data.reading.text_files import is_pattern, matching_files, read_lines, under
+from mt.errors import DataError
+from mt.files import sync_files, write_whole
+
+if TYPE_CHECKING:
+    from mt.config.schema import Clean, Source
+
+FORMAT = 1
+WORK_FILE = "cleaning.json"
+# A shard ends where either is reached, so that one fits into the memory of a process.
+PAIRS_PER_SHARD = 250_000
+BYTES_PER_SHARD = 64 << 20
+# Pairs whose keys are sorted at a time: 100 MB.
+PAIRS_PER_BUCKET = 1_000_000
+MAX_BUCKETS = 256
+
+Packing = Literal["", ".gz", ".zst"]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A corpus to be cleaned: its name in reports and in messages, and where its pairs are."""
+
+    name: str
+    where: str  # such as data.train[0]
+    source: Source
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file, or pair of files, of a corpus; the whole of a data set that is not files."""
+
+    corpus: int
+    source: Source
+    name: str
+    has_lines: bool  # pair n of it is in line n
+
+    def place(self, number: int) -> str:
+        """Where a pair, counted from 0, is: `train.de:17`, or `rows.jsonl, pair 17`."""
+        return f"{self.name}:{number + 1}" if self.has_lines else f"{self.name}, pair {number + 1}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Consecutive pairs of a part."""
+
+    part: int
+    number: int
+    start: int  # of its first pair within the part
+    pairs: int
+    corpus: int
+
+    @property
+    def name(self) -> str:
+        """Name of its folder or file, in every stage."""
+        return f"{self.part:05}-{self.number:05}"
+
+
+@dataclass(frozen=True)
+class OutputForm:
+    """How cleaned pairs are written: as two aligned text files, or as TSV; and how packed."""
+
+    is_table: bool
+    packing: Packing = ""
+    rejected_packing: Packing = ""
+
+
+@dataclass(frozen=True)
+class CleaningPlan:
+    """All that the stages of a cleaning need to know; each process gets it whole."""
+
+    work: Path
+    root: Path
+    corpora: tuple[Corpus, ...]
+    clean: Clean
+    src_lang: str
+    tgt_lang: str
+    evaluation: tuple[tuple[str, Source], ...] = ()  # validation and test sets, by name
+    form: OutputForm = OutputForm(False)
+    pairs_per_shard: int = PAIRS_PER_SHARD
+    pairs_per_bucket: int = PAIRS_PER_BUCKET
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The files of all corpora. Raises DataError where one is missing."""
+        return tuple(
+            part
+            for number, corpus in enumerate(self.corpora)
+            for part in _parts(number, corpus, self.root)
+        )
+
+    @cached_property
+    def texts(self) -> Path:
+        """Folder of the pairs as they were read, in shards."""
+        parts = [
+            [_without_weight(part.source), _states(part.source, self.root)] for part in self.parts
+        ]
+        return self._folder("texts", FORMAT, __version__, self.pairs_per_shard, parts)
+
+    @cached_property
+    def scores(self) -> Path:
+        """Folder of scores, keys and leaks of each shard."""
+        rules = {rule.key for rule in RULES} | {"max_targets", "leaks"}
+        settings = {
+            key: value is not None if key in rules else value
+            for key, value in self.clean.model_dump(mode="json").items()
+        }
+        sets = [
+            [name, _without_weight(source), _states(source, self.root)]
+            for name, source in self.evaluation
+        ]
+        against = [_file_state(file) for file in self.against]
+        others = [self.src_lang, self.tgt_lang, self.pairs_per_bucket]
+        return self._folder("scores", self.texts.name, settings, others, sets, against)
+
+    @cached_property
+    def decisions(self) -> Path:
+        """Folder of what the rules decide of each shard, and of the duplicates of each bucket."""
+        weights = [corpus.source.weight for corpus in self.corpora]
+        settings = self.clean.model_dump(mode="json")
+        return self._folder("decisions", self.scores.name, settings, weights)
+
+    @cached_property
+    def kept(self) -> Path:
+        """Folder of the cleaned pairs, the rejected ones and the counts of each shard."""
+        names = [corpus.name for corpus in self.corpora]
+        form = [self.form.is_table, self.form.packing, self.form.rejected_packing]
+        return self._folder("kept", self.decisions.name, names, form)
+
+    @property
+    def against(self) -> list[Path]:
+        """The files of `clean.against`, whose lines must not be in the corpora."""
+        return [path for name in self.clean.against for path in matching_files(name, self.root)]
+
+    @cached_property
+    def evaluation_index(self) -> LeakIndex | None:
+        """The validation and test sets, and the files of `clean.against`; None without any."""
+        sets = {name: list(read_pairs(source, self.root, name)) for name, source in self.evaluation}
+        for path in self.against:
+            # A line may be either side, and so may each cell of a table.
+            cells = [cell for line in read_lines(path, "against") for cell in line.split("\t")]
+            sets[str(path)] = [(cell, cell) for cell in cells]
+        return LeakIndex(sets) if sets else None
+
+    def _folder(self, stage: str, *content: object) -> Path:
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return self.work / f"{stage}-{digest[:16]}"
+
+    def for_other_processes(self) -> CleaningPlan:
+        """The plan with absolute paths, so that it holds in another working folder."""
+        return replace(self, work=self.work.absolute(), root=self.root.absolute())
+
+    # --- what the first stage found ---
+
+    def index(self, part: int) -> dict[str, Any]:
+        """What the first stage wrote of a part: pairs of its shards, records of its files."""
+        path = self.texts / f"{part:05}" / "index.json"
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def shards(self) -> list[Shard]:
+        """All shards, in the order of the corpora, once the first stage is done."""
+        found = []
+        for number, part in enumerate(self.parts):
+            start = 0
+            for count, pairs in enumerate(self.index(number)["pairs"]):
+                found.append(Shard(number, count, start, pairs, part.corpus))
+                start += pairs
+        return found
+
+    def buckets(self, shards: Sequence[Shard]) -> int:
+        """Into how many buckets the keys of all shards go."""
+        pairs = sum(shard.pairs for shard in shards)
+        return min(MAX_BUCKETS, -(-pairs // self.pairs_per_bucket)) or 1
+
+    @property
+    def finds_duplicates(self) -> bool:
+        """Whether keys are needed."""
+        return self.clean.duplicates is not None or self.clean.max_targets is not None
+
+
+def claim_work(folder: Path) -> None:
+    """Make the work folder, or check that it is one of this version. Raises DataError."""
+    path = folder / WORK_FILE
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            found = json.loads(path.read_text(encoding="utf-8"))["format"]
+            if found != FORMAT:
+                raise DataError(
+                    f"{folder}: is the work folder of another version of mt (format {found}, "
+                    f"{FORMAT} is required). Remove it, or name another with --work."
+                )
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps({"format": FORMAT}) + "\n")
+    except (ValueError, KeyError, TypeError, FileNotFoundError, NotADirectoryError):
+        raise DataError(
+            f"{folder}: is no work folder of a cleaning, because it has no {WORK_FILE}, and is not "
+            "empty. Name another folder with --work."
+        ) from None
+
+
+@contextmanager
+def new_result(folder: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `folder` if the block succeeds.
+
+    Several processes may make the same result: the first one to finish wins.
+    """
+    own = f"{socket.gethostname()}-{os.getpid()}"
+    partial = folder.with_name(f"{folder.name}.{own}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        yield partial
+        sync_files(partial)
+        try:
+            partial.rename(folder)
+        except OSError:
+            if not folder.is_dir():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
+    source = corpus.source
+    if source.path is None:
+        for src, tgt in aligned_files(source, root, corpus.where):
+            own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
+            yield Part(number, source.model_copy(update=own), str(src), True)
+    elif is_pattern(source.path) and (files := matching_files(source.path, root)):
+        for file in files:
+            own = {"path": str(file.absolute())}
+            yield Part(number, source.model_copy(update=own), str(file), False)
+    else:
+        yield Part(number, source, str(under(root, source.path)), False)
+
+
+def _without_weight(source: Source) -> dict[str, Any]:
+    return source.model_dump(mode="json", exclude={"weight"})
+
+
+def _states(source: Source, root: Path) -> list[Any]:
+    """Paths, sizes and times of the files of a source: another state is another text."""
+    return [_file_state(path) for path in local_files(source, root)]
+
+
+def _file_state(path: Path) -> list[Any]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return [str(path.absolute())]  # reading it tells what is wrong
+    return [str(path.absolute()), stat.st_size, stat.st_mtime_ns]

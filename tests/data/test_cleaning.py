@@ -1,0 +1,321 @@
+"""The stages of a cleaning: the right pairs stay, the same bytes from any number of processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from messages import says
+
+from mt.config.schema import Clean, Source
+from mt.data.cleaning import stages
+from mt.data.cleaning.clean import CleanedFiles, clean_corpora
+from mt.data.cleaning.executors import STAGES, run_here
+from mt.data.cleaning.keys import hashes, normalised
+from mt.data.cleaning.leaks import LeakCount, LeakIndex
+from mt.data.cleaning.plan import CleaningPlan, Corpus
+from mt.data.cleaning.rejected import REASONS
+from mt.data.cleaning.report import CleaningReport, report_text
+from mt.data.cleaning.rules import RULES, PairScorer, decide
+
+Pairs = list[tuple[str, str]]
+NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
+
+
+def write(stem: Path, pairs: Pairs) -> Source:
+    for side, ending in enumerate((".de", ".en")):
+        stem.with_suffix(ending).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return Source(src=str(stem.with_suffix(".de")), tgt=str(stem.with_suffix(".en")))
+
+
+def dirty(count: int, seed: int) -> Pairs:
+    """Pairs of which some are empty, lopsided, repeated in other letters, or tested on."""
+    draw = random.Random(seed)
+    pairs = []
+    for _ in range(count):
+        words = [draw.choice(NUMBERS) for _ in range(3)]
+        src, tgt = " ".join(words), " ".join(word[::-1] for word in words)
+        match draw.randrange(8):
+            case 0:
+                src = src.upper() + "!"
+            case 1:
+                tgt = " "
+            case 2:
+                tgt *= 20
+            case 3:
+                src = f"\u00a0{src}  "
+        pairs.append((src, tgt))
+    return pairs
+
+
+TESTED_ON = [(dirty(9, 2)[8][0].upper(), "(x)"), ("x", dirty(5, 1)[3][1])]
+
+
+@dataclass
+class Folder:
+    """A folder with two corpora, a test set, and what is made of them."""
+
+    path: Path
+    sources: dict[str, Source]
+    test: Source
+
+    def plan(self, **clean: Any) -> CleaningPlan:
+        corpora = tuple(
+            Corpus(name, f"data.train[{number}]", source)
+            for number, (name, source) in enumerate(self.sources.items())
+        )
+        evaluation = (("data.test[0]", self.test),)
+        work = self.path / "work"
+        return CleaningPlan(
+            work, Path(), corpora, Clean(**clean), "de", "en", evaluation,
+            pairs_per_shard=40, pairs_per_bucket=50,
+        )  # fmt: skip
+
+    def clean(
+        self, plan: CleaningPlan, run: Callable[[CleaningPlan], None] | None = None
+    ) -> CleaningReport:
+        return clean_corpora(plan, run or in_one_process, self.outputs(), self.path / "rejected")
+
+    def outputs(self) -> list[CleanedFiles]:
+        return [CleanedFiles([0, 1], [self.path / "out.de", self.path / "out.en"])]
+
+    @property
+    def kept(self) -> Pairs:
+        lines = [(self.path / name).read_text().split("\n")[:-1] for name in ("out.de", "out.en")]
+        return list(zip(*lines, strict=True))
+
+    @property
+    def bytes(self) -> list[bytes]:
+        return [(self.path / name).read_bytes() for name in ("out.de", "out.en", "rejected")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    good = write(tmp_path / "good", dirty(90, 1)).model_copy(update={"weight": 2.0})
+    sources = {"web": write(tmp_path / "web", dirty(210, 2)), "good": good}
+    test = write(tmp_path / "test", TESTED_ON)
+    return Folder(tmp_path, sources, test)
+
+
+def in_one_process(plan: CleaningPlan) -> None:
+    run_here(plan, 1, lambda *_: None)
+
+
+def in_processes(plan: CleaningPlan) -> None:
+    run_here(plan, 4, lambda *_: None)
+
+
+def in_ranks(plan: CleaningPlan) -> None:
+    """As a cluster runs it: two ranks a stage, the later one first, each with a plan of its own."""
+    for stage in STAGES.values():
+        for rank in (1, 0):
+            stage(replace(plan), rank, 2)
+
+
+def expected(folder: Folder, plan: CleaningPlan) -> Pairs:
+    """What should stay, computed in the plainest way."""
+    scorer = PairScorer(plan.clean, "de", "en")
+    tested = {normalised(text) for pair in TESTED_ON for text in pair}
+    seen: set[tuple[bytes, bytes]] = set()
+    stays: dict[tuple[str, int], tuple[str, str]] = {}
+    corpora = {"good": dirty(90, 1), "web": dirty(210, 2)}  # by weight
+    for name, pairs in corpora.items():
+        for number, (src, tgt) in enumerate(pairs):
+            pair = scorer.fix(src), scorer.fix(tgt)
+            key = normalised(pair[0]), normalised(pair[1])
+            good = decide(scorer.scores([pair]), plan.clean)[0] < 0
+            if good and not tested & set(key) and key not in seen:
+                seen.add(key)
+                stays[name, number] = pair
+    order = [(name, number) for name in ("web", "good") for number in range(len(corpora[name]))]
+    return [stays[place] for place in order if place in stays]
+
+
+def test_what_stays_is_what_the_plainest_implementation_keeps(folder: Folder) -> None:
+    plan = folder.plan()
+    report = folder.clean(plan)
+    assert folder.kept == expected(folder, plan)
+    assert 20 < report.kept == len(folder.kept) < 250
+    assert [corpus.read for corpus in report.corpora] == [210, 90]
+    rejected = {name for name in REASONS if report.rejected(name)}
+    assert rejected == {"empty", "word_ratio", "leak", "duplicate"}
+    for corpus in report.corpora:
+        assert corpus.kept + sum(corpus.rejected.values()) == corpus.read
+        assert corpus.short_kept + sum(corpus.short_rejected.values()) == corpus.short_read > 0
+    assert report.corpora[1].kept / 90 > report.corpora[0].kept / 210  # the heavier one keeps more
+    assert CleaningReport.from_json(report.to_json()) == report
+
+
+def test_every_rejected_pair_is_written_as_it_was_with_rule_score_and_place(folder: Folder) -> None:
+    report = folder.clean(folder.plan())
+    header, *rows = (folder.path / "rejected").read_text().split("\n")[:-1]
+    assert header.split("\t") == ["rule", "score", "corpus", "place", "source", "target"]
+    assert len(rows) == report.read - report.kept
+    texts = {"web": dirty(210, 2), "good": dirty(90, 1)}
+    for row in rows:
+        rule, score, corpus, place, src, tgt = row.split("\t")
+        assert bool(score) == (rule in [one.name for one in RULES])
+        name, line = place.rsplit(":", 1)
+        assert Path(name) == folder.path / f"{corpus}.de"
+        assert texts[corpus][int(line) - 1] == (src, tgt)
+
+
+@pytest.mark.parametrize("run", [in_processes, in_ranks])
+def test_the_bytes_are_the_same_however_many_processes_work(
+    folder: Folder, run: Callable[[CleaningPlan], None]
+) -> None:
+    report = folder.clean(folder.plan())
+    alone = folder.bytes
+    plan = replace(folder.plan(), work=folder.path / "other")
+    assert folder.clean(plan, run) == report
+    assert folder.bytes == alone
+
+
+def test_a_changed_threshold_does_not_score_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = folder.clean(folder.plan(max_word_ratio=11.0))
+    again = replace(folder.plan(max_word_ratio=2.0), work=folder.path / "fresh")
+    folder.clean(again)
+    wanted = folder.bytes
+    for name in ("read_pairs", "PairScorer"):
+        monkeypatch.setattr(stages, name, None)  # would be called
+    report = folder.clean(folder.plan(max_word_ratio=2.0))
+    assert folder.bytes == wanted
+    assert report.rejected("word_ratio") > before.rejected("word_ratio")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_cleaning_continues_with_what_is_done(
+    folder: Folder, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.clean(folder.plan())
+    wanted = folder.bytes
+    plan = replace(folder.plan(), work=folder.path / "killed")
+    real = STAGES[stage]
+
+    def killed(plan: CleaningPlan, rank: int, world: int) -> None:
+        if rank == 1:
+            (plan.work / "texts" / "half.partial").mkdir(parents=True)
+            raise KeyboardInterrupt
+        real(plan, rank, world)
+
+    monkeypatch.setitem(STAGES, stage, killed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.clean(plan)
+    done = {path: path.stat().st_mtime_ns for path in (folder.path / "killed").glob("*/0*")}
+    monkeypatch.setitem(STAGES, stage, real)
+    assert done
+
+    def checked(plan: CleaningPlan) -> None:
+        in_one_process(plan)
+        assert {path: path.stat().st_mtime_ns for path in done} == done
+
+    folder.clean(plan, checked)
+    assert folder.bytes == wanted
+    assert not list((folder.path / "killed").rglob("*.partial"))
+
+
+# --- duplicates and sources with many targets -------------------------------------------------
+
+LIGHT = [("Ja.", "Yes."), ("ja", "yes"), ("Ja.", "Yes."), ("Ja!", "Sure"), ("b b b", "c c c")]
+# No rule, nor what needs all pairs.
+OFF: dict[str, Any] = {rule.key: None for rule in RULES if rule.key} | {
+    "repair": False,
+    "duplicates": None,
+}
+HEAVY = [("JA", "YES"), ("Jä", "Aye"), ("ja?", "Yeah")]
+
+
+@pytest.mark.parametrize(
+    ("clean", "light", "heavy"),
+    [
+        ({}, "01234", "012"),
+        ({"duplicates": "exact"}, "0134", "012"),
+        ({"duplicates": "normalised"}, "34", "012"),
+        ({"max_targets": 3}, "4", "012"),
+        ({"duplicates": "normalised", "max_targets": 4}, "34", "012"),
+        # A pair that a rule rejects takes nothing from others.
+        ({"duplicates": "normalised", "max_chars": 3}, "1", ""),
+    ],
+)
+def test_one_of_equal_pairs_stays_in_the_heaviest_corpus(
+    tmp_path: Path, clean: dict[str, Any], light: str, heavy: str
+) -> None:
+    pairs = {1.0: LIGHT, 1.5: HEAVY}
+    if "max_chars" in clean:
+        pairs[1.5] = [(src + "....", tgt) for src, tgt in HEAVY]
+    corpora = tuple(
+        Corpus(f"{n}", f"data.train[{n}]", write(tmp_path / f"{n}", own).model_copy(
+            update={"weight": weight}))
+        for n, (weight, own) in enumerate(pairs.items())
+    )  # fmt: skip
+    settings = Clean(**OFF | clean)
+    plan = CleaningPlan(tmp_path, Path(), corpora, settings, "de", "en", pairs_per_shard=2)
+    for stage in STAGES.values():
+        stage(plan, 0, 1)
+    shards = plan.shards()
+    found = ["", ""]
+    for number, shard in enumerate(shards):
+        for row in np.flatnonzero(stages.all_decisions(plan, shards, number) < 0):
+            found[shard.corpus] += str(shard.start + row)
+    assert found == [light, heavy]
+
+
+# --- leaks ------------------------------------------------------------------------------------
+
+LONG = "Der alte Mann und seine drei kleinen Hunde gehen jeden Morgen am Fluss spazieren"
+TESTED = [("Guten Tag!", "Good day!"), (LONG, "The old man"), ("", ""), ("Ja", "Yes")]
+TRAINING = [
+    ("guten tag", "Hello"),  # a source
+    ("Na dann", "GOOD DAY"),  # a target
+    ("Ja.", "Yes."),  # a pair
+    ("Ja", "Good day"),  # both sides, of two pairs
+    (f"{LONG}.. im Regen", "In the rain"),  # nearly
+    ("Good day", "Guten Tag"),  # the other way round
+    ("...", "und so weiter"),
+]
+
+
+def test_leaks_are_found_by_letters_on_each_side() -> None:
+    index = LeakIndex({"data.test[0]": TESTED, "valid": [("x", "y")]})
+    src, tgt = ([normalised(pair[side]) for pair in TRAINING] for side in (0, 1))
+    flags = index.flags(hashes(src), hashes(tgt))
+    assert flags.tolist() == [1, 2, 7, 3, 0, 0, 0]
+    near = index.near(src, tgt)
+    assert (near > 0.5).tolist() == [False, False, False, False, True, False, False]
+    assert index.near([b"x" * 40 + normalised(LONG)[:31]], [b"y"]).tolist() == [0]
+    found = index.found(hashes(src), hashes(tgt), flags)
+    assert index.counts(found) == {
+        "data.test[0]": LeakCount(sentences=4, sources=2, targets=2, pairs=1),
+        "valid": LeakCount(sentences=1, sources=0, targets=0, pairs=0),
+    }
+    assert index.counts(index.search(TRAINING)) == index.counts(found)
+
+
+@pytest.mark.parametrize(("leaks", "stays"), [("sides", 3), ("pairs", 6), (None, 7)])
+def test_leaks_are_removed_and_always_reported(
+    tmp_path: Path, leaks: str | None, stays: int
+) -> None:
+    own = Corpus("web", "data.train[0]", write(tmp_path / "web", TRAINING))
+    (tmp_path / "against").write_text("und so weiter\tGut\nNA DANN\n")
+    clean = Clean(**OFF | {"leaks": leaks, "against": ["against"] * (leaks is not None)})
+    sets = (("data.test[0]", write(tmp_path / "test", TESTED)),)
+    plan = CleaningPlan(tmp_path / "work", tmp_path, (own,), clean, "de", "en", sets)
+    out = CleanedFiles([0], [tmp_path / "out.de", tmp_path / "out.en"])
+    report = clean_corpora(plan, in_one_process, [out], tmp_path / "rejected")
+    counted = report.leaks["data.test[0]"]
+    assert (counted.sources, counted.targets, counted.pairs) == (2, 2, 1)
+    assert report.near_leaks == 1
+    against = {"sides": 1, "pairs": 0, None: 0}[leaks]
+    assert report.kept == stays - against
+    text = report_text(report)
+    assert says(text, "4 sentences", "2 of their sources, 2 of their targets, 1 whole pair")
+    assert says(text, "near_leak", f"{own.source.src}:5", LONG)
+    if leaks:
+        assert says(text, "leak: ", "web.de:3: its source and target", "Ja.", "Yes.")
