@@ -149,8 +149,36 @@ def read_texts(
         if domains is not None:
             labels = own[f"--domain {domains[number]}"] = read(domains[number], "--domain")
         check_counts(own)
-        texts.append(Texts(data, hyps, labels))
+        texts.append(_with_references(Texts(data, hyps, labels)))
     return texts
+
+
+def _with_references(texts: Texts) -> Texts:
+    """The lines that have a reference, and so can be scored; the others are reported."""
+    refs = texts.data.refs
+    kept = [row for row, lines in enumerate(zip(*refs, strict=True)) if "".join(lines).strip()]
+    n_lines = len(refs[0])
+    if len(kept) == n_lines:
+        return texts
+    first = next(row for row, number in enumerate([*kept, n_lines]) if row != number) + 1
+    name = texts.data.name or "references"
+    say(
+        f"{name}: {n_lines - len(kept):,} of {n_lines:,} lines have no reference, the first is "
+        f"line {first:,}; they are not scored"
+    )
+
+    def pick(lines: list[str]) -> list[str]:
+        return [lines[row] for row in kept]
+
+    sources, domains = texts.data.sources, texts.domains
+    data = replace(
+        texts.data,
+        refs=[pick(ref) for ref in refs],
+        sources=None if sources is None else pick(sources),
+        numbers=[row + 1 for row in kept],
+    )
+    hyps = {name: pick(lines) for name, lines in texts.hyps.items()}
+    return Texts(data, hyps, None if domains is None else pick(domains))
 
 
 def read(path: str, option: str) -> list[str]:
@@ -197,7 +225,8 @@ def _listed_set(text: str) -> tuple[EvaluationSet, NamedLines]:
 
 def _configured_sets(model: Path) -> list[tuple[EvaluationSet, NamedLines]]:
     """The test sets of a model's config."""
-    from mt.training.validation import names_of, read_text
+    from mt.data.reading.corpus import data_root, read_pairs
+    from mt.training.validation import names_of
 
     config = config_of(model)
     if not config.data.test:
@@ -210,12 +239,13 @@ def _configured_sets(model: Path) -> list[tuple[EvaluationSet, NamedLines]]:
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         where = f"data.test[{number}]"
         try:
-            sources, refs = read_text(config, source, where)
+            pairs = list(read_pairs(source, data_root(config.data), where))
         except DataError as error:
             raise DataError(
                 f"{error} This is a test set of {model}; or give --src FILE and --ref FILE, or "
                 "--test-set NAME=SRC,REF"
             ) from error
+        sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         sets.append(_set(name, {f"{where}.src": sources}, {where: refs}))
     return sets
 

@@ -96,7 +96,7 @@ def _differing_line(
 ) -> dict[str, Any]:
     row = one.line - 1
     tree: dict[str, Any] = {"test_set": data.name} if data.name else {}
-    tree |= {"line": one.line, "references": [ref[row] for ref in data.refs]}
+    tree |= {"line": data.number(one.line), "references": [ref[row] for ref in data.refs]}
     if data.sources is not None:
         tree["source"] = data.sources[row]
     tree["systems"] = [

@@ -47,6 +47,11 @@ class EvaluationSet:
     refs: list[list[str]]
     sources: list[str] | None = None
     slicings: list[Slicing] = field(default_factory=list)
+    numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
+
+    def number(self, line: int) -> int:
+        """The number of a line in the files; both count from 1."""
+        return self.numbers[line - 1] if self.numbers else line
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def _differing_lines(
             texts.append((name, mark(printable(text), spans, *own)))
         values = " → ".join(style.number(value) for value in one.chrf)
         rows = [f"  {name}{' ' * (width - display_width(name))}  {text}" for name, text in texts]
-        blocks.append("\n".join([f"line {one.line:,}: chrF {values}", *rows]))
+        blocks.append("\n".join([f"line {data.number(one.line):,}: chrF {values}", *rows]))
     return "\n\n".join(blocks)
 
 

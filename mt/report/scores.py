@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.reading.corpus import data_root, local_files
 from mt.errors import MtError, first_line
 from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.evaluation.metrics import Score
@@ -17,6 +17,7 @@ from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate
 from mt.report.corpora import located
 from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_sources
 from mt.runs.outputs import Sentence
+from mt.training.validation import as_sentences, read_text
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -69,14 +70,10 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
         if scored.sentences or scored.name not in sources:
             continue
         try:
-            pairs = list(read_pairs(sources[scored.name], data_root(data), scored.name))
-            say(f"{run.label}: translating {len(pairs):,} lines of {scored.name}")
+            src, ref = read_text(data, sources[scored.name], scored.name)
+            say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
             with load_translator(SearchOptions(), engine, say) as translator:
-                translations = translator.translate([src for src, _ in pairs])
-                scored.sentences = [
-                    Sentence(src, ref, one.texts[0], sum(one.scores[:1]), one.flags)
-                    for (src, ref), one in zip(pairs, translations, strict=True)
-                ]
+                scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:
             run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")
             continue

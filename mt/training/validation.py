@@ -40,7 +40,7 @@ from mt.translate.lines import Translation
 from mt.translate.translator import Translator
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config, Source
+    from mt.config.schema import Config, DataConfig, Source
     from mt.data.tokens.tokenizer import Tokenizer
     from mt.model.transformer import Transformer
     from mt.runtime.devices import Device
@@ -54,9 +54,12 @@ T = TypeVar("T")
 SAMPLES = 8
 
 
-def read_text(config: Config, source: Source, where: str) -> tuple[list[str], list[str]]:
-    """Source lines and raw reference lines of a text."""
-    pairs = list(read_pairs(source, data_root(config.data), where))
+def read_text(data: DataConfig, source: Source, where: str) -> tuple[list[str], list[str]]:
+    """Source lines and raw reference lines of a text, without the lines that have no reference.
+
+    `check_data` has reported those.
+    """
+    pairs = [pair for pair in read_pairs(source, data_root(data), where) if pair[1].strip()]
     return [src for src, _ in pairs], [tgt for _, tgt in pairs]
 
 
@@ -153,7 +156,7 @@ class Validation:
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
-        self.src, self.ref = world.on_main(lambda: read_text(config, source, "data.valid"))
+        self.src, self.ref = world.on_main(lambda: read_text(config.data, source, "data.valid"))
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
@@ -300,7 +303,7 @@ def score_tests(
         if name in done:
             continue
         n_done += 1
-        src, ref = world.on_main(partial(read_text, config, source, f"data.test[{number}]"))
+        src, ref = world.on_main(partial(read_text, config.data, source, f"data.test[{number}]"))
         lines = src[world.rank :: world.size]
         shards = world.all_gather(translate(config, model, tokenizer, device, lines))
         translations = interleaved(shards)

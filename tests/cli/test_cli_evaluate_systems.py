@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from conftest import ROOT, Mt, refused, write_lines
+from conftest import ROOT, Ended, Mt, refused, write_lines
 from messages import says
 
 from mt.evaluation.differences import differing_words, largest_differences
@@ -309,3 +309,34 @@ def test_messages_about_memory_and_seed(
     assert mt(*plain).code == 0  # nothing is drawn
     assert refused(mt(*plain, "--confidence")).startswith("SACREBLEU_SEED: must be a whole number")
     assert mt(*plain, "--confidence", "--confidence-n", 9, "--seed", 3).code == 0
+
+
+def test_lines_without_a_reference_are_said_and_not_scored(mt: Mt, tmp_path: Path) -> None:
+    """Sources, labels and all systems lose them too; of two references one is enough."""
+    texts = {
+        "hyp": ["a b c d", "x", "a b c d e"], "other": ["a b c d", "y", "e"],
+        "ref": ["a b c d", " ", "a b c d e"], "src": ["ein", "zwei", "drei"],
+        "second": ["a b c", "x", "a b"], "labels": ["law", "law", "news"],
+    }  # fmt: skip
+    for name, lines in texts.items():
+        write_lines(tmp_path / name, lines)
+        write_lines(tmp_path / f"{name}2", [lines[0], lines[2]])
+
+    def evaluated(suffix: str, *more: object) -> Ended:
+        names = {f"--{name}": tmp_path / f"{name}{suffix}" for name in ("ref", "src")}
+        files = [f"h={tmp_path}/hyp{suffix}", "--hyp", f"o={tmp_path}/other{suffix}"]
+        options = [word for pair in names.items() for word in pair]
+        slices = ["--slices", "length", "--domain", tmp_path / f"labels{suffix}"]
+        return mt("evaluate", "--hyp", *files, *options, *slices, "--json", *more)
+
+    found, expected = evaluated(""), evaluated("2")
+    assert found.out == expected.out
+    assert says(found.err, "references: 1 of 3 lines have no reference", "line 2", "not scored")
+    assert expected.err == ""
+    line = json.loads(evaluated("", "--differences", "1").out)["differences"][0]
+    assert (line["line"], line["source"]) == (3, "drei")
+    assert "line 3: " in mt(
+        "evaluate", "--hyp", tmp_path / "hyp", "--hyp", tmp_path / "other",
+        "--ref", tmp_path / "ref", "--differences", "1",
+    ).out.decode()  # fmt: skip
+    assert evaluated("", "--ref", tmp_path / "second").err == ""

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from conftest import Mt
 from corpora import write
+from messages import says
 
 from mt.config.schema import DataConfig, Source
 from mt.data.reading import check
 from mt.data.reading.check import check_data
+from mt.training.validation import read_text
 
 
 def checked(root: Path, **sources: Any) -> check.DataCheck:
@@ -21,15 +23,58 @@ def checked(root: Path, **sources: Any) -> check.DataCheck:
 
 
 def rows(n: int, bad: int | None = None) -> str:
-    """JSON Lines of n different pairs; the target of row `bad`, from 1, is null."""
+    """JSON Lines of n different pairs; the target of row `bad`, from 1, is 7."""
     return "".join(
-        json.dumps({"de": f"ja {i}", "en": None if i == bad else f"yes {i}"}) + "\n"
+        json.dumps({"de": f"ja {i}", "en": 7 if i == bad else f"yes {i}"}) + "\n"
         for i in range(1, n + 1)
     )
 
 
 def table(name: str) -> dict[str, str]:
     return {"path": name, "src": "de", "tgt": "en"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.en", "yes\n\n \nno\n"),
+        ("a.csv", "de,en\nja,yes\nja,\nja, \nnein,no\n"),
+        ("a.tsv", "de\ten\nja\tyes\nja\t\nja\t \nnein\tno\n"),
+        (
+            "a.jsonl",
+            '{"de": "ja", "en": "yes"}\n{"de": "ja", "en": null}\n{"de": "ja", "en": " "}\n'
+            '{"de": "nein", "en": "no"}\n',
+        ),
+        (
+            "b.jsonl",
+            '{"t": {"de": "ja", "en": "yes"}}\n{"t": {"de": "ja", "en": null}}\n'
+            '{"t": {"de": "ja", "en": ""}}\n{"t": {"de": "nein", "en": "no"}}\n',
+        ),
+    ],
+)
+def test_lines_without_a_reference_are_counted_and_not_scored(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    """The same for all formats: an empty line, blanks, an empty cell, a null."""
+    write(tmp_path / name, text)
+    write(tmp_path / "a.de", "ja\nja\nja\nnein\n")
+    nested = "t." if name == "b.jsonl" else ""
+    source = {"src": f"{nested}de", "tgt": f"{nested}en", "path": name}
+    source = {"src": "a.de", "tgt": name} if name == "a.en" else source
+    found = checked(tmp_path, test=[source])
+    assert found.faults == []
+    (warning,) = found.warnings
+    assert says(warning, "data.test[0]: 2 of 4 lines have no reference", "line 2", "not scored")
+    data = DataConfig.model_validate({"root": str(tmp_path), "test": [source]})
+    assert read_text(data, data.test[0], "") == (["ja", "nein"], ["yes", "no"])
+    assert checked(tmp_path, train=[source]).warnings == []  # training counts what it drops
+
+
+def test_a_test_set_without_any_reference_is_a_fault(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", "ja\nnein\n")
+    write(tmp_path / "a.en", "\n\n")
+    (fault,) = checked(tmp_path, valid={"src": "a.de", "tgt": "a.en"}).faults
+    assert says(fault, "data.valid: none of the 2 lines has a reference", "Name the file")
 
 
 # --- how far it reads -------------------------------------------------------------------------
@@ -42,8 +87,8 @@ def test_a_bad_row_far_below_is_found_in_every_part(tmp_path: Path, part: str) -
     found = checked(tmp_path, **{part: source if part == "valid" else [source]})
     name = part if part == "valid" else f"{part}[0]"
     assert found.faults == [
-        f"data.{name}.tgt: {tmp_path}/a.jsonl, line 151: column 'en' holds null, text is required. "
-        "Correct the row or remove it."
+        f"data.{name}.tgt: {tmp_path}/a.jsonl, line 151: column 'en' holds int '7', text is "
+        "required. Correct the row or remove it."
     ]
 
 
@@ -71,7 +116,7 @@ def test_training_with_a_bad_test_set_ends_before_it_begins(
         ended = mt(*command, "--config", tiny_config, "--set", setting)
         assert ended.code == 2
         assert "data.test[0].tgt: " in ended.err
-        assert "line 15: column 'en' holds null" in ended.err
+        assert "line 15: column 'en' holds int '7'" in ended.err
     assert not (tmp_path / "run").exists()
 
 

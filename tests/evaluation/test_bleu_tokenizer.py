@@ -274,7 +274,7 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
         train={"bleu_tokenize": "ja-mecab"},
     )
     assert config.data.valid is not None
-    text = validation.read_text(config, config.data.valid, "data.valid")
+    text = validation.read_text(config.data, config.data.valid, "data.valid")
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
     scoring = validation.Scoring(config, "ja-mecab")

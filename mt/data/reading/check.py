@@ -92,6 +92,11 @@ def check_data(
             check.faults += every or str(error).split("\n")
         else:
             check.warnings += sample.warnings(source, root, where)
+            if sample.no_reference == sample.pairs and not is_training:
+                check.faults.append(
+                    f"{where}: none of the {sample.pairs:,} lines has a reference, and one is "
+                    "needed for each line that is to be scored. Name the file of the translations"
+                )
     return check
 
 
@@ -100,6 +105,8 @@ class _Sample:
     """Counts the pairs of a source that look wrong, and keeps the first of each kind."""
 
     pairs: int = 0
+    no_reference: int = 0
+    no_reference_line: int = 0  # the first one
     identical: int = 0
     identical_text: str = ""
     quoted: int = 0
@@ -110,6 +117,9 @@ class _Sample:
         """Pass the pairs on and count them."""
         for src, tgt in pairs:
             self.pairs += 1
+            if not tgt.strip():
+                self.no_reference += 1
+                self.no_reference_line = self.no_reference_line or self.pairs
             if src == tgt and src.strip():
                 self.identical += 1
                 self.identical_text = self.identical_text or src
@@ -124,6 +134,11 @@ class _Sample:
 
     def warnings(self, source: Source, root: Path, where: str) -> Iterator[str]:
         """Yield warnings about these pairs."""
+        if self.no_reference and not where.startswith("data.train"):
+            yield (
+                f"{where}: {self.no_reference:,} of {self.pairs:,} lines have no reference, the "
+                f"first is line {self.no_reference_line:,}; they are not scored"
+            )
         if _is_same_text(source, root):
             yield (
                 f"{where}: src and tgt are the same ({source.src}), so the model would learn to "

@@ -39,13 +39,16 @@ def select_pairs(rows: Iterable[Row], source: Source, where: str) -> Iterator[tu
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
-    """The cell of a column, whose dots may lead into nested columns; None if there is none."""
-    if column in row:
-        return row[column]
+    """The cell of a column, whose dots may lead into nested columns; None if there is none.
+
+    A null is an empty text, as an empty line is: nobody has translated it.
+    """
     value: Any = row
-    for part in column.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
+    for part in [column] if column in row else column.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return None
+        value = value[part]
+    return "" if value is None else value
 
 
 def _text(cell: str, where: str, place: str) -> str:
@@ -69,7 +72,7 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
     for side, column in (("src", source.src), ("tgt", source.tgt)):
         cell = lookup(row, column)
         if column in names and not isinstance(cell, str):
-            found = "null" if cell is None else f"{type(cell).__name__} {str(cell)[:40]!r}"
+            found = f"{type(cell).__name__} {str(cell)[:40]!r}"
             faults.append(
                 f"{where}.{side}: {place}: column {column!r} holds {found}, text is required. "
                 "Correct the row or remove it."
