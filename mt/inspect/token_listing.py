@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from mt.data.reading.text_files import normalize_line
-from mt.data.reading.words import display_width
+from mt.data.reading.words import display_width, is_unspaced, words
 from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.search.alignment import BYTE
 
-WIDTH = 100  # columns of a line of tokens
+WIDTH = 100  # columns of a line of tokens, on a wide terminal or none
 
 
 @dataclass
@@ -35,7 +36,7 @@ class TokenCounts:
         ids = processor.encode(text)
         pieces = processor.encode(text, out_type=str)
         self.lines += 1
-        self.words += len(text.split())
+        self.words += len(words(text) if is_unspaced(text) else text.split())
         self.tokens += len(ids)
         self.unknown += ids.count(UNK)
         self.bytes += sum(BYTE.fullmatch(piece) is not None for piece in pieces)
@@ -71,10 +72,11 @@ def list_tokens(tokenizer: Tokenizer, texts: dict[str, Iterable[str]], shown: in
 
 def _rows(tokens: list[tuple[str, int]]) -> Iterator[str]:
     """Pieces with their ids below, in as many rows as needed."""
+    columns = min(WIDTH, shutil.get_terminal_size((WIDTH, 0)).columns)
     pieces = ids = " "
     for piece, number in tokens:
         width = max(display_width(piece), len(str(number)))
-        if len(ids) + 1 + width > WIDTH and ids.strip():
+        if len(ids) + 1 + width > columns and ids.strip():
             yield from (pieces.rstrip(), ids.rstrip())
             pieces = ids = " "
         pieces += " " + piece + " " * (width - display_width(piece))

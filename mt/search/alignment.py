@@ -95,13 +95,18 @@ def word_numbers(pieces: Sequence[str]) -> list[int]:
 def character_units(pieces: Sequence[str]) -> tuple[list[int], list[str]]:
     """Number the units of a line without spaces from 0, one number per piece; and spell each unit.
 
-    A unit is a piece, or a character that is spelled in bytes. A `▁` alone is part of the next one.
+    A unit is a piece with the vowel and tone signs that follow, or a character that is spelled in
+    bytes. A `▁` alone is part of the next one.
     """
     numbers, spelled = list[int](), list[bytes]()
     for piece in pieces:
         byte = BYTE.fullmatch(piece)
-        text = bytes([int(byte[1], 16)]) if byte else piece.replace("▁", " ").strip().encode()
-        continues = byte is not None and text[0] & 0xC0 == 0x80
+        if byte:
+            text = bytes([int(byte[1], 16)])
+            continues = text[0] & 0xC0 == 0x80
+        else:
+            text = piece.replace("▁", " ").strip().encode()
+            continues = text != b"" and unicodedata.category(piece[0]).startswith("M")
         if not spelled or (text and spelled[-1] and not continues):
             spelled.append(b"")
         spelled[-1] += text

@@ -43,6 +43,10 @@ def test_tokens_stand_above_their_ids(joint: Tokenizer) -> None:
 def test_counts_are_of_all_lines(joint: Tokenizer) -> None:
     """Two words of 1 and of 8 tokens (▁ and seven bytes), and a blank line."""
     texts: Any = {"source": ["Hunde", "", "☃😀"], "target": ["x"]}
+    (words,) = [
+        line for line in list_tokens(joint, {"source": ["猫が好き。"]}, 0) if "words" in line
+    ]
+    assert words.split() == ["words", "4"], "characters, where the script has no spaces"
     lines = list(list_tokens(joint, texts, 0))
     found = {line[:27].strip(): re.split(r"\s{2,}", line[27:].strip()) for line in lines}
     tokens = len(joint.encode_src(["Hunde"])[0]) + 8
@@ -64,11 +68,12 @@ def test_what_is_unknown_is_named() -> None:
 
 
 def test_the_command_wraps_long_lines_and_reads_files(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
     ended = mt("inspect", "tokens", "--model", tiny_run, "drei " * 900)
     assert ended.code == 0, ended.err
-    assert max(len(line) for line in ended.lines[1:]) <= 100
+    assert 60 < max(len(line) for line in ended.lines[1:]) <= 72
     rows = ended.lines[1 : ended.lines.index("")]
     assert "".join("".join(rows[::2]).split()) == "▁drei" * 900
     model = ("--model", tiny_run / "tokenizer.model", "--lines", 1)

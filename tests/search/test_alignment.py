@@ -123,8 +123,9 @@ def test_without_spaces_pieces_are_named_by_their_characters() -> None:
     found = word_links(back, english[0], japanese, english[1], line)
     assert found == "0-0:2 1-3:5 2-5:6"
     thai = "ฉันรักแมว"
-    unknown = ["▁ฉัน", "<unk>", "แมว"]  # ends where the next begins
-    assert word_links(torch.eye(3), unknown, ["▁I", "▁love", "▁cats"], thai, "I love cats") == (
+    unknown = ["▁ฉ", "ัน", "<unk>", "แมว"]  # a vowel sign; and what ends where the next begins
+    attention = torch.eye(4)[1:]
+    assert word_links(attention, unknown, ["▁I", "▁love", "▁cats"], thai, "I love cats") == (
         "0:3-0 3:6-1 6:9-2"
     )
 
