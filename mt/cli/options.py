@@ -31,6 +31,10 @@ SHARED = read_rows("""
     source = IN: text file, plain or .gz; - is stdin
     --side NAME: src or tgt: which vocabulary, where source and target have their own
     sentence = SENTENCE: source sentence
+    names = IN: corpora: two text files in a row are source and target; others are files of pairs,
+        folders, what two text files have in common (corpus/train), hub names, or a source as in a
+        config ({path: a.jsonl, src: translation.de, tgt: translation.en})
+    --langs SRC-TGT: languages of the corpora, such as de-en (default: the endings of text files)
     Output:
     --output -o FILE: output file, written completely or not at all; - is stdout
     corpus = --output -o FILE.tsv: corpus of two columns, source and target; written completely or

@@ -70,12 +70,13 @@ def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
 
 def _names(data: DataConfig) -> Iterator[Fault]:
     for path, source in named_sources(data):
-        if source.name and not source.path:
-            yield Fault(
-                [f"{path}.name", f"{path}.path"],
-                f"is the configuration of a data set, found {shown(source.name)} without path; "
-                "add path",
-            )
+        meanings = {"name": "configuration of a data set", "format": "format of path"}
+        for key, meaning in meanings.items():
+            if (found := getattr(source, key)) and not source.path:
+                yield Fault(
+                    [f"{path}.{key}", f"{path}.path"],
+                    f"is the {meaning}, found {shown(found)} without path; add path",
+                )
 
 
 def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:

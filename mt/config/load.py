@@ -91,14 +91,24 @@ def with_origins(loaded: Loaded) -> str:
 
 
 def _normalise(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a section without keys an empty one, and one training or test text a list of one."""
+    """Make a section without keys an empty one, one training or test text a list of one, and a
+    text that is only a path a mapping.
+    """
     tree = {key: {} if value is None else value for key, value in mapping.items()}
     if isinstance(tree.get("data"), dict):
         data = tree["data"] = dict(tree["data"])
         for key in {"train", "test"} & data.keys():
             if not isinstance(data[key], list):
                 data[key] = [] if data[key] is None else [data[key]]
+            data[key] = [_source(text) for text in data[key]]
+        if "valid" in data:
+            data["valid"] = _source(data["valid"])
     return tree
+
+
+def _source(text: Any) -> Any:
+    """The mapping of a source of which only the path is given."""
+    return {"path": text} if isinstance(text, str) else text
 
 
 def _validate(

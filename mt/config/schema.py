@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticKnownError
 from typing_extensions import assert_never
 
@@ -66,6 +73,7 @@ CountOrAuto = Annotated[
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
+SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
 Part = Literal[
     "source_embedding", "target_embedding", "output", "encoder", "decoder",
     "self_attention", "cross_attention", "feed_forward",
@@ -80,11 +88,16 @@ def _section(model: type[BaseModel], description: str) -> Any:
     return Field(default_factory=model, description=description)
 
 
+def _or_a_path(field: dict[str, Any]) -> None:
+    """Let editors accept a path for a mapping."""
+    field["anyOf"].append({"type": "string"})
+
+
 def _texts(description: str) -> Any:
     def schema(field: dict[str, Any]) -> None:
-        """Let editors accept what loading accepts: one mapping, or nothing, for a list."""
-        items = field.pop("items")
-        field["anyOf"] = [{"type": field.pop("type"), "items": items}, items, {"type": "null"}]
+        """Let editors accept what loading accepts: one mapping or path, or nothing, for a list."""
+        item = {"anyOf": [field.pop("items"), {"type": "string"}]}
+        field["anyOf"] = [{"type": field.pop("type"), "items": item}, item, {"type": "null"}]
 
     return Field(default_factory=list, description=description, json_schema_extra=schema)
 
@@ -114,22 +127,35 @@ FileOrColumn = Annotated[
 Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
 
 
+def _source_schema(schema: dict[str, Any]) -> None:
+    """Let editors accept a source without src and tgt where it has a path."""
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["path"]}]
+
+
 class Source(_Strict):
-    """A parallel text: two line-aligned files, or two columns of a data set."""
+    """A parallel text: two line-aligned files, or files of pairs. In YAML, a plain text is a path.
+
+    In the section `data`, src and tgt default to the languages where there is a path.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_source_schema)
 
     src: FileOrColumn = Field(
-        description="source side: a text file, plain or .gz; with path, the name of a column, or "
-        "its number (from 1) if the file has no header"
+        description="source side: a text file; with path, a column of its rows (a dot: nested) or "
+        "its number (from 1) if there are no names, a language or an ending; null: data.src_lang"
     )
     tgt: FileOrColumn = Field(
-        description="target side, aligned line by line: a file or a column as src"
+        description="target side: a file aligned line by line; with path, a column, a language or "
+        "an ending as src; null: data.tgt_lang"
     )
     weight: Positive = _key(1.0, "how often its pairs are sampled, relative to the other texts")
     path: Text | None = _key(
         None,
-        "data set with columns src and tgt (a dot: a nested column): .jsonl, .json, .csv, .tsv, "
-        ".txt (tabs) or .parquet files (* for several), a folder of them or of save_to_disk, a hub "
-        "name",
+        "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
+        "have in common (corpus/train for train.de and train.en), or a hub name",
+    )
+    format: SourceFormat | None = _key(
+        None, "format of path; null means that its name says it (.txt is tsv)"
     )
     name: Text | None = _key(None, "configuration of a hub data set, such as de-en")
     split: Text = _key("train", "split of the data set at path")
@@ -141,6 +167,14 @@ class Source(_Strict):
         None,
         "csv: cells of path may be quoted; none: a quotation mark is text; null means csv in "
         ".csv, none in .tsv and .txt",
+    )
+    tags: Literal["strip", "keep"] = _key(
+        "strip", "inline tags of TMX and XLIFF: left out, or kept as they are"
+    )
+    errors: Literal["strict", "replace", "skip"] = _key(
+        "strict",
+        "damaged text: stop there, put U+FFFD for bytes that are not UTF-8, or leave out the pair; "
+        "counted and reported",
     )
 
 
@@ -195,7 +229,11 @@ class DataConfig(_Strict):
     src_lang: Text = _key("src", "code of the source language, such as de; used by data.clean")
     tgt_lang: Text = _key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
     train: list[Source] = _texts("texts to train on")
-    valid: Source | None = _key(None, "text for validation and early stopping; null means none")
+    valid: Source | None = Field(
+        default=None,
+        description="text for validation and early stopping; null means none",
+        json_schema_extra=_or_a_path,
+    )
     test: list[Source] = _texts("texts to score after training")
     max_tokens: Length = _key(
         256, "tokens of a training pair's longest side; longer pairs are dropped"
@@ -207,6 +245,29 @@ class DataConfig(_Strict):
     clean: Clean | None = _key(
         None, "cleaning of the training texts, such as {} for the defaults; null means none"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Give the sources with a path, but without src or tgt, the languages for them."""
+        if not isinstance(values, dict):
+            return values
+        sides = {
+            side: values.get(f"{side}_lang", cls.model_fields[f"{side}_lang"].default)
+            for side in ("src", "tgt")
+        }
+
+        def completed(source: Any) -> Any:
+            if not isinstance(source, dict) or source.get("path") is None:
+                return source
+            missing = {side: name for side, name in sides.items() if source.get(side) is None}
+            return source | missing
+
+        sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
+        return values | {
+            key: [completed(one) for one in found] if isinstance(found, list) else completed(found)
+            for key, found in sources.items()
+        }
 
 
 class TokenizerConfig(_Strict):

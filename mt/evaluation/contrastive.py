@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from mt.config.schema import Source
-from mt.data.reading.table_files import read_table
-from mt.data.reading.text_files import TABLE_SUFFIXES, suffix_of
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.table_files import TABLE_SUFFIXES, read_table
 from mt.errors import DataError
 from mt.evaluation.metrics import check_counts
 from mt.evaluation.table import aligned

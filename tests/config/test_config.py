@@ -433,9 +433,14 @@ def test_schema_holds_defaults_limits_and_choices() -> None:
     dropout = definitions["ModelConfig"]["properties"]["dropout"]
     assert (dropout["default"], dropout["minimum"], dropout["exclusiveMaximum"]) == (0.1, 0, 1)
     assert definitions["ModelConfig"]["properties"]["norm"]["enum"] == ["pre", "post"]
-    assert definitions["Source"]["required"] == ["src", "tgt"]
+    assert definitions["Source"]["anyOf"] == [{"required": ["src", "tgt"]}, {"required": ["path"]}]
+    source = [{"$ref": "#/$defs/Source"}, {"type": "string"}]
     kinds = definitions["DataConfig"]["properties"]["train"]["anyOf"]
-    assert [kind.get("type", "mapping") for kind in kinds] == ["array", "mapping", "null"]
+    assert kinds == [
+        {"type": "array", "items": {"anyOf": source}}, {"anyOf": source}, {"type": "null"}
+    ]  # fmt: skip
+    kinds = definitions["DataConfig"]["properties"]["valid"]["anyOf"]
+    assert [kind for kind in kinds if kind != {"type": "null"}] == source
 
 
 def test_config_does_not_import_torch() -> None:

@@ -83,7 +83,12 @@ optim:
         ("train: {compile: 1}", ": must be auto, true or false, found 1"),
         ("model: {norm: per}", ": must be pre or post, found 'per'; did you mean pre?"),
         ("model: {norm: x}", ": must be pre or post, found 'x'"),
-        ("data: {train: a.de}", "data.train[0] … must have keys (src, tgt, … found 'a.de'"),
+        ("data: {train: 7}", "data.train[0] … must have keys (src, tgt, … found 7"),
+        ("data: {train: ''}", "data.train[0].path: must not be empty"),
+        (
+            "data: {train: {src: a, tgt: b, format: tmx}}",
+            "data.train[0].format: is the format of path, found 'tmx' without path; add path",
+        ),
         ("data: {valid: []}", ": must have keys (src, tgt, … found a list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; add it"),

@@ -26,11 +26,12 @@ from mt.config.schema import (
     TokenizerConfig,
 )
 from mt.data.cleaning.stages import keys_of, leaks_go
+from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import train_tokenizer
-from mt.errors import MtError
+from mt.errors import DataError, MtError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.metrics import Score
 from mt.model.transformer import Embedding, FeedForward, Residual, Transformer
@@ -154,10 +155,53 @@ def leaks(value: Any) -> int:
     return int(leaks_go(np.array([7, 1, 2, 0], np.uint8), value).sum())
 
 
+def source_format(value: Any) -> str:
+    """The sides that a file without a suffix has, or what its message says."""
+    Path("rows").write_text('{"de": "ja",\t"en": "yes"}\n' * 2, encoding="utf-8")
+    source = Source.model_construct(path="rows", src="de", tgt="en", format=value)
+    try:
+        return " ".join(next(read_pairs(source, Path(), "x")))
+    except DataError as error:
+        return next(
+            part for part in ("rows.de", "'{", "<tu>", "library", "Set f") if part in str(error)
+        )
+
+
+def tags(value: Any) -> list[Any]:
+    """The text of a segment with a tag."""
+    segments = "".join(f'<tuv lang="{one}"><seg>a<b/></seg></tuv>' for one in ("de", "en"))
+    Path("a.tmx").write_text(f"<tu>{segments}</tu>", encoding="utf-8")
+    source = Source.model_construct(path="a.tmx", src="de", tgt="en", tags=value)
+    return [src for src, _ in read_pairs(source, Path(), "x")]
+
+
+def errors(value: Any) -> list[str]:
+    """The lines of a file, of which the second is not UTF-8."""
+    for side in ("a.de", "a.en"):
+        Path(side).write_bytes(b"a\nb\xff\nc\n")
+    source = Source.model_construct(src="a.de", tgt="a.en", errors=value)
+    try:
+        return [src for src, _ in read_pairs(source, Path(), "x")]
+    except DataError:
+        return ["refused"]
+
+
 # A key of the schema -> what uses its value, and what each value gives.
 BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
     "Clean.duplicates": (duplicates, {"exact": [3, 3], "normalised": [2, 2]}),
     "Clean.leaks": (leaks, {"sides": 3, "pairs": 1}),
+    "Source.format": (
+        source_format,
+        {
+            **{"text": "rows.de", "tsv": "'{", "csv": "'{", "json": "ja yes", "jsonl": "ja yes"},
+            **{"parquet": "library", "tmx": "<tu>", "xliff": "<tu>", "dataset": "Set f"},
+        },
+    ),
+    "Source.tags": (tags, {"strip": ["a"], "keep": ["a<b/>"]}),
+    "Source.errors": (
+        errors,
+        {"strict": ["refused"], "replace": ["a", "b\ufffd", "c"], "skip": ["a", "c"]},
+    ),
     "Source.quoting": (quoting, {"csv": ["ja", "yes"], "none": ['"ja"', "yes"]}),
     "TokenizerConfig.type": (
         tokenizer_type,

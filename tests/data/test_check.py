@@ -210,12 +210,8 @@ def test_patterns_name_several_files_that_belong_together(tmp_path: Path) -> Non
     (fault,) = checked(tmp_path, train=[source]).faults
     assert fault.startswith(f"data.train[0].tgt: {tmp_path}/part2.en.gz has 2 lines, ")
     (tmp_path / "part2.en.gz").rename(tmp_path / "part3.en.gz")
-    assert checked(tmp_path, train=[source]).faults == [
-        f"data.train[0].src: no file belongs to {tmp_path}/part3.en.gz; "
-        "with * and ? in a name each "
-        "source file needs a target file for which they stand for the same text. Add the file, or "
-        "correct the name."
-    ]
+    (fault,) = checked(tmp_path, train=[source]).faults
+    assert says(fault, f"data.train[0].src: no file belongs to {tmp_path}/part3.en.gz", "* and ?")
     (fault,) = checked(tmp_path, train=[table("other*.jsonl")]).faults
     assert fault.startswith(f"data.train[0].path: there is no file {tmp_path}/other*.jsonl")
 

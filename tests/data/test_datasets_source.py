@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from corpora import CELLS, message_of, pairs_of, rows_file, write
+from messages import says
 
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
@@ -109,17 +110,12 @@ def test_a_missing_or_unknown_data_file_is_not_looked_for_on_the_hub(
     assert "there is no file" in message_of(tmp_path, "de", "en", path="a/b/corpus")
     assert "there is no file" in message_of(tmp_path, "de", "en", path="owner/corpus*")
     write(tmp_path / "a.doc", "x")
-    assert message_of(tmp_path, "de", "en", path="a.doc") == (
-        f"data.train[0].path: {tmp_path}/a.doc is not of a type that mt reads; required is .jsonl, "
-        ".json, .csv, .tsv, .txt, .parquet or a folder written by save_to_disk. For two "
-        "line-aligned text files leave path out and set src and tgt to the files."
-    )
+    message = message_of(tmp_path, "de", "en", path="a.doc")
+    assert says(message, f"data.train[0].path: {tmp_path}/a.doc", ".tmx", "Set format", "src and")
     (tmp_path / "folder").mkdir()
-    assert message_of(tmp_path, "de", "en", path="folder") == (
-        f"data.train[0].path: {tmp_path}/folder is a folder without Parquet files "
-        "that save_to_disk "
-        "did not write. Name the files in it, with * for several (folder/*.jsonl), or save the "
-        "data set there with save_to_disk."
+    message = message_of(tmp_path, "de", "en", path="folder")
+    assert says(
+        message, f"data.train[0].path: {tmp_path}/folder is a folder", ".tmx", ".de and .en"
     )
 
 

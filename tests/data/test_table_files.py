@@ -12,8 +12,7 @@ from messages import says
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
 from mt.data.reading.corpus import local_files
-from mt.data.reading.table_files import read_table
-from mt.data.reading.text_files import TABLE_SUFFIXES
+from mt.data.reading.table_files import TABLE_SUFFIXES, read_table
 from mt.errors import DataError
 
 KINDS = [".jsonl", ".json", ".tsv", ".csv", ".parquet", "saved", "splits", ".jsonl.gz", ".csv.gz"]

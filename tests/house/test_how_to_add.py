@@ -24,8 +24,9 @@ from mt.cli.help import PanelCommand
 from mt.cli.main import app
 from mt.cli.options import SamplingGroup, described
 from mt.config import load, schema
-from mt.data.reading import corpus
-from mt.data.reading.text_files import read_lines, suffix_of
+from mt.data.reading import corpus, formats
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.text_files import read_lines
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score, Statistics
 from mt.report.curves import draw_curves
@@ -162,7 +163,7 @@ def test_a_corpus_format_is_read_checked_and_trained_on(
     tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Rows by a suffix: in `TABLE_SUFFIXES`, and a case of `read_table`."""
+    """Rows by a suffix: in `SUFFIXES`, and a case of `read_table`."""
     read_table = corpus.read_table
 
     def with_equations(path: Path, source: schema.Source, where: str, *more: Any) -> Any:
@@ -171,7 +172,7 @@ def test_a_corpus_format_is_read_checked_and_trained_on(
         return read_table(path, source, where, *more)
 
     monkeypatch.setattr(corpus, "read_table", with_equations)
-    monkeypatch.setattr(corpus, "TABLE_SUFFIXES", (*corpus.TABLE_SUFFIXES, ".equations"))
+    monkeypatch.setitem(formats.SUFFIXES, ".equations", "tsv")
     sides = [(tiny_corpus / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")]
     pairs = list(zip(*sides, strict=True))
     write_lines(tmp_path / "train.equations", [f"{src} = {tgt}" for src, tgt in pairs])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from xopen import xopen
 
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
@@ -34,6 +36,17 @@ def write(path: Path, text: str | bytes, packed: bool = False) -> Path:
     content = text.encode() if isinstance(text, str) else text
     path.write_bytes(gzip.compress(content) if packed else content)
     return path
+
+
+def pack(kind: str, text: str | bytes) -> bytes:
+    """Text compressed as the suffix says: gz, xz, zst, bz2; or not, for an empty one."""
+    content = text.encode() if isinstance(text, str) else text
+    if not kind:
+        return content
+    packed = io.BytesIO()
+    with xopen(packed, "wb", threads=0, format=kind) as file:
+        file.write(content)
+    return packed.getvalue()
 
 
 def pairs_of(

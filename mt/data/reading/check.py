@@ -10,14 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from mt.config.schema import named_sources
-from mt.data.reading.corpus import (
-    aligned_files,
-    aligned_files_faults,
-    data_root,
-    local_files,
-    read_pairs,
-)
-from mt.data.reading.text_files import FileRecords, suffix_of
+from mt.data.reading.corpus import aligned_files_faults, data_root, read_pairs
+from mt.data.reading.formats import aligned_files, format_of, local_files
+from mt.data.reading.text_files import Damage, FileRecords
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -65,33 +60,37 @@ def check_data(
     check = DataCheck(records=dict(known or {}))
     for where, source in named_sources(data):
         is_training = where.startswith("data.train")
+        is_text = format_of(source, root) == "text"
         is_streamed = is_training and not before_training and not local_files(source, root)
         limit: int | None = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS
         limit = MAX_STREAMED_PAIRS if is_streamed else limit
         if watch is not None or not is_training:
             limit = None
         sample = _Sample()
+        damage = Damage()
         try:
-            if limit and source.path is None:
+            if limit and is_text:
                 faults = aligned_files_faults(source, root, where, check.records)
                 if faults:
                     check.faults += faults
                     continue
-            rest = read_pairs(source, root, where, is_streamed, None if limit else check.records)
+            records = None if limit else check.records
+            rest = read_pairs(source, root, where, is_streamed, records, damage)
             pairs = sample.watch(rest)
             for _ in islice(watch(pairs) if watch and is_training else pairs, limit):
                 pass
-            if limit and source.path is not None and next(rest, None) is not None:
+            if limit and not is_text and next(rest, None) is not None:
                 check.unread.append(
                     f"{where}: the first {limit:,} rows of {source.path} are good; the others "
                     "were not read"
                 )
         except DataError as error:
             # A single pass ends at the first fault.
-            every = source.path is None and aligned_files_faults(source, root, where, check.records)
+            every = is_text and aligned_files_faults(source, root, where, check.records)
             check.faults += every or str(error).split("\n")
         else:
             check.warnings += sample.warnings(source, root, where)
+            check.warnings += [f"{where}: {message}" for message in damage.messages()]
             if sample.no_reference == sample.pairs and not is_training:
                 check.faults.append(
                     f"{where}: none of the {sample.pairs:,} lines has a reference, and one is "
@@ -158,7 +157,7 @@ class _Sample:
             remedy = (
                 f"Set quoting to csv in {where} if the quotation marks are not part of the text, "
                 "else to none"
-                if source.path and suffix_of(Path(source.path)) in (".tsv", ".txt")
+                if format_of(source, root) == "tsv"
                 else "If they are not part of the text, write the data without them"
             )
             yield (
@@ -171,6 +170,6 @@ def _is_same_text(source: Source, root: Path) -> bool:
     """Whether both sides are the same column or the same file."""
     if source.src == source.tgt:
         return True
-    if source.path is not None:
+    if format_of(source, root) != "text":
         return False
     return any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))

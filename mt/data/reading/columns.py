@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mt.data.reading.text_files import DELIMITERS, suffix_of
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text_files import Damage
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,25 +19,42 @@ if TYPE_CHECKING:
 # Where a row is, for messages ("data/train.jsonl, line 3"), and its cells by column name.
 Row = tuple[str, Mapping[str, Any]]
 
+LEFT_OUT = "rows left out that cannot be read"
+SURROGATES = re.compile("[\\ud800-\\udfff]")
 
-def select_pairs(rows: Iterable[Row], source: Source, where: str) -> Iterator[tuple[str, str]]:
+
+def select_pairs(
+    rows: Iterable[Row], source: Source, where: str, damage: Damage
+) -> Iterator[tuple[str, str]]:
     """The (source, target) cells of each row; no cell has a line break.
 
-    Raises `DataError` where there is no row, a column is missing or a cell is not text.
+    Raises `DataError` where there is no row, a column is missing or a cell is not text. Where the
+    source says `errors: skip`, such rows are left out, unless all are.
     """
     row: Mapping[str, Any] | None = None
+    fault = (
+        f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
+        "or split that contains text."
+    )
+    n_pairs = 0
     for place, row in rows:
         src = lookup(row, source.src)
         tgt = lookup(row, source.tgt)
-        if isinstance(src, str) and isinstance(tgt, str):
-            yield _text(src, f"{where}.src", place), _text(tgt, f"{where}.tgt", place)
-        else:
-            raise DataError("\n".join(_column_faults(source, place, row, where)))
-    if row is None:
-        raise DataError(
-            f"{where}.path: {source.path} has no rows, at least one is required. Name a data set "
-            "or split that contains text."
-        )
+        try:
+            if not (isinstance(src, str) and isinstance(tgt, str)):
+                raise DataError("\n".join(_column_faults(source, place, row, where)))
+            src = _text(src, f"{where}.src", place, source.errors, damage)
+            tgt = _text(tgt, f"{where}.tgt", place, source.errors, damage)
+        except DataError as error:
+            if source.errors != "skip":
+                raise
+            damage.add(LEFT_OUT, place)
+            fault = fault if n_pairs else str(error)
+            continue
+        n_pairs += 1
+        yield src, tgt
+    if not n_pairs:
+        raise DataError(fault)
 
 
 def lookup(row: Mapping[str, Any], column: str) -> Any:
@@ -44,22 +63,28 @@ def lookup(row: Mapping[str, Any], column: str) -> Any:
     A null is an empty text, as an empty line is: nobody has translated it.
     """
     value: Any = row
-    for part in [column] if column in row else column.split("."):
+    parts = [column] if column in row else column.split(".")
+    if parts[0] not in row and isinstance(row.get("translation"), Mapping):
+        parts = ["translation", column]  # the type that the datasets library has for translations
+    for part in parts:
         if not isinstance(value, Mapping) or part not in value:
             return None
         value = value[part]
     return "" if value is None else value
 
 
-def _text(cell: str, where: str, place: str) -> str:
+def _text(cell: str, where: str, place: str, errors: str, damage: Damage) -> str:
     """A cell with spaces for its line breaks: text is handled in lines from here on."""
     try:
         cell.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: {place}: character {error.start + 1:,} of the text is half of a surrogate "
-            "pair, not a character. Correct the row or remove it."
-        ) from None
+        if errors != "replace":
+            raise DataError(
+                f"{where}: {place}: character {error.start + 1:,} of the text is half of a "
+                "surrogate pair, not a character. Correct the row or remove it."
+            ) from None
+        damage.add("texts with halves of surrogate pairs, read with U+FFFD", place)
+        cell = SURROGATES.sub("\ufffd", cell)
     return re.sub(r"\s*\n\s*", " ", cell) if "\n" in cell else cell
 
 
@@ -80,7 +105,8 @@ def _column_faults(source: Source, place: str, row: Mapping[str, Any], where: st
         elif not isinstance(cell, str):
             near = difflib.get_close_matches(column, names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "."
-            has_first_line = suffix_of(Path(str(source.path))) in DELIMITERS
+            kind = source.format or SUFFIXES.get(suffix_of(Path(str(source.path))))
+            has_first_line = kind in ("tsv", "csv")
             number = has_first_line and not names[0].isdecimal()
             faults.append(
                 f"{where}.{side}: {place}: there is no column {column!r}{hint} Set {side} to one "

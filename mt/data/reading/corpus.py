@@ -1,30 +1,37 @@
-"""The sentence pairs of a corpus: from line-aligned text files, table files or a data set."""
+"""The sentence pairs of a corpus: from line-aligned text files, files of pairs or a data set."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from typing_extensions import assert_never
+
 from mt.data.reading.columns import Row, select_pairs
+from mt.data.reading.compression import unchanged
 from mt.data.reading.datasets_source import read_dataset
-from mt.data.reading.table_files import read_table
+from mt.data.reading.formats import (
+    aligned_files,
+    format_of,
+    require_one_format,
+    side_files,
+)
+from mt.data.reading.formats import local_files as local_files
+from mt.data.reading.table_files import DELIMITERS, read_table
 from mt.data.reading.text_files import (
-    DELIMITERS,
-    TABLE_SUFFIXES,
+    MAX_LINE,
+    Damage,
     FileRecords,
     count_lines,
     existing_path,
     file_record,
     first_shifted_line,
-    is_pattern,
-    matching_files,
+    is_damaged,
     read_lines,
     require_text,
-    suffix_of,
-    under,
 )
+from mt.data.reading.xml_files import read_units
 from mt.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,35 +43,29 @@ def data_root(data: DataConfig) -> Path:
     return Path(data.root or ".").expanduser()
 
 
-def local_files(source: Source, root: Path) -> list[Path]:
-    """The files on this machine that a source is read from; none for a hub name."""
-    if source.path is None:
-        return [*matching_files(source.src, root), *matching_files(source.tgt, root)]
-    path = under(root, source.path)
-    files = sorted(path.rglob("*")) if path.is_dir() else matching_files(source.path, root)
-    return [file for file in files if file.is_file()]
-
-
 def read_pairs(
     source: Source,
     root: Path,
     where: str,
     stream: bool = False,
     records: FileRecords | None = None,
+    damage: Damage | None = None,
 ) -> Iterator[tuple[str, str]]:
     r"""The sentence pairs of a source, in order, in bounded memory; no side contains a `\n`.
 
     `where` names the source in messages, such as `data.train[0]`. With `stream` a hub data set is
-    not downloaded whole. `records` gets those of every text file that is read to its end. Raises
-    `DataError` for everything that makes the source unusable; unequal line counts are found at the
-    end.
+    not downloaded whole. `records` gets those of every text file that is read to its end, `damage`
+    what was left out or replaced. Raises `DataError` for everything that makes the source unusable;
+    unequal line counts are found at the end.
     """
-    if source.path is None:
+    damage = Damage() if damage is None else damage
+    require_one_format(source, root, where)
+    if format_of(source, root) == "text":
         for src, tgt in aligned_files(source, root, where):
-            yield from _aligned_lines(src, tgt, where, records)
+            yield from _aligned_lines(src, tgt, source.errors, where, records, damage)
     else:
-        rows = _rows(source, source.path, root, where, stream, records)
-        yield from select_pairs(rows, source, where)
+        rows = _rows(source, root, where, stream, records, damage)
+        yield from select_pairs(rows, source, where, damage)
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
@@ -78,76 +79,73 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
 
 
 def _rows(
-    source: Source, path: str, root: Path, where: str, stream: bool, records: FileRecords | None
+    source: Source,
+    root: Path,
+    where: str,
+    stream: bool,
+    records: FileRecords | None,
+    damage: Damage,
 ) -> Iterator[Row]:
-    """The rows of the table files or the data set at `path`."""
-    suffix = suffix_of(Path(path))
+    """The rows of the files or the data set at `path`."""
+    kind = format_of(source, root)
     for key in ("delimiter", "quoting"):
-        if getattr(source, key) and suffix not in DELIMITERS:
+        if getattr(source, key) and kind not in DELIMITERS:
             raise DataError(
-                f"{where}.{key}: only for {', '.join(DELIMITERS)} files, but path is {path}. Leave "
+                f"{where}.{key}: only for .csv, .tsv, .txt files, but path is {source.path}. Leave "
                 f"{key} out."
             )
-    if suffix not in TABLE_SUFFIXES or under(root, path).is_dir():
+    if kind == "parquet" or kind == "dataset":
         yield from read_dataset(source, root, where, stream)
         return
-    existing_path(path, root, f"{where}.path")
+    path = existing_path(source.path or "", root, f"{where}.path")
     if source.split != "train":
         raise DataError(
-            f"{where}.split: {under(root, path)} has no split {source.split!r}; set split to one "
+            f"{where}.split: {path} has no split {source.split!r}; set split to one "
             "that it has: 'train'."
         )
-    for file in matching_files(path, root):
-        yield from read_table(file, source, where, records)
+    for file in local_files(source, root):
+        with unchanged(file, f"{where}.path"):
+            match kind:
+                case "tmx" | "xliff":
+                    yield from read_units(file, source, where, damage)
+                case "tsv" | "csv" | "json" | "jsonl":
+                    yield from read_table(file, source, where, records, damage)
+                case "text":
+                    raise AssertionError("text has no rows")
+                case _:
+                    assert_never(kind)
 
 
 # --- line-aligned text files ------------------------------------------------------------------
 
 
-def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Path]]:
-    """The text files of a source: (source, target) paths that belong together.
-
-    In names with `*` or `?` those files belong together for which they stand for the same text.
-    """
-    src = _by_wildcards(source.src, root, f"{where}.src")
-    tgt = _by_wildcards(source.tgt, root, f"{where}.tgt")
-    for side, own, other in (("src", src, tgt), ("tgt", tgt, src)):
-        if alone := sorted(other.keys() - own.keys()):
-            raise DataError(
-                f"{where}.{side}: no file belongs to {other[alone[0]]}; with * and ? in a name "
-                "each source file needs a target file for which they stand for the same text. "
-                "Add the file, or correct the name."
-            )
-    return [(src[key], tgt[key]) for key in sorted(src)]
-
-
-def _by_wildcards(name: str, root: Path, where: str) -> dict[tuple[str, ...], Path]:
-    """Files by the text that the wildcards of `name` stand for; `()` where it has none."""
-    path = existing_path(name, root, where)
-    if path.exists() or not is_pattern(name):
-        return {(): path}
-    pattern = re.escape(str(path)).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])")
-    matches = ((re.fullmatch(pattern, str(file)), file) for file in matching_files(name, root))
-    return {match.groups(): file for match, file in matches if match}
-
-
 def _aligned_lines(
-    src_path: Path, tgt_path: Path, where: str, records: FileRecords | None
+    src_path: Path,
+    tgt_path: Path,
+    errors: str,
+    where: str,
+    records: FileRecords | None,
+    damage: Damage,
 ) -> Iterator[tuple[str, str]]:
     require_text(src_path, f"{where}.src")
     require_text(tgt_path, f"{where}.tgt")
-    src_lines = read_lines(src_path, f"{where}.src", records=records)
-    tgt_lines = read_lines(tgt_path, f"{where}.tgt", records=records)
+    src_lines = read_lines(src_path, f"{where}.src", errors, records, damage, MAX_LINE)
+    tgt_lines = read_lines(tgt_path, f"{where}.tgt", errors, records, damage, MAX_LINE)
     n_pairs = 0
     src_surplus = 0
-    for src in src_lines:
-        tgt = next(tgt_lines, None)
-        if tgt is None:
-            src_surplus = 1 + sum(1 for _ in src_lines)
-            break
-        n_pairs += 1
-        yield src, tgt
-    tgt_surplus = sum(1 for _ in tgt_lines)
+    with unchanged(src_path, f"{where}.src"), unchanged(tgt_path, f"{where}.tgt"):
+        for src in src_lines:
+            tgt = next(tgt_lines, None)
+            if tgt is None:
+                src_surplus = 1 + sum(1 for _ in src_lines)
+                break
+            n_pairs += 1
+            if errors == "skip" and (is_damaged(src) or is_damaged(tgt)):
+                place = f"{src_path}, line {n_pairs:,}"
+                damage.add("pairs left out that are not UTF-8 or have endless lines", place)
+                continue
+            yield src, tgt
+        tgt_surplus = sum(1 for _ in tgt_lines)
     counted = (src_path, n_pairs + src_surplus), (tgt_path, n_pairs + tgt_surplus)
     if faults := _line_count_faults(where, *counted):
         raise DataError("\n".join(faults))
@@ -161,13 +159,14 @@ def aligned_files_faults(source: Source, root: Path, where: str, records: FileRe
     """
     faults: list[str] = []
     lines: dict[Path, int] = {}
-    for side, name in (("src", source.src), ("tgt", source.tgt)):
+    for side in ("src", "tgt"):
         field = f"{where}.{side}"
         try:
-            for path in _by_wildcards(name, root, field).values():
+            for path in side_files(source, side, root, field).values():
                 require_text(path, field)
-                records[str(path)] = record = file_record(path, field, records, text=True)
-                lines[path] = record["lines"] or count_lines(path, field)
+                record = file_record(path, field, records, text=True, errors=source.errors)
+                records[str(path)] = record
+                lines[path] = record["lines"] or count_lines(path, field, errors=source.errors)
         except DataError as error:
             faults.append(str(error))
     if faults:

@@ -9,21 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from mt.data.reading.text_files import (
-    TABLE_SUFFIXES,
-    existing_path,
-    is_pattern,
-    matching_files,
-    suffix_of,
-    under,
-)
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.formats import SUFFIXES, format_of
+from mt.data.reading.text_files import existing_path, is_pattern, matching_files, under
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import Source
     from mt.data.reading.columns import Row
-
-PARQUET = ".parquet"
 
 
 def read_dataset(source: Source, root: Path, where: str, stream: bool = False) -> Iterator[Row]:
@@ -59,7 +52,7 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
     if path.is_dir():
         return _folder_dataset(source, path, where)
     files = matching_files(name, root)
-    if suffix_of(path) == PARQUET and files and files[0].is_file():
+    if format_of(source, root) == "parquet" and files and files[0].is_file():
         _require_split(source, path, where, ["train"])
         return _load_local("parquet", data_files={"train": [_literal(file) for file in files]})[
             "train"
@@ -67,8 +60,9 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
     if path.exists():
         raise DataError(
             f"{where}.path: {path} is not of a type that mt reads; required is "
-            f"{', '.join((*TABLE_SUFFIXES, PARQUET))} or a folder written by save_to_disk. For two "
-            "line-aligned text files leave path out and set src and tgt to the files."
+            f"{', '.join(SUFFIXES)} or a folder written by save_to_disk. Set format if the name "
+            "does not say it; for two line-aligned text files leave path out and set src and tgt "
+            "to the files."
         )
     if not _may_be_on_the_hub(name):
         existing_path(name, root, f"{where}.path")  # raises
@@ -80,11 +74,7 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
 def _may_be_on_the_hub(name: str) -> bool:
     """Whether a name may be that of a hub data set: `owner/name` or `name`."""
     is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    return (
-        not is_path
-        and not is_pattern(name)
-        and suffix_of(Path(name)) not in (*TABLE_SUFFIXES, PARQUET)
-    )
+    return not is_path and not is_pattern(name) and suffix_of(Path(name)) not in SUFFIXES
 
 
 def _load_local(loader: str, **options: Any) -> Any:
@@ -109,15 +99,15 @@ def _folder_dataset(source: Source, path: Path, where: str) -> Any:
         splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
         _require_split(source, path, where, list(splits))
         return splits[source.split].with_format(None)
-    if any(path.rglob("*" + PARQUET)):
+    if any(path.rglob("*.parquet")):
         # The library finds the splits in the names of the files, or in a data card (README.md).
         splits = _load_local(str(path.absolute()), name=source.name)
         _require_split(source, path, where, list(splits))
         return splits[source.split]
     raise DataError(
-        f"{where}.path: {path} is a folder without Parquet files that save_to_disk did not write. "
-        f"Name the files in it, with * for several ({path.name}/*.jsonl), or save the data set "
-        "there with save_to_disk."
+        f"{where}.path: {path} is a folder without files of a format that mt reads "
+        f"({', '.join(SUFFIXES)}, or text whose names end in .{source.src} and .{source.tgt}), and "
+        "save_to_disk did not write it. Set src and tgt to the endings, or format to the format."
     )
 
 

@@ -1,67 +1,88 @@
-"""Rows of table files: JSON Lines, JSON, CSV, TSV and tab-separated text, plain or gzip."""
+"""Rows of table files: JSON Lines, JSON, CSV, TSV and tab-separated text, plain or compressed."""
 
 from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import assert_never
 
-from mt.data.reading.columns import lookup
-from mt.data.reading.text_files import (
-    DELIMITERS,
-    TABLE_SUFFIXES,
-    FileRecords,
-    read_lines,
-    require_text,
-    suffix_of,
-)
+from mt.data.reading.columns import LEFT_OUT, lookup
+from mt.data.reading.compression import suffix_of
+from mt.data.reading.formats import SUFFIXES
+from mt.data.reading.text_files import MAX_LINE, Damage, FileRecords, read_lines, require_text
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import Source
     from mt.data.reading.columns import Row
 
+# Format of a table file -> delimiter between its cells.
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+# Suffixes of what `read_table` reads.
+TABLE_SUFFIXES = tuple(
+    suffix for suffix, kind in SUFFIXES.items() if kind in ("json", "jsonl", *DELIMITERS)
+)
 # Delimiters that a message may suggest.
 USUAL_DELIMITERS = (";", "\t", "|", ",")
 
 
 def read_table(
-    path: Path, source: Source, where: str, records: FileRecords | None = None
+    path: Path,
+    source: Source,
+    where: str,
+    records: FileRecords | None = None,
+    damage: Damage | None = None,
 ) -> Iterator[Row]:
     """The rows of a table file, in order; of all but `.json` lists in bounded memory.
 
-    `records` gets those of the file once it is read to its end. Raises `DataError`, with the line,
-    where the file is damaged.
+    `records` gets those of the file once it is read to its end, `damage` the rows that are left out
+    or changed as `source.errors` says. Raises `DataError`, with the line, where the file is
+    damaged otherwise.
     """
+    damage = Damage() if damage is None else damage
     require_text(path, f"{where}.path")
-    lines = read_lines(path, f"{where}.path", records=records)
-    match suffix := suffix_of(path):
-        case ".jsonl":
-            return _json_lines(lines, path, where)
-        case ".json":
-            return _json_rows(lines, path, source, where)
-        case ".csv" | ".tsv" | ".txt":
-            return _delimited_rows(lines, path, source, where)
+    kind = source.format or SUFFIXES.get(suffix_of(path))
+    limit = sys.maxsize if kind == "json" else MAX_LINE
+    lines = read_lines(path, f"{where}.path", source.errors, records, damage, limit)
+    match kind:
+        case "jsonl":
+            return _json_lines(lines, path, source, where, damage)
+        case "json":
+            return _json_rows(lines, path, source, where, damage)
+        case "csv" | "tsv":
+            return _delimited_rows(lines, path, source, where, damage)
         case _:
             raise DataError(
-                f"{where}.path: {path} must end in {', '.join(TABLE_SUFFIXES)} (or that and .gz), "
-                f"found {suffix or 'no suffix'}. Rename the file after its format."
+                f"{where}.path: {path} must end in {', '.join(TABLE_SUFFIXES)} (or that and the "
+                f"suffix of a compression), found {suffix_of(path) or 'no suffix'}. Rename the "
+                "file after its format, or set format."
             )
 
 
 # --- JSON -------------------------------------------------------------------------------------
 
 
-def _json_lines(lines: Iterable[str], path: Path, where: str) -> Iterator[Row]:
+def _json_lines(
+    lines: Iterable[str], path: Path, source: Source, where: str, damage: Damage
+) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
-        if line.strip():
-            place = f"{path}, line {number:,}"
-            yield place, _json_object(line, place, where)
+        if not line.strip():
+            continue
+        place = f"{path}, line {number:,}"
+        try:
+            row = _json_object(line, place, where)
+        except DataError:
+            if source.errors != "skip":
+                raise
+            damage.add(LEFT_OUT, place)
+            continue
+        yield place, row
 
 
 def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
@@ -81,14 +102,16 @@ def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _json_rows(lines: Iterator[str], path: Path, source: Source, where: str) -> Iterator[Row]:
+def _json_rows(
+    lines: Iterator[str], path: Path, source: Source, where: str, damage: Damage
+) -> Iterator[Row]:
     """The rows of a list in a `.json` file, or of JSON Lines under that name."""
     start: list[str] = []  # up to the second line that is not blank
     while sum(map(bool, map(str.strip, start))) < 2 and (line := next(lines, None)) is not None:
         start.append(line)
     lines = chain(start, lines)
     if _are_json_lines(list(filter(str.strip, start)), source):
-        yield from _json_lines(lines, path, where)
+        yield from _json_lines(lines, path, source, where, damage)
         return
     text = "\n".join(lines)
     try:
@@ -144,17 +167,14 @@ def _not_a_list(value: object, path: Path, where: str) -> str:
 # --- cells between delimiters -----------------------------------------------------------------
 
 
-def _delimited_rows(lines: Iterator[str], path: Path, source: Source, where: str) -> Iterator[Row]:
+def _delimited_rows(
+    lines: Iterator[str], path: Path, source: Source, where: str, damage: Damage
+) -> Iterator[Row]:
     """Rows of CSV or TSV. The first line names the columns, unless src and tgt are numbers."""
-    delimiter = source.delimiter or DELIMITERS[suffix_of(path)]
-    quoting = source.quoting or ("csv" if suffix_of(path) == ".csv" else "none")
-    match quoting:
-        case "csv":
-            rows = _quoted_cells(lines, delimiter, path, where)
-        case "none":
-            rows = _plain_cells(lines, delimiter)
-        case _:
-            assert_never(quoting)
+    kind = source.format or SUFFIXES[suffix_of(path)]
+    delimiter = source.delimiter or DELIMITERS[kind]
+    quoting = source.quoting or ("csv" if kind == "csv" else "none")
+    rows = _cells(lines, delimiter, quoting, path, where)
     first = next(rows, None)
     if first is None:
         return
@@ -178,6 +198,9 @@ def _delimited_rows(lines: Iterator[str], path: Path, source: Source, where: str
                 f"{names.count(column)} times. Give each column another name."
             )
     for line, cells in rows:
+        if len(cells) != len(names) and source.errors == "skip":
+            damage.add(LEFT_OUT, f"{path}, line {line:,}")
+            continue
         if len(cells) != len(names):
             raise DataError(
                 f"{where}.path: {path}, line {line:,}: as many cells as in the first line are "
@@ -186,6 +209,19 @@ def _delimited_rows(lines: Iterator[str], path: Path, source: Source, where: str
                 f"to none (here {quoting})."
             )
         yield f"{path}, line {line:,}", dict(zip(names, cells, strict=True))
+
+
+def _cells(
+    lines: Iterator[str], delimiter: str, quoting: Literal["csv", "none"], path: Path, where: str
+) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of each row."""
+    match quoting:
+        case "csv":
+            return _quoted_cells(lines, delimiter, path, where)
+        case "none":
+            return _plain_cells(lines, delimiter)
+        case _:
+            assert_never(quoting)
 
 
 def _plain_cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:

@@ -1,37 +1,29 @@
-"""Read text files: plain or gzip, UTF-8, one line at a time; say where a file is damaged."""
+"""Read text files: plain or compressed, UTF-8, line by line; say where a file is damaged."""
 
 from __future__ import annotations
 
 import codecs
-import difflib
 import glob
-import gzip
 import hashlib
-import io
 import os
 import re
+import sys
 import unicodedata
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias, cast
+from typing import Any, BinaryIO, TypeAlias
 
+from mt.data.reading.compression import (
+    open_text,
+    os_errors_as_data_errors,
+    prefix,
+    similar_names,
+)
 from mt.errors import DataError
 from mt.files import sha256_of
-
-# First bytes of compressed files that mt does not read -> the command that unpacks them.
-OTHER_COMPRESSION = {
-    b"\xfd7zXZ\x00": "xz -dk",
-    b"\x28\xb5\x2f\xfd": "zstd -d",
-    b"BZh91AY&SY": "bunzip2 -k",
-    b"PK\x03\x04": "unzip",
-}
-
-# Suffix of a table file -> delimiter between its cells.
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t"}
-TABLE_SUFFIXES = (".jsonl", ".json", *DELIMITERS)
 
 # A file's path -> its size, mtime_ns, sha256 as it is on disk, and lines (None: it is not text).
 FileRecords: TypeAlias = dict[str, dict[str, Any]]
@@ -40,68 +32,100 @@ FileRecords: TypeAlias = dict[str, dict[str, Any]]
 MAX_LINES_COMPARED = 2_000_000
 
 
-class _HashedFile(io.FileIO):
-    """A file whose bytes are hashed as they are read."""
-
-    def __init__(self, path: Path, digest: Any) -> None:
-        super().__init__(path)
-        self._digest = digest
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read into a buffer, as `io.BufferedReader` asks for."""
-        count = super().readinto(buffer)
-        self._digest.update(memoryview(buffer)[:count])
-        return count
+# Bytes that are read at a time, and the longest line of a corpus: more is no sentence.
+BLOCK = 1 << 15
+MAX_LINE = 10_000_000
 
 
-@contextmanager
-def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[BinaryIO]:
-    """Open a text file as bytes, unpacking gzip (recognised by its first bytes, not its name).
+@dataclass
+class Damage:
+    """What was wrong in a corpus that was read all the same: its kind -> how often, and where."""
 
-    `digest`, of hashlib, gets the bytes of the file as it is on disk. Raises `DataError`, opening
-    with `where`, when the file cannot be opened or, later, read.
-    """
-    with (
-        os_errors_as_data_errors(path, where),
-        io.BufferedReader(_HashedFile(path, digest)) if digest else open(path, "rb") as raw,
-    ):
-        head = raw.peek(10)
-        for magic, command in OTHER_COMPRESSION.items():
-            if head.startswith(magic):
-                raise DataError(
-                    f"{prefix(where)}{path} is compressed in a format that mt does not read; "
-                    f"plain text or gzip is required. Unpack it first: {command} {path}"
-                )
-        if head.startswith(b"\x1f\x8b"):
-            with gzip.GzipFile(fileobj=raw) as unpacked:
-                yield cast(BinaryIO, unpacked)
-        else:
-            yield raw
+    kinds: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def add(self, kind: str, place: str) -> None:
+        """Count one more of a kind; the first place of each is kept."""
+        count, first = self.kinds.get(kind, (0, place))
+        self.kinds[kind] = count + 1, first
+
+    def messages(self) -> list[str]:
+        """Return one message for each kind."""
+        return [
+            f"{kind}: {count:,}, the first in {first}"
+            for kind, (count, first) in self.kinds.items()
+        ]
 
 
 def read_lines(
-    path: Path, where: str = "", errors: str = "strict", records: FileRecords | None = None
+    path: Path,
+    where: str = "",
+    errors: str = "strict",
+    records: FileRecords | None = None,
+    damage: Damage | None = None,
+    limit: int = sys.maxsize,
 ) -> Iterator[str]:
-    """The lines of a text file, plain or gzip, in bounded memory; see `decode_lines`.
+    """The lines of a text file, plain or compressed; `errors` as in `decode_lines`.
 
-    `records`, where given, gets those of the file when it has been read to its end.
+    `records`, where given, gets those of the file when it has been read to its end. A line of more
+    than `limit` bytes is a `DataError`; with errors skip, half a surrogate pair stands for it.
     """
     digest = None if records is None else hashlib.sha256()
     number = 0
     with open_text(path, where, digest) as file:
         stat = path.stat()
-        lines = decode_lines(file, f"{prefix(where)}{path}", errors)
-        for line in lines:
-            number += 1
-            yield line
+        name = f"{prefix(where)}{path}"
+        for raw in _blocks_of_lines(file, name, errors, limit):
+            try:
+                text = raw.decode()
+            except UnicodeDecodeError:
+                lines = raw.split(b"\n")
+                yield from decode_lines(lines, name, errors, damage, number + 1)
+                number += len(lines)
+                continue
+            if number == 0:
+                text = text.removeprefix("\ufeff")
+            if "\r" in text:
+                text = text.removesuffix("\r").replace("\r\n", "\n")
+            found = text.split("\n")
+            number += len(found)
+            yield from found
     if records is not None and digest:
         records[str(path)] = _record(stat, digest.hexdigest(), number)
 
 
-def file_record(path: Path, where: str, known: FileRecords, text: bool = False) -> dict[str, Any]:
+def _blocks_of_lines(file: BinaryIO, name: str, errors: str, limit: int) -> Iterator[bytes]:
+    r"""Blocks of whole lines, without the last `\n`; one decoding for all of them is fast."""
+    begun: list[bytes] = []  # a line whose end has not been read yet
+    number = 1
+    # read1 gives what there is: a pipe may be slow.
+    while block := file.read1(BLOCK):  # type: ignore[attr-defined]
+        head, newline, rest = block.rpartition(b"\n")
+        if newline:
+            lines = b"".join((*begun, head))
+            yield lines
+            number += lines.count(b"\n") + 1
+            begun = [rest] if rest else []
+        else:
+            begun.append(rest)
+            if len(begun) * BLOCK > limit and sum(map(len, begun)) > limit:
+                if errors != "skip":
+                    raise DataError(
+                        f"{name}, line {number:,} is longer than {limit:,} bytes, so it is no "
+                        "sentence; most often line feeds are missing. Correct the file, or leave "
+                        "out such lines with errors: skip."
+                    )
+                begun = [b"\xff"]  # not UTF-8
+    if begun:
+        yield b"".join(begun)
+
+
+def file_record(
+    path: Path, where: str, known: FileRecords, text: bool = False, errors: str = "strict"
+) -> dict[str, Any]:
     """The record of a file: the known one while its size and time are the same, else a new one.
 
-    Raises `DataError` where it cannot be read. `text` says that it must also be lines of UTF-8.
+    Raises `DataError` where it cannot be read. `text` says that it must also be lines, and
+    `errors` whether all of UTF-8.
     """
     with os_errors_as_data_errors(path, where):
         stat = path.stat()
@@ -110,7 +134,7 @@ def file_record(path: Path, where: str, known: FileRecords, text: bool = False) 
         return old
     digest = hashlib.sha256()
     try:
-        lines = count_lines(path, where, digest)
+        lines = count_lines(path, where, digest, errors)
     except DataError:
         if text:
             raise
@@ -124,24 +148,52 @@ def _record(stat: os.stat_result, sha256: str, lines: int | None) -> dict[str, A
     return {"size": size, "mtime_ns": mtime, "sha256": sha256, "lines": lines}
 
 
-def decode_lines(file: Iterable[bytes], name: str, errors: str = "strict") -> Iterator[str]:
-    r"""Decode lines of UTF-8. A line ends at `\n` and nowhere else.
+def decode_lines(
+    file: Iterable[bytes],
+    name: str,
+    errors: str = "strict",
+    damage: Damage | None = None,
+    start: int = 1,
+) -> Iterator[str]:
+    r"""Decode lines of UTF-8, the first of which has the number `start`. A line ends at `\n` only.
 
     One `\r` before the `\n` (Windows) and a byte-order mark at the start are dropped. Bytes that
     are not UTF-8 raise a `DataError` with `name`, line and byte; with `errors="replace"` they
-    become U+FFFD.
+    become U+FFFD, counted in `damage`; with "skip" halves of surrogate pairs, which `is_damaged`
+    finds.
     """
-    for number, raw in enumerate(file, start=1):
+    for number, raw in enumerate(file, start=start):
+        raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         try:
-            line = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8", errors)
+            line = raw.decode()
         except UnicodeDecodeError as error:
-            raise DataError(_not_utf8(name, number, raw, error.start)) from None
+            match errors:
+                case "strict":
+                    raise DataError(_not_utf8(name, number, raw, error.start)) from None
+                case "replace":
+                    line = raw.decode(errors="replace")
+                    if damage is not None:
+                        place = f"{name}, line {number:,}"
+                        damage.add("lines that are not UTF-8, read with U+FFFD", place)
+                case "skip":
+                    line = raw.decode(errors="surrogateescape")
+                case _:
+                    raise AssertionError(f"errors: {errors!r}") from None
         yield line.removeprefix("\ufeff") if number == 1 else line
 
 
-def count_lines(path: Path, where: str, digest: Any = None) -> int:
+def is_damaged(text: str) -> bool:
+    """Whether a text has halves of surrogate pairs, such as bytes that are not UTF-8 become."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def count_lines(path: Path, where: str, digest: Any = None, errors: str = "strict") -> int:
     """Number of lines as `read_lines` gives them, and the same errors, several times faster."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
+    decoder = codecs.getincrementaldecoder("utf-8")("strict" if errors == "strict" else "ignore")
     lines = 0
     last_byte = b"\n"
     try:
@@ -173,7 +225,7 @@ def existing_path(name: str, root: Path, where: str) -> Path:
         if not path.exists() and matching_files(name, root) in ([], [path]):
             raise DataError(
                 f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
-                f"{str(root)!r}).{_similar_names(path)} Correct the name, or data.root where paths "
+                f"{str(root)!r}).{similar_names(path)} Correct the name, or data.root where paths "
                 "start."
             )
     return path
@@ -190,11 +242,6 @@ def matching_files(name: str, root: Path) -> list[Path]:
 def is_pattern(name: str) -> bool:
     """Whether a name in the config stands for several files, such as `part-*.de.gz`."""
     return "*" in name or "?" in name
-
-
-def suffix_of(path: Path) -> str:
-    """The suffix of a file's name, in lower case, without that of gzip."""
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def require_text(path: Path, where: str) -> None:
@@ -221,48 +268,6 @@ def require_text(path: Path, where: str) -> None:
 def under(root: Path, name: str) -> Path:
     """The path of a name in the config: absolute, or relative to `root`."""
     return root / Path(name).expanduser()
-
-
-def prefix(where: str) -> str:
-    """The opening of a message about the config field `where`, empty where there is none."""
-    return f"{where}: " if where else ""
-
-
-@contextmanager
-def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
-    """Turn the errors of the operating system and of gzip about `path` into a `DataError`."""
-    try:
-        yield
-    except IsADirectoryError:
-        raise DataError(
-            f"{prefix(where)}{path} is a folder, a file is required. Name the file inside it, or "
-            "for a data set written by save_to_disk set path to the folder and src, tgt to its "
-            "columns."
-        ) from None
-    except FileNotFoundError:
-        raise DataError(
-            f"{prefix(where)}there is no file {path.absolute()}.{_similar_names(path)}"
-        ) from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{prefix(where)}{path} is a gzip file that is truncated or damaged ({error}). Fetch "
-            f"or compress it again; `gzip -t {path}` checks it."
-        ) from None
-    except OSError as error:
-        raise DataError(
-            f"{prefix(where)}{path} cannot be read: {error.strerror or error}. Check that you have "
-            "the right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
-        ) from None
-
-
-def _similar_names(path: Path) -> str:
-    """Files with names like that of a missing file, as the rest of a message."""
-    folder = path.parent
-    if not folder.is_dir():
-        return f" Its folder {folder.absolute()} does not exist either."
-    names = [entry.name for entry in folder.iterdir()]
-    similar = difflib.get_close_matches(path.name, names, n=3)
-    return f" Similar names there: {', '.join(similar)}." if similar else ""
 
 
 def _not_utf8(name: str, number: int, raw: bytes, offset: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mt.data.reading.text_files import os_errors_as_data_errors
+from mt.data.reading.compression import os_errors_as_data_errors
 from mt.errors import DataError
 
 # Of pad, unk, bos and eos.

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from mt.data.cleaning.filters import Counts, DuplicateFilter, clean_text, keeps_length
 from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.reading.formats import format_of
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.errors import DataError
 from mt.files import sync_files, sync_folder, write_whole
@@ -324,7 +325,7 @@ def _encoded(
             duplicates.reserve(read_pairs(source, root, _name(where, number)), source.weight)
     for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
         total = 0  # is not known of rows, whose lines need not be pairs
-        if source.path is None:
+        if format_of(source, root) == "text":
             total = sum(records[str(path)]["lines"] or 0 for path in local_files(source, root)) // 2
         pairs = watch(read_pairs(source, root, _name(where, number)), total or None)
         cleaned = clean_text(pairs, counts, duplicates, source.weight)

@@ -1,0 +1,144 @@
+"""How the commands of `mt data` name corpora: files on the command line, or those of a config."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
+
+
+@dataclass(frozen=True)
+class CorpusGroup:
+    """The corpora of a command as given: names, or a config; options of these names."""
+
+    names: list[str] | None = None
+    langs: str | None = None
+    config: str | None = None
+    settings: list[str] | None = None
+
+    def value(self) -> DataConfig:
+        """Return the `data` section: of the config, or made of the names, which are `train`.
+
+        Its `train` is not empty. Raises ConfigError for what cannot be meant.
+        """
+        from mt.config.load import config_from_mapping, load_config, require_training_data
+        from mt.errors import ConfigError
+
+        if self.config is not None:
+            if self.names or self.langs:
+                given = self.names[0] if self.names else f"--langs {self.langs}"
+                raise ConfigError(
+                    f"--config {self.config}: names the corpora and their languages, found {given} "
+                    "too; leave out one of them"
+                )
+            loaded = load_config(self.config, self.settings or []).config
+            require_training_data(loaded)
+            return loaded.data
+        if not self.names:
+            raise ConfigError("IN: no corpus to read; name files, or give --config")
+        if self.settings:
+            raise ConfigError("--set: changes a config; give --config, or leave it out")
+        train = [mapping_of(words) for words in paired(self.names)]
+        src, tgt = languages(self.langs, train)
+        return config_from_mapping(
+            {"data": {"src_lang": src, "tgt_lang": tgt, "train": train}}, "IN"
+        ).data
+
+    def place(self, number: int) -> str:
+        """Return what messages call a corpus: `data.train[0]`, or `IN[0]` without a config."""
+        return f"{'data.train' if self.config else 'IN'}[{number}]"
+
+
+NO_CORPORA = CorpusGroup()
+
+
+def paired(names: list[str]) -> list[list[str]]:
+    """Return the names of each corpus: two for text files, which are source and target, else one.
+
+    Raises ConfigError for a text file without a second one, and for a file that is not there.
+    """
+    from mt.data.reading.compression import similar_names, suffix_of
+    from mt.data.reading.formats import SUFFIXES
+    from mt.errors import ConfigError
+
+    found: list[list[str]] = []
+    rest = list(names)
+    while rest:
+        name = rest.pop(0)
+        path = Path(name)
+        if is_side_of_text(path):
+            if not rest or not is_side_of_text(Path(rest[0])):
+                raise ConfigError(
+                    f"{name}: is a text file, after which its translation is required, found "
+                    f"{rest[0] if rest else 'nothing'}; name source and target files in turn"
+                )
+            found.append([name, rest.pop(0)])
+        elif suffix_of(path) in SUFFIXES and "*" not in name and not path.exists():
+            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
+        else:
+            found.append([name])
+    return found
+
+
+def is_side_of_text(path: Path) -> bool:
+    """Whether a file is one side of a text: its name says no other format.
+
+    That of `.txt` may be a table; without a tab in its first line it is a side of a text.
+    """
+    from mt.data.reading.compression import suffix_of
+    from mt.data.reading.formats import SUFFIXES
+    from mt.data.reading.text_files import read_lines
+
+    if not path.is_file():
+        return False
+    if suffix_of(path) != ".txt":
+        return suffix_of(path) not in SUFFIXES
+    return "\t" not in next(read_lines(path), "")
+
+
+def mapping_of(words: list[str]) -> Any:
+    """Return a source as a config has it."""
+    from mt.config import yaml_text
+    from mt.errors import ConfigError
+
+    if len(words) == 2:
+        return {"src": words[0], "tgt": words[1]}
+    if not words[0].startswith("{"):
+        return {"path": words[0]}
+    try:
+        return yaml_text.parse(words[0])
+    except ValueError as error:
+        raise ConfigError(f"{words[0]}: {error}") from None
+
+
+def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
+    """Return the source and the target language: as given, else the endings of the first files.
+
+    Raises ConfigError where they are needed and cannot be told.
+    """
+    from mt.data.reading.compression import suffix_of
+    from mt.errors import ConfigError
+
+    code = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"
+    if langs is not None:
+        # The hyphen in the middle: pt-BR-en may be written pt_BR-en.
+        match = re.fullmatch(rf"([A-Za-z]{{2,3}}(?:_\w+)?)-({code})", langs)
+        if match is None:
+            raise ConfigError(
+                f"--langs: must be two languages, such as de-en or pt_BR-en, found {langs!r}"
+            )
+        return match[1], match[2]
+    for source in train:
+        if isinstance(source, dict) and "path" not in source and {"src", "tgt"} <= source.keys():
+            endings = [suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt")]
+            if all(re.fullmatch(code, ending) for ending in endings):
+                return endings[0], endings[1]
+    if any(isinstance(one, dict) and not {"src", "tgt"} <= one.keys() for one in train):
+        raise ConfigError(
+            "--langs: is required for files that hold both languages, such as --langs de-en"
+        )
+    return "src", "tgt"

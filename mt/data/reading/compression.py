@@ -1,0 +1,149 @@
+"""Open files that may be compressed; the errors of a disk and of damaged files as messages."""
+
+from __future__ import annotations
+
+import difflib
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from mt.errors import DataError
+
+# Suffix of a compressed file -> the command that checks one. zip is not read: it holds files.
+PACKED = {".gz": "gzip -t", ".xz": "xz -t", ".zst": "zstd -t", ".bz2": "bzip2 -t"}
+_ZIP = b"PK\x03\x04"
+# What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...
+_DAMAGE = {"BadGzipFile", "EOFError", "IsalError", "LZMAError", "ZstdError", "error"}
+
+
+class _HashedFile(io.FileIO):
+    """A file whose bytes are hashed as they are read."""
+
+    def __init__(self, path: Path, digest: Any) -> None:
+        super().__init__(path)
+        self._digest = digest
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read into a buffer, as `io.BufferedReader` asks for."""
+        count = super().readinto(buffer)
+        self._digest.update(memoryview(buffer)[:count])
+        return count
+
+
+@contextmanager
+def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[BinaryIO]:
+    """Open a file as bytes, unpacked. Its first bytes say how it is compressed, not its name.
+
+    `digest`, of hashlib, gets the bytes of the file as it is on disk. Raises `DataError`, opening
+    with `where`, when the file cannot be opened or, later, read.
+    """
+    with (
+        os_errors_as_data_errors(path, where),
+        io.BufferedReader(_HashedFile(path, digest)) if digest else open(path, "rb") as raw,
+    ):
+        head = raw.peek(10)
+        if head.startswith(_ZIP):
+            raise DataError(
+                f"{prefix(where)}{path} is a zip archive, which mt does not read; a file that is "
+                f"plain or compressed by gzip, xz, zstd or bzip2 is required. Unpack it first: "
+                f"unzip {path}"
+            )
+        if suffix := _packed_suffix(head):
+            from xopen import xopen
+
+            with xopen(raw, "rb", threads=0, format=suffix[1:]) as unpacked:
+                yield unpacked
+        else:
+            yield raw
+        while digest and raw.read(1 << 20):  # what follows the compressed data is hashed too
+            pass
+
+
+def _packed_suffix(head: bytes) -> str:
+    """The usual suffix of a compressed file that begins with these bytes; empty for others."""
+    if head.startswith(b"\x1f\x8b"):
+        return ".gz"
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return ".xz"
+    if head.startswith(b"BZh") and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"):  # or empty
+        return ".bz2"
+    # A frame of data, or one that zstd skips, as parallel compressors write it first.
+    is_zst = head[:4] == b"\x28\xb5\x2f\xfd" or head[1:4] == b"\x2a\x4d\x18"
+    return ".zst" if is_zst else ""
+
+
+def unpacked_name(name: str) -> str:
+    """The name of a file without the suffix of its compression."""
+    stem, dot, suffix = name.rpartition(".")
+    return stem if stem and dot + suffix.lower() in PACKED else name
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix of a file's name, in lower case, without that of its compression."""
+    return Path(unpacked_name(path.name)).suffix.lower()
+
+
+def prefix(where: str) -> str:
+    """The opening of a message about the config field `where`, empty where there is none."""
+    return f"{where}: " if where else ""
+
+
+@contextmanager
+def unchanged(path: Path, where: str) -> Iterator[None]:
+    """Raise `DataError` where a file has another size or time after the block than before it."""
+    with os_errors_as_data_errors(path, where):
+        before = path.stat()
+        yield
+        after = path.stat()
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise DataError(
+            f"{prefix(where)}{path} changed while it was read: it had {before.st_size:,} bytes, "
+            f"and now has {after.st_size:,}. Start again when it is written completely."
+        )
+
+
+@contextmanager
+def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
+    """Turn errors of the operating system and of decompression about `path` into a `DataError`."""
+    try:
+        yield
+    except IsADirectoryError:
+        raise DataError(
+            f"{prefix(where)}{path} is a folder, a file is required. Name the file inside it, or "
+            "set path to the folder and src, tgt to columns, languages or endings."
+        ) from None
+    except FileNotFoundError:
+        raise DataError(
+            f"{prefix(where)}there is no file {path.absolute()}.{similar_names(path)}"
+        ) from None
+    except Exception as error:
+        is_damage = type(error).__name__ in _DAMAGE
+        if is_damage or (isinstance(error, OSError) and error.errno is None):
+            raise DataError(_damaged(path, where, error)) from None
+        if not isinstance(error, OSError):
+            raise
+        raise DataError(
+            f"{prefix(where)}{path} cannot be read: {error.strerror or error}. Check that you have "
+            "the right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
+        ) from None
+
+
+def _damaged(path: Path, where: str, error: Exception) -> str:
+    with path.open("rb") as file:
+        suffix = _packed_suffix(file.read(10))
+    return (
+        f"{prefix(where)}{path} is a {suffix} file that is truncated or damaged ({error}). Fetch "
+        f"or compress it again; `{PACKED.get(suffix, 'file')} {path}` checks it."
+    )
+
+
+def similar_names(path: Path) -> str:
+    """Files with names like that of a missing file, as the rest of a message."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f" Its folder {folder.absolute()} does not exist either."
+    names = [entry.name for entry in folder.iterdir()]
+    similar = difflib.get_close_matches(path.name, names, n=3)
+    return f" Similar names there: {', '.join(similar)}." if similar else ""

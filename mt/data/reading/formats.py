@@ -1,0 +1,161 @@
+"""Which format a source has, and which files belong to it: by names, folders and patterns."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from mt.config.schema import SourceFormat
+from mt.data.reading.compression import PACKED, suffix_of, unpacked_name
+from mt.data.reading.text_files import existing_path, is_pattern, matching_files, under
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import Source
+
+# Suffix of a file's name -> its format. All other names may be a side of a text, such as train.de.
+SUFFIXES: dict[str, SourceFormat] = {
+    **{".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".json": "json", ".jsonl": "jsonl"},
+    **{".parquet": "parquet", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"},
+    **{".sdlxliff": "xliff", ".mxliff": "xliff", ".mqxliff": "xliff"},
+}
+# Files that tell about the others in a folder, by the beginnings of their names.
+ABOUT = (".", "_", "readme", "license", "licence", "citation", "dataset_info", "manifest")
+
+
+def format_of(source: Source, root: Path) -> SourceFormat:
+    """The format that a source says, else that of its name, or of the files in its folder."""
+    if source.path is None:
+        return "text"
+    if source.format is not None:
+        return source.format
+    path = under(root, source.path)
+    if path.is_dir():
+        return next(iter(folder_formats(source, path)), "dataset")
+    if suffix_of(path) in SUFFIXES:
+        return SUFFIXES[suffix_of(path)]
+    return "text" if all(_sides(source, root)) and not path.exists() else "dataset"
+
+
+def folder_formats(source: Source, folder: Path) -> list[SourceFormat]:
+    """The formats of the files in a folder, without those that are about others."""
+    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        return ["dataset"]  # written by save_to_disk
+    found = {format_in_folder(source, file) for file in _files_in(folder)} - {None}
+    return [name for name in get_args(SourceFormat) if name in found]
+
+
+def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
+    """The format of a file of a folder; a name that ends in a language is a side of a text."""
+    if file.name.lower().startswith(ABOUT):
+        return None
+    endings = (f".{source.src}", f".{source.tgt}")
+    return "text" if unpacked_name(file.name).endswith(endings) else SUFFIXES.get(suffix_of(file))
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def local_files(source: Source, root: Path) -> list[Path]:
+    """The files on this machine that a source is read from; none for a hub name."""
+    if source.path is None:
+        return [*matching_files(source.src, root), *matching_files(source.tgt, root)]
+    kind = format_of(source, root)
+    path = under(root, source.path)
+    if kind == "text":
+        return [file for side in _sides(source, root) for file in side.values()]
+    if path.is_dir():
+        files = _files_in(path)
+        # A data set consists of other files too.
+        is_whole = kind in ("dataset", "parquet")
+        return files if is_whole else [f for f in files if format_in_folder(source, f) == kind]
+    return [file for file in matching_files(source.path, root) if file.is_file()]
+
+
+def require_one_format(source: Source, root: Path, where: str) -> None:
+    """Raise `DataError` where a folder has files of two formats and `format` does not choose."""
+    path = under(root, source.path or "")
+    if source.path is None or source.format is not None or not path.is_dir():
+        return
+    if len(kinds := folder_formats(source, path)) > 1:
+        examples = (
+            next(file for file in _files_in(path) if format_in_folder(source, file) == kind)
+            for kind in kinds
+        )
+        shown = ", ".join(
+            f"{kind} ({file.relative_to(path)})" for kind, file in zip(kinds, examples, strict=True)
+        )
+        raise DataError(
+            f"{where}.path: the folder {path} has files of {len(kinds)} formats, one is required: "
+            f"{shown}. Set format to the one to read, or name the files ({path.name}/*SUFFIX)."
+        )
+
+
+# --- line-aligned text files --------------------------------------------------------------------
+
+
+def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Path]]:
+    """The text files of a source: (source, target) paths that belong together.
+
+    In names with `*` or `?`, and in folders, those files belong together for which the rest of the
+    name is the same.
+    """
+    src, tgt = (side_files(source, side, root, f"{where}.{side}") for side in ("src", "tgt"))
+    for side, own, other in (("src", src, tgt), ("tgt", tgt, src)):
+        if alone := sorted(other.keys() - own.keys()):
+            raise DataError(
+                f"{where}.{side}: no file belongs to {other[alone[0]]}; with * and ? in a name "
+                "each source file needs a target file for which they stand for the same text, in a "
+                "folder one whose name differs in the ending only. Add the file, or correct the "
+                "name."
+            )
+    return [(src[key], tgt[key]) for key in sorted(src)]
+
+
+def side_files(source: Source, side: str, root: Path, where: str) -> dict[tuple[str, ...], Path]:
+    """The text files of one side, by what tells them apart. Raises `DataError` if there is none."""
+    name: str = getattr(source, side)
+    if source.path is None:
+        return _by_wildcards(name, existing_path(name, root, where), root)
+    files = _side(source, name, root)
+    if not files:
+        existing_path(f"{source.path}.{name}", root, where)  # raises, unless path is a folder
+        raise DataError(
+            f"{where}: no file of the folder {under(root, source.path)} ends in .{name}. Set "
+            f"{side} to the ending of its files."
+        )
+    return files
+
+
+def _sides(source: Source, root: Path) -> tuple[dict[tuple[str, ...], Path], ...]:
+    return tuple(_side(source, name, root) for name in (source.src, source.tgt))
+
+
+def _side(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path]:
+    """The files whose names are `path`, a dot and the ending, plain or compressed."""
+    path = under(root, source.path or "")
+    if path.is_dir():
+        names = {file: unpacked_name(str(file.relative_to(path))) for file in _files_in(path)}
+        return {
+            (name.removesuffix(f".{ending}"),): file
+            for file, name in names.items()
+            if name.endswith(f".{ending}")
+        }
+    found: dict[tuple[str, ...], Path] = {}
+    for packed in ("", *PACKED):
+        name = f"{source.path}.{ending}{packed}"
+        for key, file in _by_wildcards(name, under(root, name), root).items():
+            if file.exists():
+                found.setdefault(key, file)
+    return found
+
+
+def _by_wildcards(name: str, path: Path, root: Path) -> dict[tuple[str, ...], Path]:
+    """Files by the text that the wildcards of `name` stand for; `()` where it has none."""
+    if path.exists() or not is_pattern(name):
+        return {(): path}
+    pattern = re.escape(str(path)).replace(r"\*", "([^/]*)").replace(r"\?", "([^/])")
+    matches = ((re.fullmatch(pattern, str(file)), file) for file in matching_files(name, root))
+    return {match.groups(): file for match, file in matches if match}
