@@ -135,7 +135,7 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
     for source in train:
         if isinstance(source, dict) and "path" not in source and {"src", "tgt"} <= source.keys():
             endings = [suffix_of(Path(str(source[side])))[1:] for side in ("src", "tgt")]
-            if all(re.fullmatch(code, ending) for ending in endings):
+            if endings[0] != endings[1] and all(re.fullmatch(code, one) for one in endings):
                 return endings[0], endings[1]
     if any(isinstance(one, dict) and not {"src", "tgt"} <= one.keys() for one in train):
         raise ConfigError(

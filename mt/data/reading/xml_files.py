@@ -211,7 +211,7 @@ def _parsed(
         return element
     element = etree.fromstring(_STRAY.sub(_mended, content.decode()).encode(), parser)
     if _faults(parser):
-        damage.add(f"units that are not XML, left out ({faults[0]})", place)
+        damage.add("units that are not XML, left out", f"{place} ({faults[0]})")
         return None
     damage.add("units with signs that XML forbids, mended", place)
     return element

@@ -1,0 +1,84 @@
+"""Corpora on the command line of `mt data`: which names belong together, and their languages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import write
+from messages import says
+
+from mt.cli.corpora import CorpusGroup
+from mt.data.reading.corpus import read_pairs
+from mt.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.de", "a.en", "b.de", "b.en", "one.txt", "two.txt"):
+        write(Path(name), f"{name}\n")
+    write(Path("c.tsv"), "de\ten\nja\tyes\n")
+    write(Path("d.txt"), "de\ten\nnein\tno\n")
+    write(Path("e.jsonl"), '{"x": "so", "translation": {"de": "gut", "en": "good"}}\n')
+
+
+def pairs(*names: str, langs: str | None = None) -> list[tuple[str, str]]:
+    group = CorpusGroup(list(names), langs)
+    data = group.value()
+    read = (read_pairs(one, Path(), group.place(i)) for i, one in enumerate(data.train))
+    return [pair for corpus in read for pair in corpus]
+
+
+def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
+    names = ("a.de", "a.en", "c.tsv", "d.txt", "one.txt", "two.txt", "e.jsonl", "b")
+    names = (*names, "{path: e.jsonl, src: x}")
+    assert pairs(*names, langs="de-en") == [
+        *[("a.de", "a.en"), ("ja", "yes"), ("nein", "no"), ("one.txt", "two.txt")],
+        *[("gut", "good"), ("b.de", "b.en"), ("so", "good")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("langs", "found"),
+    [
+        (None, ("de", "en")),
+        ("pt_BR-zh-Hant", ("pt_BR", "zh-Hant")),
+    ],
+)
+def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any) -> None:
+    data = CorpusGroup(["a.de", "a.en", "c.tsv"], langs).value()
+    assert (data.src_lang, data.tgt_lang) == (data.train[1].src, data.train[1].tgt) == found
+    data = CorpusGroup(["one.txt", "two.txt"]).value()
+    assert (data.src_lang, data.tgt_lang) == ("src", "tgt")
+
+
+def test_a_config_names_them_too() -> None:
+    write(Path("c.yaml"), "data: {root: /data, src_lang: de, tgt_lang: en, train: x.tmx}")
+    group = CorpusGroup(config="c.yaml", settings=["data.tgt_lang=fr"])
+    data = group.value()
+    assert (data.root, data.train[0].path, data.train[0].tgt) == ("/data", "x.tmx", "fr")
+    assert group.place(1) == "data.train[1]"
+
+
+@pytest.mark.parametrize(
+    ("group", "parts"),
+    [
+        (CorpusGroup(["a.de"]), ["a.de", "translation", "found nothing"]),
+        (CorpusGroup(["a.de", "c.tsv"]), ["a.de", "found c.tsv", "in turn"]),
+        (CorpusGroup(["c.tsv"]), ["--langs", "required", "--langs de-en"]),
+        (CorpusGroup(["d.tsv"], "de-en"), ["d.tsv", "no such file", "c.tsv"]),
+        (CorpusGroup(["c.tsv"], "german"), ["--langs", "de-en", "'german'"]),
+        (CorpusGroup(["{path: [}"], "de-en"), ["{path: [}"]),
+        (CorpusGroup(["{path: c.tsv, srk: a}"], "de-en"), ["IN: data.train[0].srk", "mean src"]),
+        (CorpusGroup(), ["IN", "--config"]),
+        (CorpusGroup(["c.tsv"], "de-en", None, ["a=b"]), ["--set", "--config"]),
+        (CorpusGroup(["c.tsv"], None, "tiny.yaml"), ["--config tiny.yaml", "c.tsv", "leave out"]),
+        (CorpusGroup(None, "de-en", "tiny.yaml"), ["--config tiny.yaml", "--langs", "leave out"]),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(group: CorpusGroup, parts: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        group.value()
+    assert says(str(error.value), *parts)
