@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from mt import __version__
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES
-from mt.data.reading.corpus import aligned_files, local_files, read_pairs
+from mt.data.reading.corpus import local_files, read_pairs
+from mt.data.reading.formats import aligned_files, format_of
 from mt.data.reading.text_files import is_pattern, matching_files, read_lines, under
 from mt.errors import DataError
 from mt.files import sync_files, write_whole
@@ -246,10 +247,11 @@ def new_result(folder: Path) -> Iterator[Path]:
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
-    if source.path is None:
+    if source.path is None or format_of(source, root) == "text":
         for src, tgt in aligned_files(source, root, corpus.where):
             own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
-            yield Part(number, source.model_copy(update=own), str(src), True)
+            own_files = source.model_copy(update={**own, "path": None, "format": None})
+            yield Part(number, own_files, str(src), True)
     elif is_pattern(source.path) and (files := matching_files(source.path, root)):
         for file in files:
             own = {"path": str(file.absolute())}
