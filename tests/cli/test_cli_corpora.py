@@ -32,8 +32,8 @@ def pairs(*names: str, langs: str | None = None) -> list[tuple[str, str]]:
 
 
 def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
-    names = ("a.de", "a.en", "c.tsv", "d.txt", "one.txt", "two.txt", "e.jsonl", "b")
-    names = (*names, "{path: e.jsonl, src: x}")
+    names = ["a.de", "a.en", "c.tsv", "d.txt", "one.txt", "two.txt", "e.jsonl", "b"]
+    names.append("{path: e.jsonl, src: x}")
     assert pairs(*names, langs="de-en") == [
         *[("a.de", "a.en"), ("ja", "yes"), ("nein", "no"), ("one.txt", "two.txt")],
         *[("gut", "good"), ("b.de", "b.en"), ("so", "good")],
