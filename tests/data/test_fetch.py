@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import subprocess
 import sys
 import threading
 import zipfile
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import mt_command
 from messages import says
 from typer.testing import CliRunner, Result
 
@@ -64,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
         if of_file := not self.path.startswith("/api"):
             self.server.asked.append((self.path, wanted))
         code = self.server.codes.pop(0) if self.server.codes and of_file else 200 if body else 404
-        continued = code == 200 and wanted and self.headers["If-Range"] == self.server.tag
+        continued = wanted and code == 200 and self.headers["If-Range"] in (None, self.server.tag)
         self.send_response(206 if continued else code)
         self.send_header("ETag", self.server.tag)
         if continued:
@@ -150,8 +152,11 @@ def test_a_record_alone_brings_back_the_same_files_or_none(server: Server, tmp_p
     before = contents(folder)
     (folder / "corpus.en").unlink()
     (folder / "README").unlink()
+    index = server.files["/api"]  # by now another version is the latest
+    server.files["/api"] = index.replace(b'"latest": "True"', b'"latest": "False"')
     assert get_digits(version="latest").exit_code == 0
     assert contents(folder) == before
+    server.files["/api"] = index
     (folder / "corpus.en").unlink()
     without = contents(folder)
     server.files["/digits.zip"] = archive(MEMBERS | {"Digits.de-en.de": DE.upper()})
@@ -177,7 +182,9 @@ def test_a_download_that_breaks_off_is_continued(
     if not same:
         server.tag = '"2"'
         server.files["/digits.zip"] = archive(MEMBERS | {"Digits.de-en.de": DE.upper()})
-    assert get_digits().exit_code == 0
+    result = get_digits()
+    assert result.exit_code == 0
+    assert ("continued after 100" in result.stderr) == same
     assert [wanted for _, wanted in server.asked] == ["", "bytes=100-", "bytes=100-"]
     assert contents(tmp_path / "digits")["corpus.de"] == (DE if same else DE.upper())
 
@@ -215,7 +222,7 @@ def test_a_wrong_request_is_refused_with_a_remedy(
 ) -> None:
     for name in ("digits", "changed"):
         get("opus:Digits/v2", "-o", name)
-    (tmp_path / "changed" / "corpus.de").write_text("mine")
+    (tmp_path / "changed" / "corpus.de").write_text(DE.upper())  # as long as before
     for name, text in (("mine/a.txt", "a"), ("other/corpus.yaml", "a: 1")):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(text)
@@ -348,6 +355,8 @@ def test_what_mtdata_does_not_have_is_refused(own_mtdata: None, tmp_path: Path) 
         assert result.exit_code == 2
         assert says(result.stderr, name, *said)
         assert not (tmp_path / "new").exists()
+    result = get("mtdata:Test-digits-1-eng-deu", "-o", "new", "--langs", "fr-en")
+    assert says(result.stderr, "--langs fr-en", "is eng-deu")
 
 
 def test_both_indexes_are_listed_and_one_may_be_missing(
@@ -365,3 +374,18 @@ def test_both_indexes_are_listed_and_one_may_be_missing(
     result = get("--list", "digits")
     assert result.exit_code == 2
     assert says(result.stderr, "OPUS", "cannot be reached", "mtdata", "pip install 'mt[corpora]'")
+
+
+@pytest.mark.slow  # half a minute: mtdata builds its index
+def test_mtdata_runs_no_code_of_the_working_folder_and_prints_nothing(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mtdata")
+    monkeypatch.setenv("MTDATA", "cache")
+    (tmp_path / "mtdata_own.py").write_text("open('ran', 'w')\ndef load_all(index): pass\n")
+    command, environment = mt_command("data", "get", "--list", "europarl", "--langs", "de-en")
+    for said in (["mt: mtdata: building its index in cache"], []):  # once
+        ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert "mtdata:Statmt-europarl-10-deu-eng\n" in ended.stdout
+        assert [line.partition(",")[0] for line in ended.stderr.splitlines()] == said
+        assert not (tmp_path / "ran").exists()

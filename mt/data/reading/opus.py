@@ -72,7 +72,6 @@ def fetch_opus(source: str, languages: tuple[str, str], folder: Path, say: Say) 
             f"{source}: {entry['url']} is no sound zip file ({error}). It has been removed; run "
             "the command again"
         ) from None
-    archive.unlink()
     licence, citation = _terms(folder)
     return CorpusRecord(
         source=source,
