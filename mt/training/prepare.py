@@ -36,13 +36,12 @@ if TYPE_CHECKING:
 
 
 # The way in which `Plan` makes updates; it changes when they do.
-PLAN = "equal updates"
+PLAN = "equal updates of all lengths"
 # Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
 # here counts. All of `data` is in the fingerprint of the store, and in the weights of the plan.
-BATCH_KEYS = ("tokens_per_update", "tokens_per_batch")
 PLAN_KEYS = {
     "run": {"dir", "seed"},
-    "batch": {*BATCH_KEYS},
+    "batch": {"tokens_per_update", "tokens_per_batch"},  # the second does not change the plan
     "tokenizer": {
         "sampling_alpha",
         # These are in the tokenizer, whose fingerprint is in that of the store.
@@ -77,12 +76,12 @@ class Prepared:
     def plan_fingerprint(self) -> str:
         """Changes when the order of the data does, or the tokens of an epoch.
 
-        Its form is that of all versions since 0.1, whose runs resume within their epoch.
+        A run whose fingerprint has changed, as those of version 0.2 and before, continues with a
+        new epoch and says so.
         """
         config = self.config
-        batch = ", ".join(f"{key}={getattr(config.batch, key)!r}" for key in BATCH_KEYS)
-        parts: list[object] = [self.store.fingerprint, self.plan.weights, f"BatchConfig({batch})"]
-        parts += [config.run.seed, PLAN]
+        parts: list[object] = [self.store.fingerprint, self.plan.weights]
+        parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
         if config.tokenizer.sampling_alpha is not None:
             parts.append(config.tokenizer.sampling_alpha)
         for section, known in PLAN_KEYS.items():

@@ -122,8 +122,8 @@ class Trainer:
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
         if self.state.plan != plan:
             self.log.say(
-                "data, batch sizes, sampling, seed or version of mt have changed: continuing with "
-                "a new epoch of the new plan"
+                "data, tokens_per_update, sampling, seed or version of mt, and so the order of the "
+                "data, have changed: continuing with a new epoch of the new plan"
             )
             self.state.plan = plan
             self.state.epoch += 1

@@ -52,9 +52,12 @@ def test_a_store_of_the_first_version_has_the_fingerprint_that_it_had(config: Co
 
 
 def test_a_plan_has_the_fingerprint_that_it_had(config: Config) -> None:
-    batch = "BatchConfig(tokens_per_update=300, tokens_per_batch=300)"
-    before = f"{store_fingerprint(config.data)}/[1.0]/{batch}/3/equal updates"
+    """Or a run of this version would not resume within its epoch; that of 0.1.0 does not."""
+    before = f"{store_fingerprint(config.data)}/[1.0]/300/3/equal updates of all lengths"
     assert plan_fingerprint(config) == before
+    for tokens in (20, 300, "auto"):
+        batch = config.batch.model_copy(update={"tokens_per_batch": tokens})
+        assert plan_fingerprint(config.model_copy(update={"batch": batch})) == before
     sampling = config.tokenizer.model_copy(update={"sampling_alpha": 0.1})
     assert plan_fingerprint(config.model_copy(update={"tokenizer": sampling})) == f"{before}/0.1"
 
