@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -69,3 +69,26 @@ def sha256_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+@contextmanager
+def exclusive(path: Path, wait: Callable[[], None]) -> Iterator[None]:
+    """Let one process at a time into the block, by a lock on the file `path`, which stays.
+
+    `wait` is called before waiting for another process. The system releases the lock of a process
+    that ends or is killed, on NFS as well (there flock is a lock of the server); a machine that is
+    lost keeps it for the lease of the server, about 90 seconds. Without locks (some network file
+    systems) nobody waits, so the block must also be right if two are in it. Raises OSError where
+    the file cannot be written.
+    """
+    import fcntl
+
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wait()
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            pass
+        yield

@@ -301,7 +301,7 @@ def bench_config(
             "train": [{"src": f"train.{src}.gz", "tgt": f"train.{tgt}.gz"}],
         },
         "tokenizer": {"vocab_size": vocab_size},
-        # With room for padding, so that an update is one batch.
+        # With room for as much of an update in a batch as training puts there.
         "batch": {"tokens_per_update": tokens, "tokens_per_batch": 2 * tokens},
         "model": SHAPES[shape],
         "optim": {

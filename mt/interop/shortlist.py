@@ -76,7 +76,7 @@ def translation_table(store: Store, tgt_size: int) -> tuple[Indices, Indices, Fl
 
     The source's eos stands for the empty word. Of a large corpus, every n-th pair is used.
     """
-    links = (store.src_lengths + 1) * store.tgt_lengths
+    links = (store.src_lengths.astype(np.int64) + 1) * store.tgt_lengths
     step = 1 + int(links.sum()) // MOST_LINKS
     keys: list[Indices] = []
     places: list[Indices] = []

@@ -108,18 +108,22 @@ def _translate_longest(prepared: Prepared, say: Callable[[str], None]) -> None:
 def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) -> float:
     """Seconds that a mean update of `epoch` takes this rank, without waiting for the others.
 
-    Time of forward and backward passes is proportional to the padded tokens. It is measured on at
-    most `n_batches` micro-batches of at most `N_TIMED` updates, whose order is random. Their median
-    counts, so that what else the machine does for a moment does not.
+    Time of forward and backward passes is proportional to the padded tokens of an update. It is
+    measured on at most `N_TIMED` updates, whose order is random, and at most `n_batches` of their
+    micro-batches. The median of the updates counts, so that what else the machine does for a moment
+    does not.
     """
     world = updater.world
     updates = plan.updates(epoch)
     per_token: list[float] = []
     for update in updates[:N_TIMED]:
         batches, _ = shard_of(plan.store, update, world.rank, world.size)
-        for batch in batches[: n_batches - len(per_token)]:
-            seconds = _seconds_of(updater, updater.dry_run_step, batch)
-            per_token.append(seconds / batch.n_padded)
+        batches = batches[:n_batches]
+        if not batches:
+            break
+        n_batches -= len(batches)
+        seconds = sum(_seconds_of(updater, updater.dry_run_step, batch) for batch in batches)
+        per_token.append(seconds / sum(batch.n_padded for batch in batches))
     src = plan.store.src_lengths + 1
     tgt = plan.store.tgt_lengths + 1
     every = (batch for update in updates for batch in update)

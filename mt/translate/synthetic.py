@@ -61,7 +61,7 @@ class PairFilter:
             if not text:
                 self.line_counts.empty += 1
                 yield ""
-            elif duplicates.is_duplicate(text, rest if whole else "", 1.0):
+            elif duplicates.is_duplicate(text, rest if whole else ""):
                 self.line_counts.duplicate += 1
                 yield ""
             else:

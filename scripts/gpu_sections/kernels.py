@@ -22,12 +22,13 @@ from mt.training.optim import build_optimizer
 
 
 def run(report: Report, setting: Setting) -> None:
-    """Measure each part on a batch of real lengths."""
+    """Measure each part on the largest batch of an update of real lengths."""
     tokens = setting.batch_tokens[-2]
     config = setting.config(tokens, compiled=False)
     plan = Plan(setting.store, [1.0], config.batch, 1)
     with setting.feed(plan) as feed:
-        batch = next(iter(feed)).batches[0].to(setting.torch_device)
+        batches = next(iter(feed)).batches
+        batch = max(batches, key=lambda each: each.n_padded).to(setting.torch_device)
     report.attempt("attention", lambda: attention(report, setting, batch))
     report.attempt("loss", lambda: loss(report, setting, batch))
     for name in ("adamw", "muon"):

@@ -62,11 +62,11 @@ class Setting:
 
     @property
     def batch_tokens(self) -> tuple[int, ...]:
-        """Sizes of batches to train with."""
+        """Sizes of updates to train with."""
         return (512, 1024) if self.tiny else (8_192, 25_000, 50_000)
 
     def config(self, tokens: int, compiled: bool, **changes: dict[str, Any]) -> Config:
-        """The base model, with updates of one batch: it has room for padding."""
+        """The base model; batches have room for as much of an update as training puts in one."""
         model = {"d_model": 32, "n_heads": 4, "d_ff": 64} if self.tiny else {}
         if self.tiny:
             model |= {"n_encoder_layers": 2, "n_decoder_layers": 2}

@@ -28,7 +28,7 @@ KERNELS = 25
 
 
 def run(report: Report, setting: Setting) -> None:
-    """Train with batches of several sizes, compiled first: those are the figures that count."""
+    """Train with updates of several sizes, compiled first: those are the figures that count."""
     for compiled in (True, False):
         name = "compiled" if compiled else "eager"
         if compiled and not can_compile(setting.choose()):
@@ -38,7 +38,7 @@ def run(report: Report, setting: Setting) -> None:
 
 
 def train(report: Report, setting: Setting, name: str, compiled: bool) -> None:
-    """Build a model, compile it once, and train it with batches of every size."""
+    """Build a model, compile it once, and train it with updates of every size."""
     start = time.perf_counter()
     config = setting.config(max(setting.batch_tokens), compiled)
     updater = setting.updater(config)
@@ -77,7 +77,7 @@ def no_waiting(setting: Setting, updater: Updater, update: Update) -> str:
 
 
 def measure(report: Report, setting: Setting, name: str, updater: Updater, plan: Plan) -> None:
-    """Measure updates of one batch each."""
+    """Measure updates, cut into batches as training cuts them."""
     reset_peak_memory(setting.torch_device)
     with setting.feed(plan) as feed:
         updates = iter(feed)

@@ -264,6 +264,4 @@ def test_sampling_may_start_and_change_in_a_resumed_run(
         "config changed since this run was started: tokenizer.sampling_alpha: was 0.3, now 0.5"
         in log
     )
-    assert (
-        log.count("sampling, seed or version of mt have changed: continuing with a new epoch") == 3
-    )
+    assert log.count("data, have changed: continuing with a new epoch of the new plan") == 3

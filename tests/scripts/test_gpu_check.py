@@ -106,11 +106,11 @@ def test_a_device_that_cannot_be_measured_is_refused(device: str, said: str) -> 
     assert bool(found) == bool(said)
 
 
-def test_updates_are_of_one_batch() -> None:
-    """The sizes that the sections name are those of batches, loaded as training loads them."""
+def test_updates_are_cut_by_length_alone() -> None:
+    """Into no more batches than there are shares: the budget leaves room for an update."""
     setting = Setting("cpu", tiny=True)
     plan = Plan(setting.store, [1.0], setting.config(512, compiled=False).batch, 1)
-    assert {len(update) for update in plan.updates(0)} == {1}
+    assert {len(update) for update in plan.updates(0)} <= {1, 2, 3, 4}
     assert setting.feed(plan).device == setting.torch_device
 
 

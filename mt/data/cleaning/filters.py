@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
 
+# Fields of `Counts`; no fault comes first.
+LENGTH_FAULTS = ("", "empty", "too_long", "ratio")
+
+
 @dataclass
 class Counts:
     """Pairs read, and pairs dropped by reason; a dropped pair has exactly one reason."""
@@ -49,7 +53,7 @@ class Counts:
 
 
 class DuplicateFilter:
-    """Recognises pairs that came before, or that a corpus of higher weight has too.
+    """Recognises pairs that came before in a stream; `DuplicateFinder` is for whole corpora.
 
     A duplicate equals another pair on both sides, character for character. Each pair is remembered
     as a 64-bit hash: 80 to 110 MB per million pairs, and one false match to be expected in some
@@ -59,18 +63,11 @@ class DuplicateFilter:
     def __init__(self) -> None:
         """Start with no pairs."""
         self._seen: set[bytes] = set()
-        self._reserved: dict[bytes, float] = {}
 
-    def reserve(self, pairs: Iterable[tuple[str, str]], weight: float) -> None:
-        """Remember pairs of a corpus that comes later: corpora of lower weight lose them."""
-        for src, tgt in pairs:
-            key = _pair_hash(src, tgt)
-            self._reserved[key] = max(weight, self._reserved.get(key, 0.0))
-
-    def is_duplicate(self, src: str, tgt: str, weight: float) -> bool:
-        """Whether to drop a pair of a corpus of this weight; if not, it is remembered."""
+    def is_duplicate(self, src: str, tgt: str) -> bool:
+        """Whether to drop a pair; if not, it is remembered."""
         key = _pair_hash(src, tgt)
-        if key in self._seen or self._reserved.get(key, 0.0) > weight:
+        if key in self._seen:
             return True
         self._seen.add(key)
         return False
@@ -81,40 +78,33 @@ def _pair_hash(src: str, tgt: str) -> bytes:
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=8).digest()
 
 
-def clean_text(
-    pairs: Iterable[tuple[str, str]],
-    counts: Counts,
-    duplicates: DuplicateFilter | None = None,
-    weight: float = 1.0,
-) -> Iterator[tuple[str, str]]:
-    """Yield the pairs that have text on both sides and are not duplicates; count the others.
-
-    Without `duplicates` no pair counts as a duplicate. `weight` is the weight of the corpus in the
-    config.
-    """
+def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tuple[str, str]]:
+    """Yield the pairs that have text on both sides; count all, and the others as empty."""
     for src, tgt in pairs:
         counts.read += 1
-        if not (normalize_line(src) and normalize_line(tgt)):
-            counts.empty += 1
-        elif duplicates is not None and duplicates.is_duplicate(src, tgt, weight):
-            counts.duplicate += 1
-        else:
+        if normalize_line(src) and normalize_line(tgt):
             yield src, tgt
+        else:
+            counts.empty += 1
+
+
+def length_fault(n_src: int, n_tgt: int, data: DataConfig) -> str:
+    """Why a pair with these numbers of tokens (without eos) is dropped: one of `LENGTH_FAULTS`.
+
+    Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
+    times the tokens of the shorter one. "" means that the pair is kept.
+    """
+    shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
+    if shorter == 0:
+        return "empty"
+    if longer > data.max_tokens:
+        return "too_long"
+    return "ratio" if longer > data.max_length_ratio * shorter else ""
 
 
 def keeps_length(n_src: int, n_tgt: int, data: DataConfig, counts: Counts) -> bool:
-    """Whether a pair with these numbers of tokens (without eos) is kept; `counts` gets the reason.
-
-    Each side must have 1 to `max_tokens` tokens, and the longer side at most `max_length_ratio`
-    times the tokens of the shorter one.
-    """
-    shorter, longer = sorted((n_src, n_tgt))
-    if shorter == 0:
-        counts.empty += 1
-    elif longer > data.max_tokens:
-        counts.too_long += 1
-    elif longer > data.max_length_ratio * shorter:
-        counts.ratio += 1
-    else:
-        return True
-    return False
+    """Whether a pair with these numbers of tokens has no `length_fault`, which `counts` gets."""
+    fault = length_fault(n_src, n_tgt, data)
+    if fault:
+        setattr(counts, fault, getattr(counts, fault) + 1)
+    return not fault

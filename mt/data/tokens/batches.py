@@ -112,16 +112,17 @@ def gather_batch(store: Store, indices: Indices, pin: bool = False) -> Batch:
     training runs. With `pin` the batch is in pinned memory, from which it is copied to a GPU while
     training goes on; torch hands out that memory again only after such a copy has ended.
     """
-    src_lengths = store.src_lengths[indices]  # (B,)
-    tgt_lengths = store.tgt_lengths[indices]
+    src_lengths = store.src_lengths[indices].astype(np.int64)  # (B,)
+    tgt_lengths = store.tgt_lengths[indices].astype(np.int64)
+    src_starts, tgt_starts = store.starts(indices)
     rows = np.arange(len(indices))
     src, src_view = _empty((len(rows), int(src_lengths.max()) + 1), pin)  # (B, S)
-    _gather(store.src, store.src_starts[indices], src_lengths, src_view[:, :-1])
+    _gather(store.src, src_starts, src_lengths, src_view[:, :-1])
     src_view[:, -1] = PAD
     src_view[rows, src_lengths] = EOS
     tgt_in, tgt_view = _empty((len(rows), int(tgt_lengths.max()) + 1), pin)  # (B, T)
     tgt_view[:, 0] = BOS
-    _gather(store.tgt, store.tgt_starts[indices], tgt_lengths, tgt_view[:, 1:])
+    _gather(store.tgt, tgt_starts, tgt_lengths, tgt_view[:, 1:])
     n_tgt = int(tgt_lengths.sum()) + len(rows)
     positions, positions_view = _empty((n_tgt,), pin)
     inside = np.arange(tgt_view.shape[1]) <= tgt_lengths[:, None]  # (B, T)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from mt.data.tokens.batches import Batch, shard_of
-from mt.data.tokens.plan import Indices, Plan
+from mt.data.tokens.plan import Plan, Updates
 
 CPU = torch.device("cpu")
 # Updates that are loaded ahead of training.
@@ -120,7 +120,7 @@ class Prefetcher:
         except BaseException as error:
             self._put(error)
 
-    def _planned(self, epoch: int) -> tuple[Plan, list[list[Indices]]]:
+    def _planned(self, epoch: int) -> tuple[Plan, Updates]:
         """The plan of an epoch, with its subwords sampled, and its updates."""
         plan = self.plan.for_epoch(epoch, self._stop)
         return plan, plan.updates(epoch)

@@ -1,7 +1,8 @@
 """The token store: the pairs of a corpus as token ids on disk, memory-mapped and so shared.
 
 A store is a folder with `src.tokens` and `tgt.tokens` (ids end to end, no bos or eos),
-`lengths.npy` and `meta.json`. It is written to a folder beside it and renamed when complete.
+`lengths.npy` and `meta.json`. It is built in a folder beside it (see `store_parts`) and put in its
+place when complete.
 """
 
 from __future__ import annotations
@@ -9,23 +10,32 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.filters import Counts, DuplicateFilter, clean_text, keeps_length
-from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.cleaning.filters import Counts
+from mt.data.reading.corpus import data_root, local_files
 from mt.data.reading.formats import format_of
 from mt.data.reading.text_files import FileRecords, file_record
+from mt.data.tokens.store_parts import (
+    ALONE,
+    PAIRS_PER_PART,
+    Shard,
+    Texts,
+    Watch,
+    encode_parts,
+    merge_parts,
+    use_work_folder,
+)
 from mt.errors import DataError
-from mt.files import sync_files, sync_folder, write_whole
+from mt.files import exclusive, sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -43,12 +53,11 @@ SOURCE_KEYS = {
     *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
     "weight",  # `Plan` applies it; what stays of duplicates is in the fingerprint
 }
-# Lines encoded at a time: enough to occupy SentencePiece's threads, few enough for the memory.
-LINES_PER_CHUNK = 20_000
+# Sentences of whose starts in the file of tokens one is kept in memory.
+BLOCK = 32
 
-# Yields the pairs that it is given, and may count them; also gets their number, if it is known.
-Watch: TypeAlias = Callable[[Iterator[tuple[str, str]], "int | None"], Iterable[tuple[str, str]]]
-Ids = npt.NDArray[np.integer[Any]]
+Ids: TypeAlias = npt.NDArray[np.integer[Any]]
+Starts: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -57,8 +66,8 @@ class Store:
 
     src: Ids  # all source ids end to end
     tgt: Ids
-    src_lengths: npt.NDArray[np.int64]  # (n,) tokens without eos
-    tgt_lengths: npt.NDArray[np.int64]  # (n,)
+    src_lengths: Ids  # (n,) tokens without eos
+    tgt_lengths: Ids  # (n,)
     kept: tuple[int, ...]  # pairs of each corpus
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
@@ -68,14 +77,28 @@ class Store:
         return len(self.src_lengths)
 
     @cached_property
-    def src_starts(self) -> npt.NDArray[np.int64]:
-        """(n,) Where each source begins in `src`."""
-        return self.src_lengths.cumsum() - self.src_lengths
+    def _block_starts(self) -> tuple[Starts, Starts]:
+        """Where every `BLOCK`-th source, and target, begins: 16 times less than all in memory."""
+        src, tgt = (
+            np.concatenate(
+                [[0], np.add.reduceat(lengths, range(0, len(self), BLOCK), dtype=np.int64).cumsum()]
+            )
+            for lengths in (self.src_lengths, self.tgt_lengths)
+        )
+        return src, tgt
 
-    @cached_property
-    def tgt_starts(self) -> npt.NDArray[np.int64]:
-        """(n,) Where each target begins in `tgt`."""
-        return self.tgt_lengths.cumsum() - self.tgt_lengths
+    def starts(self, indices: Ids) -> tuple[Starts, Starts]:
+        """(B,) Where each of these sources begins in `src`, and its target in `tgt`."""
+        blocks = indices // BLOCK
+        columns = (blocks * BLOCK)[:, None] + np.arange(BLOCK)  # (B, BLOCK)
+        before = columns < indices[:, None]
+        src, tgt = (
+            starts[blocks] + (lengths.take(columns, mode="clip") * before).sum(1, dtype=np.int64)
+            for starts, lengths in zip(
+                self._block_starts, (self.src_lengths, self.tgt_lengths), strict=True
+            )
+        )
+        return src, tgt
 
     @property
     def longest(self) -> int:
@@ -84,8 +107,8 @@ class Store:
 
     def pair(self, index: int) -> tuple[Ids, Ids]:
         """Ids of source and target of one pair, without bos and eos."""
-        src, tgt = self.src_starts[index], self.tgt_starts[index]
-        src_end, tgt_end = src + self.src_lengths[index], tgt + self.tgt_lengths[index]
+        (src,), (tgt,) = self.starts(np.array([index]))
+        src_end, tgt_end = src + int(self.src_lengths[index]), tgt + int(self.tgt_lengths[index])
         return self.src[src:src_end], self.tgt[tgt:tgt_end]
 
 
@@ -171,41 +194,123 @@ def open_or_build(
     is not known. It yields the same pairs, and may count them. `read`: records of the files
     that have been read already.
 
-    Only one of several processes may call this, because it writes. Raises DataError where a text
-    cannot be read or no pair is left.
+    Of several processes one builds it, and the others wait. A build that was killed continues with
+    the parts that it lacks. Raises DataError where a text cannot be read or no pair is left.
     """
-    known = known_records(folder)
-    records = corpus_records(sources, data, {**known, **(read or {})})
-    fingerprint = fingerprint_of(sources, data, tokenizer, records)
-    store = _open(folder, fingerprint)
+    records = corpus_records(sources, data, {**known_records(folder), **(read or {})})
+    texts = Texts(sources, where, data, tokenizer, records)
+    store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, _: pairs))
+    assert store is not None
+    return store
+
+
+def build_shard(
+    folder: Path, texts: Texts, shard: Shard, log: Callable[[str], None], watch: Watch
+) -> Store | None:
+    """Encode the parts of one shard; with the last part of all, build the store in `folder`.
+
+    Returns None while parts of other shards are missing. For the rest see `open_or_build`.
+    """
+    fingerprint = fingerprint_of(texts.sources, texts.data, texts.tokenizer, texts.records)
     try:
+        store = _open(folder, fingerprint)
         if store is None:
-            meta = {"fingerprint": fingerprint, "facts": records}
-            watch = watch or (lambda pairs, _: pairs)
-            _build(folder, sources, where, data, tokenizer, meta, watch)
-            store = _open(folder, fingerprint)
-            assert store is not None
-        elif records != known:  # the same texts in another place
+            store = _encode_and_merge(folder, texts, fingerprint, shard, log, watch)
+        if store is None:
+            return None
+        if texts.records != known_records(folder):  # the same texts in another place
             meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-            write_whole(folder / "meta.json", json.dumps(meta | {"facts": records}, indent=1))
+            meta["facts"] = texts.records
+            write_whole(folder / "meta.json", json.dumps(meta, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
         reason = f"{folder}: the token store cannot be written: {error.strerror or error}"
-        raise DataError(f"{reason}; free some space or choose another --run-dir") from error
-    log(f"{where}: {store.counts}")
-    for line in _corpus_messages(store.corpora, sources, where, data):
+        raise DataError(
+            f"{reason}; free some space and run the same command again, which continues after the "
+            "parts that are encoded, or choose another --run-dir"
+        ) from error
+    log(f"{texts.where}: {store.counts}")
+    for line in _corpus_messages(store.corpora, texts):
         log(line)
     return store
 
 
-def _corpus_messages(
-    corpora: Sequence[Counts], sources: list[Source], where: str, data: DataConfig
-) -> Iterator[str]:
+def _encode_and_merge(
+    folder: Path,
+    texts: Texts,
+    fingerprint: str,
+    shard: Shard,
+    log: Callable[[str], None],
+    watch: Watch,
+) -> Store | None:
+    """Build the store as `build_shard` says, unless another process has built it meanwhile."""
+    work = folder.with_name(folder.name + ".partial")
+    key = f"{fingerprint}/{PAIRS_PER_PART}"
+
+    def locked() -> AbstractContextManager[None]:
+        message = f"{texts.where}: waiting for another process, which builds the token store"
+        return exclusive(folder.with_name(folder.name + ".lock"), lambda: log(message))
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    is_whole = shard[1] == 1
+    parts: list[Path] = []
+    if not is_whole:  # the other shards are encoded at the same time, without the lock
+        with locked():
+            use_work_folder(work, key)
+        parts = encode_parts(work, texts, watch, shard)
+    with locked():
+        if (store := _open(folder, fingerprint)) is not None:
+            return store
+        if (found := _format_of(folder)) != FORMAT:
+            log(
+                f"{texts.where}: the token store in {folder} was built by another version of mt "
+                f"(format {found}, here {FORMAT}); it is built again"
+            )
+        if not all(part.exists() for part in parts):
+            return None
+        try:
+            if is_whole:
+                use_work_folder(work, key)
+                parts = encode_parts(work, texts, watch)
+            _build(folder, work, parts, texts, fingerprint)
+        except DataError:  # other texts or settings are needed, and so other parts
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+    return _open(folder, fingerprint)
+
+
+def _build(folder: Path, work: Path, parts: list[Path], texts: Texts, fingerprint: str) -> None:
+    """Merge the parts and put the store in the place of `folder`. Raises DataError, OSError."""
+    merged, corpora = merge_parts(work, parts, texts)
+    total = sum(corpora, Counts())
+    if not total.kept:
+        raise DataError(
+            f"{texts.where}: no pair is left ({total.summary(texts.data)}); check that the files "
+            "are the right ones, or raise data.max_tokens and data.max_length_ratio"
+        )
+    meta = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "facts": texts.records,
+        "dtype": texts.id_type.str,
+        "kept": [counts.kept for counts in corpora],
+        "counts": total.summary(texts.data),
+        "corpora": [asdict(counts) for counts in corpora],
+    }
+    (merged / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    sync_files(merged)
+    shutil.rmtree(folder, ignore_errors=True)
+    merged.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _corpus_messages(corpora: Sequence[Counts], texts: Texts) -> Iterator[str]:
     """The counts of each of several corpora, and a warning where one loses more than half."""
-    for number, (counts, source) in enumerate(zip(corpora, sources, strict=False)):
-        name = f"{_name(where, number)} ({source.path or source.src})"
+    for number, (counts, source) in enumerate(zip(corpora, texts.sources, strict=False)):
+        name = f"{texts.name(number)} ({source.path or source.src})"
         if len(corpora) > 1:
-            yield f"{name}: {counts.summary(data)}"
+            yield f"{name}: {counts.summary(texts.data)}"
         if 2 * counts.kept >= counts.read:
             continue
         reason = f"only {counts.kept:,} of {counts.read:,} pairs kept"
@@ -219,11 +324,6 @@ def _corpus_messages(
         yield f"warning: {name}: {reason}"
 
 
-def _name(where: str, number: int) -> str:
-    """A corpus in messages: one of several for training, else the only one."""
-    return f"{where}[{number}]" if where == "data.train" else where
-
-
 def open_built(folder: Path) -> Store:
     """Open the store that another process has built in `folder`, without reading the texts.
 
@@ -235,14 +335,23 @@ def open_built(folder: Path) -> Store:
     return store
 
 
+def _format_of(folder: Path) -> object:
+    """The format of the store in `folder`; the one written here where there is none to be read."""
+    try:
+        return json.loads((folder / "meta.json").read_text(encoding="utf-8")).get("format", FORMAT)
+    except (OSError, ValueError, AttributeError):
+        return FORMAT
+
+
 def _open(folder: Path, wanted: str | None = None) -> Store | None:
     """The store in `folder`; None if it is incomplete or its fingerprint is not `wanted`."""
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
         fingerprint = str(meta["fingerprint"])
-        if wanted not in (None, fingerprint):
+        if wanted not in (None, fingerprint) or meta.get("format", FORMAT) != FORMAT:
             return None
-        lengths = np.load(folder / "lengths.npy").astype(np.int64)  # (2, n)
+        # As arrays, whose rows are taken faster than those of np.memmap.
+        src_lengths, tgt_lengths = np.asarray(np.load(folder / "lengths.npy", mmap_mode="r"))
         dtype = np.dtype(meta["dtype"])
         src = np.memmap(folder / "src.tokens", dtype=dtype, mode="r")
         tgt = np.memmap(folder / "tgt.tokens", dtype=dtype, mode="r")
@@ -250,87 +359,6 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         kept, counts = tuple(meta["kept"]), meta["counts"]
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file
         return None
-    if len(src) != lengths[0].sum() or len(tgt) != lengths[1].sum():
+    if len(src) != src_lengths.sum() or len(tgt) != tgt_lengths.sum():
         return None
-    return Store(src, tgt, lengths[0], lengths[1], kept, counts, fingerprint, corpora)
-
-
-def _build(
-    folder: Path,
-    sources: list[Source],
-    where: str,
-    data: DataConfig,
-    tokenizer: Tokenizer,
-    meta: dict[str, Any],
-    watch: Watch,
-) -> None:
-    """Write the store to a folder beside `folder`, then put it there."""
-    corpora = [Counts() for _ in sources]
-    # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100.
-    lengths = array("I")
-    largest_vocabulary = max(tokenizer.src_vocab_size, tokenizer.tgt_vocab_size)
-    dtype = np.dtype("<u2" if largest_vocabulary <= 2**16 else "<u4")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
-        with (
-            (partial / "src.tokens").open("wb") as src_file,
-            (partial / "tgt.tokens").open("wb") as tgt_file,
-        ):
-            encoded = _encoded(sources, where, data, tokenizer, corpora, meta["facts"], watch)
-            for counts, src, tgt in encoded:
-                if keeps_length(len(src), len(tgt), data, counts):
-                    src_file.write(np.asarray(src, dtype).tobytes())
-                    tgt_file.write(np.asarray(tgt, dtype).tobytes())
-                    lengths.extend((len(src), len(tgt)))
-        total = sum(corpora, Counts())
-        if not lengths:
-            raise DataError(
-                f"{where}: no pair is left ({total.summary(data)}); check that the files are the "
-                "right ones, or raise data.max_tokens and data.max_length_ratio"
-            )
-        np.save(partial / "lengths.npy", np.asarray(lengths, np.uint32).reshape(-1, 2).T)
-        meta |= {
-            "dtype": dtype.str,
-            "kept": [counts.kept for counts in corpora],
-            "counts": total.summary(data),
-            "corpora": [asdict(counts) for counts in corpora],
-        }
-        (partial / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
-        sync_files(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        sync_folder(folder.parent)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _encoded(
-    sources: list[Source],
-    where: str,
-    data: DataConfig,
-    tokenizer: Tokenizer,
-    corpora: list[Counts],
-    records: Mapping[str, Any],
-    watch: Watch,
-) -> Iterator[tuple[Counts, list[int], list[int]]]:
-    """(counts of the corpus, src ids, tgt ids) of every pair that passes `clean_text`."""
-    root = data_root(data)
-    # One filter for all corpora: a pair that is in two of them is a duplicate too.
-    duplicates = DuplicateFilter() if data.dedupe else None
-    if duplicates is not None:
-        for number in _heavier_than_before(sources):
-            source = sources[number]
-            duplicates.reserve(read_pairs(source, root, _name(where, number)), source.weight)
-    for number, (source, counts) in enumerate(zip(sources, corpora, strict=True)):
-        total = 0  # is not known of rows, whose lines need not be pairs
-        if format_of(source, root) == "text":
-            total = sum(records[str(path)]["lines"] or 0 for path in local_files(source, root)) // 2
-        pairs = watch(read_pairs(source, root, _name(where, number)), total or None)
-        cleaned = clean_text(pairs, counts, duplicates, source.weight)
-        while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
-            src = tokenizer.encode_src([pair[0] for pair in chunk])
-            tgt = tokenizer.encode_tgt([pair[1] for pair in chunk])
-            for src_ids, tgt_ids in zip(src, tgt, strict=True):
-                yield counts, src_ids, tgt_ids
+    return Store(src, tgt, src_lengths, tgt_lengths, kept, counts, fingerprint, corpora)

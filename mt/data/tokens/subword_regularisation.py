@@ -73,10 +73,10 @@ class SubwordRegularisation:
         self,
         segmenter: Segmenter,
         ids: Ids,
-        lengths: Array,
+        lengths: Ids,
         seeds: tuple[int, ...],
         stop: Event | None,
-    ) -> tuple[Ids, Array]:
+    ) -> tuple[Ids, Ids]:
         """Sample all rows of one side. Returns ids end to end, and lengths (n,)."""
         sampled = bytearray()
         sampled_lengths = []
@@ -84,14 +84,14 @@ class SubwordRegularisation:
         for number, first in enumerate(range(0, len(lengths), LINES_PER_CHUNK)):
             if stop is not None and stop.is_set():
                 raise InterruptedError("training has ended")
-            old_lengths = lengths[first : first + LINES_PER_CHUNK]
+            old_lengths = lengths[first : first + LINES_PER_CHUNK].astype(np.int64)
             old_ids = np.asarray(ids[start : start + old_lengths.sum()], np.int64)
             start += len(old_ids)
             random = np.random.default_rng([*seeds, number])
             new = segmenter.sample(old_ids, old_lengths, random)
             new_ids, new_lengths = self._restore_long_rows(*new, old_ids, old_lengths)
             sampled += new_ids.astype(ids.dtype).tobytes()
-            sampled_lengths.append(new_lengths)
+            sampled_lengths.append(new_lengths.astype(np.uint32))
         return np.frombuffer(sampled, ids.dtype), np.concatenate(sampled_lengths)
 
     def _restore_long_rows(
