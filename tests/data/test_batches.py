@@ -23,6 +23,7 @@ from mt.data.tokens.loader import Prefetcher, Update
 from mt.data.tokens.plan import (
     Indices,
     Plan,
+    Updates,
     batch_ends,
     bucket,
     equal_ends,
@@ -430,7 +431,7 @@ def test_batches_for_a_gpu_are_made_in_pinned_memory(monkeypatch: pytest.MonkeyP
 
 def test_an_error_in_the_thread_is_raised_after_the_updates_before_it() -> None:
     class Failing(Plan):
-        def updates(self, epoch: int) -> list[list[np.ndarray]]:
+        def updates(self, epoch: int) -> Updates:
             if epoch == 1:
                 raise MemoryError("out of memory in epoch 1")
             return super().updates(epoch)
@@ -463,7 +464,7 @@ def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
 
 def test_only_the_time_spent_waiting_for_data_is_counted() -> None:
     class Slow(Plan):
-        def updates(self, epoch: int) -> list[list[np.ndarray]]:
+        def updates(self, epoch: int) -> Updates:
             time.sleep(0.3)
             return super().updates(epoch)
 
