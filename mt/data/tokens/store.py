@@ -28,7 +28,7 @@ from mt.data.tokens.store_parts import (
     ALONE,
     PAIRS_PER_PART,
     Shard,
-    Texts,
+    StoreTexts,
     Watch,
     encode_parts,
     merge_parts,
@@ -198,14 +198,14 @@ def open_or_build(
     the parts that it lacks. Raises DataError where a text cannot be read or no pair is left.
     """
     records = corpus_records(sources, data, {**known_records(folder), **(read or {})})
-    texts = Texts(sources, where, data, tokenizer, records)
+    texts = StoreTexts(sources, where, data, tokenizer, records)
     store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, _: pairs))
     assert store is not None
     return store
 
 
 def build_shard(
-    folder: Path, texts: Texts, shard: Shard, log: Callable[[str], None], watch: Watch
+    folder: Path, texts: StoreTexts, shard: Shard, log: Callable[[str], None], watch: Watch
 ) -> Store | None:
     """Encode the parts of one shard; with the last part of all, build the store in `folder`.
 
@@ -237,7 +237,7 @@ def build_shard(
 
 def _encode_and_merge(
     folder: Path,
-    texts: Texts,
+    texts: StoreTexts,
     fingerprint: str,
     shard: Shard,
     log: Callable[[str], None],
@@ -279,7 +279,9 @@ def _encode_and_merge(
     return _open(folder, fingerprint)
 
 
-def _build(folder: Path, work: Path, parts: list[Path], texts: Texts, fingerprint: str) -> None:
+def _build(
+    folder: Path, work: Path, parts: list[Path], texts: StoreTexts, fingerprint: str
+) -> None:
     """Merge the parts and put the store in the place of `folder`. Raises DataError, OSError."""
     merged, corpora = merge_parts(work, parts, texts)
     total = sum(corpora, Counts())
@@ -305,7 +307,7 @@ def _build(folder: Path, work: Path, parts: list[Path], texts: Texts, fingerprin
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _corpus_messages(corpora: Sequence[Counts], texts: Texts) -> Iterator[str]:
+def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[str]:
     """The counts of each of several corpora, and a warning where one loses more than half."""
     for number, (counts, source) in enumerate(zip(corpora, texts.sources, strict=False)):
         name = f"{texts.name(number)} ({source.path or source.src})"

@@ -49,7 +49,7 @@ ALONE: Shard = (1, 1)
 
 
 @dataclass(frozen=True)
-class Texts:
+class StoreTexts:
     """What a store is made of, and how."""
 
     sources: list[Source]
@@ -97,7 +97,7 @@ def use_work_folder(work: Path, key: str) -> None:
         file.write_text(key, encoding="utf-8")
 
 
-def encode_parts(work: Path, texts: Texts, watch: Watch, shard: Shard = ALONE) -> list[Path]:
+def encode_parts(work: Path, texts: StoreTexts, watch: Watch, shard: Shard = ALONE) -> list[Path]:
     """Encode those parts of `shard` that are not in `work`; the folders of all parts, in order.
 
     Those of other shards need not exist. Raises OSError, and DataError where a text cannot be read.
@@ -117,7 +117,9 @@ def encode_parts(work: Path, texts: Texts, watch: Watch, shard: Shard = ALONE) -
     return parts
 
 
-def _encode_part(part: Path, corpus: int, pairs: Iterator[tuple[str, str]], texts: Texts) -> None:
+def _encode_part(
+    part: Path, corpus: int, pairs: Iterator[tuple[str, str]], texts: StoreTexts
+) -> None:
     """Write ids and lengths of the pairs that fit, and the keys and faults of all with text."""
     # Jobs that encode one part at the same time, where there are no locks, write the same bytes.
     partial = part.with_name(f"{part.name}.{platform.node()}.{os.getpid()}")
@@ -164,7 +166,7 @@ def _encode(
     return list(zip(src, tgt, strict=True))
 
 
-def merge_parts(work: Path, parts: list[Path], texts: Texts) -> tuple[Path, list[Counts]]:
+def merge_parts(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, list[Counts]]:
     """Join the parts, without duplicates, in a folder inside `work`; also the counts by corpus.
 
     Raises OSError.
@@ -198,7 +200,7 @@ def merge_parts(work: Path, parts: list[Path], texts: Texts) -> tuple[Path, list
 
 
 def _find_duplicates(
-    work: Path, parts: list[Path], metas: list[dict[str, Any]], texts: Texts
+    work: Path, parts: list[Path], metas: list[dict[str, Any]], texts: StoreTexts
 ) -> Iterator[npt.NDArray[np.bool_]]:
     """Of each part, whether a pair with text equals another one, of its own or another corpus."""
     sizes = [len(np.load(part / "faults.npy", mmap_mode="r")) for part in parts]

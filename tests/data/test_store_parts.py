@@ -1,0 +1,211 @@
+"""A store built in parts: by shards, by jobs at the same time, after an interruption."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from messages import says
+from token_stores import KEPT, PAIRS, build, trained, write
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Source
+from mt.data.tokens import store_parts
+from mt.data.tokens.store import Store, build_shard, corpus_records
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import DataError
+from mt.files import exclusive
+
+MORE = [*PAIRS, ("fünf", "five"), ("drei", "three"), ("eins", "one"), ("", "")]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return trained(300)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "a", PAIRS)
+    return tmp_path
+
+
+@pytest.fixture
+def corpora(root: Path) -> None:
+    """The corpora a and b, which has some pairs of a."""
+    write(root / "b", MORE)
+
+
+@pytest.fixture
+def encoded(corpora: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the parts encoded from now on, of two pairs each: ten of both corpora."""
+    names: list[str] = []
+    real = store_parts._encode_part
+
+    def counted(part: Path, *arguments: Any) -> None:
+        real(part, *arguments)
+        names.append(part.name)
+
+    monkeypatch.setattr(store_parts, "_encode_part", counted)
+    monkeypatch.setattr(store_parts, "PAIRS_PER_PART", 2)
+    monkeypatch.setattr(store_parts, "LINES_PER_CHUNK", 1)
+    return names
+
+
+def content(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in store.iterdir()}
+
+
+@pytest.fixture
+def whole(corpora: None, root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """What one process makes of the corpora, each in a single part."""
+    build(root, tokenizer, "ab", weights={"b": 2.0})
+    made = content(root / "store")
+    shutil.rmtree(root / "store")
+    return made
+
+
+def shard(root: Path, tokenizer: Tokenizer, number: int, of: int) -> Store | None:
+    sources = [Source(src=f"{n}.de", tgt=f"{n}.en", weight=w) for n, w in (("a", 1.0), ("b", 2.0))]
+    train = [source.model_dump() for source in sources]
+    values = {"data": {"root": str(root), "train": train, "max_tokens": 40}}
+    data = config_from_mapping(values, "test").data
+    records = corpus_records(sources, data, {})
+    texts = store_parts.StoreTexts(sources, "data.train", data, tokenizer, records)
+    return build_shard(root / "store", texts, (number, of), lambda _: None, lambda pairs, _: pairs)
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_shards_in_any_order_give_the_bytes_of_one_process(
+    order: tuple[int, ...],
+    whole: dict[str, bytes],
+    root: Path,
+    tokenizer: Tokenizer,
+    encoded: list[str],
+) -> None:
+    """Duplicates of pairs in another part and another corpus are found; the last shard merges."""
+    stores = [shard(root, tokenizer, number, 3) for number in order]
+    assert [store is None for store in stores] == [True, True, False]
+    assert sorted(encoded) == [f"{n:05}" for n in range(10)]
+    assert encoded[:2] == [f"{order[0] - 1:05}", f"{order[0] + 2:05}"]
+    assert content(root / "store") == whole
+    assert not (root / "store.partial").exists()
+    assert shard(root, tokenizer, 1, 3) is not None  # once more: it is there
+    assert len(encoded) == 10
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device"),
+        (OSError("48 requested and 0 written"), "48 requested and 0 written"),  # as numpy says it
+        (KeyboardInterrupt(), None),
+    ],
+)
+def test_a_full_disk_or_an_interrupted_build_leaves_what_the_next_one_continues(
+    error: BaseException,
+    reason: str | None,
+    whole: dict[str, bytes],
+    root: Path,
+    tokenizer: Tokenizer,
+    encoded: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real, calls = np.save, list[object]()
+
+    def full(*arguments: Any) -> None:
+        calls.append(arguments)
+        if len(calls) > 11:  # the fourth part, of three arrays each
+            raise error
+        real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        with pytest.raises(DataError if reason else KeyboardInterrupt) as raised:
+            build(root, tokenizer, "ab", weights={"b": 2.0})
+    if reason:
+        place = f"{root / 'store'}: "
+        assert says(str(raised.value), place, reason, "free some space", "continues", "--run-dir")
+    parts = ["00000", "00001", "00002"]
+    assert sorted(path.name for path in (root / "store.partial").iterdir()) == [*parts, "key"]
+    assert encoded == parts
+    build(root, tokenizer, "ab", weights={"b": 2.0})
+    assert encoded == [f"{n:05}" for n in range(10)]
+    assert content(root / "store") == whole
+
+
+def test_parts_of_other_texts_are_not_continued(
+    root: Path, tokenizer: Tokenizer, encoded: list[str]
+) -> None:
+    assert shard(root, tokenizer, 1, 3) is None
+    write(root / "b", [("fünf", "five"), ("vier", "four")])
+    assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (3, 2)
+    assert len(encoded) == 4 + 5
+
+
+def test_two_jobs_that_start_at_once_build_it_once(
+    root: Path, tokenizer: Tokenizer, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one waits for the lock, says so, and opens what the first one has built."""
+    said: list[str] = []
+    started, waiting = threading.Event(), threading.Event()
+    real = store_parts._encode_part
+
+    def slow(*arguments: Any) -> None:
+        started.set()
+        assert waiting.wait(30)
+        real(*arguments)
+
+    def log(line: str) -> None:
+        said.append(line)
+        waiting.set()
+
+    monkeypatch.setattr(store_parts, "_encode_part", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(build, root, tokenizer)
+        assert started.wait(30)
+        second = pool.submit(build, root, tokenizer, log=log)
+        assert len(second.result()) == len(first.result()) == len(KEPT)
+    assert says(said[0], "data.train: waiting", "another process", "token store")
+    assert encoded == [f"{n:05}" for n in range(4)]
+
+
+def test_the_lock_of_a_killed_process_is_free(root: Path) -> None:
+    """As after SIGKILL: the system releases it, and the file may stay."""
+    code = (
+        "import pathlib, sys, time; from mt.files import exclusive\n"
+        "with exclusive(pathlib.Path(sys.argv[1]), print):\n"
+        "    print('held', flush=True), time.sleep(60)"
+    )
+    waited: list[int] = []
+    with subprocess.Popen(
+        [sys.executable, "-c", code, root / "lock"], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+
+        def kill() -> None:
+            waited.append(1)
+            holder.kill()
+
+        with exclusive(root / "lock", kill):
+            assert waited == [1]
+
+
+def test_without_locks_nobody_waits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with exclusive(root / "lock", pytest.fail), exclusive(root / "lock", pytest.fail):
+        pass

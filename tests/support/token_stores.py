@@ -1,0 +1,57 @@
+"""Small corpora, a tokenizer trained on their words, and token stores of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from conftest import write_lines
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Source, TokenizerConfig
+from mt.data.tokens.store import Store, open_or_build
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+
+# Two are equal, one has an empty side, one is too long, one is lopsided.
+PAIRS = [
+    ("eins zwei", "one two"),
+    ("drei", "three"),
+    ("eins zwei", "one two"),
+    ("vier", "  "),
+    ("eins " * 60, "one " * 60),
+    ("zwei", "two " * 12),
+    ("drei vier eins", "three four one"),
+]
+KEPT = [0, 1, 6]
+
+
+def trained(size: int) -> Tokenizer:
+    words = [("eins zwei drei vier fünf", "one two three four five")] * 50
+    return train_tokenizer(TokenizerConfig(vocab_size=size), words, 1, lambda _: None)
+
+
+def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
+    write_lines(stem.with_suffix(".de"), [src for src, _ in pairs])
+    write_lines(stem.with_suffix(".en"), [tgt for _, tgt in pairs])
+
+
+def build(
+    root: Path,
+    tokenizer: Tokenizer,
+    names: str = "a",
+    log: Callable[[str], None] = lambda _: None,
+    weights: dict[str, float] | None = None,
+    **limits: Any,
+) -> Store:
+    sources = [
+        Source(src=f"{name}.de", tgt=f"{name}.en", weight=(weights or {}).get(name, 1.0))
+        for name in names
+    ]
+    data = {
+        "root": str(root),
+        "train": [source.model_dump() for source in sources],
+        "max_tokens": 40,
+    } | limits
+    config = config_from_mapping({"data": data}, "test")
+    return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
