@@ -22,7 +22,6 @@ import numpy.typing as npt
 
 from mt.data.cleaning.filters import Counts
 from mt.data.reading.corpus import data_root, local_files
-from mt.data.reading.formats import format_of
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.store_parts import (
     ALONE,
