@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from mt.cli.console import print_result, say
 from mt.cli.evaluate_inputs import (
-    SLICES,
     System,
     Texts,
     outputs_of,
@@ -114,6 +113,7 @@ def evaluate(
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_metrics
     from mt.evaluation.significance import RESAMPLES, default_seed
+    from mt.evaluation.slices import slicer
     from mt.evaluation.systems import Settings, evaluate_systems
 
     names = _listed(metrics)
@@ -139,7 +139,8 @@ def evaluate(
         raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
     texts = read_texts(systems, test_set or [], src, ref or [], domain)
     models = [system.model for system in systems if system.model is not None]
-    data = with_slices(texts, sliced, train_src or [], tokenizer_of, models)
+    slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
+    data = [with_slices(one, slicers) for one in texts]
     comet = _load_comet(names, comet_model, texts, device)
     language, choice = scoring_of(models, tgt_lang, tokenize)
     settings = Settings(
@@ -199,6 +200,8 @@ def _refuse(*faults: tuple[object, str]) -> None:
 def _check_slices(
     names: Sequence[str], train_src: Sequence[str] | None, tokenizer_of: Path | None
 ) -> None:
+    from mt.evaluation.slices import SLICES
+
     unknown = [name for name in names if name not in SLICES]
     _refuse(
         (

@@ -1,11 +1,10 @@
-"""What `mt evaluate` scores: its systems, test sets, their outputs, and texts to slice by."""
+"""What `mt evaluate` scores: its systems, test sets, and their outputs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,13 @@ from mt.cli.console import say
 from mt.errors import DataError
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
-    from mt.data.tokens.tokenizer import Tokenizer
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import EvaluationSet
 
-SLICES = ("length", "rare", "unknown")
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
+# A test set: its name, its source if it has one, its references.
+NamedSet = tuple[str, NamedLines, NamedLines]
 
 
 @dataclass(frozen=True)
@@ -74,22 +72,15 @@ def _first_twice(names: Sequence[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def config_of(model: Path) -> Config:
-    """The config that a model was trained with."""
-    from mt.config.load import config_from_mapping
-    from mt.runs.model_folder import find_model, read_meta
-
-    folder = find_model(model)
-    return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
-
-
 def scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
     """Target language and BLEU tokenizer: as given, else those of the models' configs."""
+    from mt.runs.model_folder import read_config
+
     if not models or (tgt_lang is not None and tokenize != "auto"):
         return tgt_lang or "", tokenize
     pairs = []
     for model in models:
-        config = config_of(model)
+        config = read_config(model)
         choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
         pairs.append((tgt_lang or config.data.tgt_lang, choice))
     if len(set(pairs)) > 1:
@@ -119,66 +110,59 @@ def read_texts(
     `data.test` of the first model's config. Raises DataError for missing files and unequal counts.
     """
     from mt.evaluation.metrics import check_counts
+    from mt.evaluation.systems import EvaluationSet
 
     models = [system.model for system in systems if system.model is not None]
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
     elif ref:
         sources = {} if src is None else {f"--src {src}": read(src, "--src")}
-        sets = [_set("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
+        sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
         sets = _configured_sets(models[0])
-    names = [data.name for data, _ in sets]
+    names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
-    for data, _ in sets:
-        if models and data.sources is None:
+    for name, sources, _ in sets:
+        if models and not sources:
             raise DataError(
-                f"--test-set {data.name}: has no source for --model to translate; write "
-                f"{data.name}=SRC,REF"
+                f"--test-set {name}: has no source for --model to translate; write {name}=SRC,REF"
             )
     files = {
         system.name: _per_set(system.text, names, "--hyp") for system in systems if not system.model
     }
     domains = None if domain is None else _per_set(domain, names, "--domain")
     texts = []
-    for number, (data, named) in enumerate(sets):
-        hyps = {name: read(paths[number], "--hyp") for name, paths in files.items()}
-        own = {f"--hyp {files[name][number]}": lines for name, lines in hyps.items()} | named
-        labels = None
-        if domains is not None:
-            labels = own[f"--domain {domains[number]}"] = read(domains[number], "--domain")
+    for number, (name, sources, refs) in enumerate(sets):
+        hyps = {system: f"--hyp {paths[number]}" for system, paths in files.items()}
+        own = {hyp: read(hyp.removeprefix("--hyp "), "--hyp") for hyp in hyps.values()}
+        own |= sources | refs
+        label = f"--domain {domains[number]}" if domains else ""
+        if domains:
+            own[label] = read(domains[number], "--domain")
         check_counts(own)
-        texts.append(_with_references(Texts(data, hyps, labels)))
+        own, numbers = _with_references(name, own, refs)
+        src_lines = next((own[one] for one in sources), None)
+        data = EvaluationSet(name, [own[one] for one in refs], src_lines, numbers=numbers)
+        texts.append(Texts(data, {one: own[hyp] for one, hyp in hyps.items()}, own.get(label)))
     return texts
 
 
-def _with_references(texts: Texts) -> Texts:
-    """The lines that have a reference, and so can be scored; the others are reported."""
-    refs = texts.data.refs
-    kept = [row for row, lines in enumerate(zip(*refs, strict=True)) if "".join(lines).strip()]
-    n_lines = len(refs[0])
-    if len(kept) == n_lines:
-        return texts
-    first = next(row for row, number in enumerate([*kept, n_lines]) if row != number) + 1
-    name = texts.data.name or "references"
+def _with_references(
+    name: str, texts: NamedLines, refs: NamedLines
+) -> tuple[NamedLines, Sequence[int]]:
+    """The lines that have a reference, and so can be scored, and their numbers if not all have."""
+    rows = zip(*refs.values(), strict=True)
+    numbers = [number for number, row in enumerate(rows, start=1) if "".join(row).strip()]
+    n_lines = len(next(iter(refs.values())))
+    if len(numbers) == n_lines:
+        return texts, ()
+    first = min(set(range(1, n_lines + 1)) - set(numbers))
     say(
-        f"{name}: {n_lines - len(kept):,} of {n_lines:,} lines have no reference, the first is "
-        f"line {first:,}; they are not scored"
+        f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "
+        f"reference, the first is line {first:,}; they are not scored"
     )
-
-    def pick(lines: list[str]) -> list[str]:
-        return [lines[row] for row in kept]
-
-    sources, domains = texts.data.sources, texts.domains
-    data = replace(
-        texts.data,
-        refs=[pick(ref) for ref in refs],
-        sources=None if sources is None else pick(sources),
-        numbers=[row + 1 for row in kept],
-    )
-    hyps = {name: pick(lines) for name, lines in texts.hyps.items()}
-    return Texts(data, hyps, None if domains is None else pick(domains))
+    return {one: [lines[n - 1] for n in numbers] for one, lines in texts.items()}, numbers
 
 
 def read(path: str, option: str) -> list[str]:
@@ -199,15 +183,7 @@ def _per_set(text: str, names: Sequence[str], option: str) -> list[str]:
     return files
 
 
-def _set(name: str, sources: NamedLines, refs: NamedLines) -> tuple[EvaluationSet, NamedLines]:
-    """A test set, and all its lines by what messages call them. `sources` may be empty."""
-    from mt.evaluation.systems import EvaluationSet
-
-    src = next(iter(sources.values()), None)
-    return EvaluationSet(name, list(refs.values()), src), sources | refs
-
-
-def _listed_set(text: str) -> tuple[EvaluationSet, NamedLines]:
+def _listed_set(text: str) -> NamedSet:
     """Read the files of NAME=SRC,REF[,REF...]; SRC may be empty."""
     name, equals, files = text.partition("=")
     src, *refs = files.split(",")
@@ -220,15 +196,16 @@ def _listed_set(text: str) -> tuple[EvaluationSet, NamedLines]:
         {f"{option}: {path}": read(path, option) for path in paths if path}
         for paths in ([src], refs)
     )
-    return _set(name, sources, references)
+    return name, sources, references
 
 
-def _configured_sets(model: Path) -> list[tuple[EvaluationSet, NamedLines]]:
+def _configured_sets(model: Path) -> list[NamedSet]:
     """The test sets of a model's config."""
     from mt.data.reading.corpus import data_root, read_pairs
+    from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
-    config = config_of(model)
+    config = read_config(model)
     if not config.data.test:
         raise DataError(
             f"--model {model}: its config has no data.test to translate; give --src FILE and "
@@ -246,7 +223,7 @@ def _configured_sets(model: Path) -> list[tuple[EvaluationSet, NamedLines]]:
                 "--test-set NAME=SRC,REF"
             ) from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
-        sets.append(_set(name, {f"{where}.src": sources}, {where: refs}))
+        sets.append((name, {f"{where}.src": sources}, {where: refs}))
     return sets
 
 
@@ -304,72 +281,19 @@ def _translate(
     return outputs
 
 
-# --- slices -----------------------------------------------------------------------------------
-
-
 def with_slices(
-    texts: Sequence[Texts],
-    names: Sequence[str],
-    train_src: Sequence[str],
-    tokenizer_of: Path | None,
-    models: Sequence[Path],
-) -> list[EvaluationSet]:
-    """The test sets with their slicings, by `names` of SLICES and by domains."""
-    from mt.evaluation.slices import by_domain, by_length, by_rare_words, by_unknown_pieces
+    texts: Texts, slicers: Mapping[str, Callable[[Sequence[str]], Slicing]]
+) -> EvaluationSet:
+    """The test set with its slicings, by slicers of the source and by domains."""
+    from mt.evaluation.slices import by_domain
 
-    if any(text.data.sources is None for text in texts) and names:
+    sources = texts.data.sources
+    if sources is None and slicers:
         raise DataError(
-            f"--slices {names[0]}: slices by the source; give --src FILE, or "
+            f"--slices {next(iter(slicers))}: slices by the source; give --src FILE, or "
             "--test-set NAME=SRC,REF"
         )
-    slice_by: dict[str, Callable[[Sequence[str]], Slicing]] = {}
-    for name in names:
-        if name == "length":
-            slice_by[name] = by_length
-        elif name == "rare":
-            slice_by[name] = partial(by_rare_words, counts=_training_counts(train_src, models))
-        else:
-            tokenizer = _slicing_tokenizer(tokenizer_of, models)
-            slice_by[name] = partial(by_unknown_pieces, tokenizer=tokenizer)
-    result = []
-    for text in texts:
-        slicings = [slice_by[name](text.data.sources or []) for name in names]
-        if text.domains is not None:
-            slicings.append(by_domain(text.domains))
-        result.append(replace(text.data, slicings=slicings))
-    return result
-
-
-def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
-    """Counts of the source words of the files named, else of the first model's training data."""
-    from itertools import chain
-
-    from mt.data.reading.corpus import training_pairs
-    from mt.data.reading.text_files import read_lines
-    from mt.evaluation.slices import count_words
-
-    if train_src:
-        return count_words(chain(*(read_lines(Path(path), "--train-src") for path in train_src)))
-    if not models:
-        raise DataError(
-            "--slices rare: needs the training data to count words in; give --train-src FILE"
-        )
-    try:
-        return count_words(source for source, _ in training_pairs(config_of(models[0]).data))
-    except DataError as error:
-        raise DataError(
-            f"{error} --slices rare counts words in the training data of {models[0]}; or give "
-            "--train-src FILE"
-        ) from error
-
-
-def _slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
-    """The tokenizer of a run directory or other folder, else that of the first model."""
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.runs.model_folder import find_model, read_folder
-
-    if folder is None and not models:
-        raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
-    if folder is not None and Tokenizer.exists_in(folder):
-        return Tokenizer.load(folder)
-    return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer
+    slicings = [slicer(sources or []) for slicer in slicers.values()]
+    if texts.domains is not None:
+        slicings.append(by_domain(texts.domains))
+    return replace(texts.data, slicings=slicings)

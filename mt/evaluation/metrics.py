@@ -50,7 +50,11 @@ class Score:
 
 
 class Metric:
-    """A metric over a text, for one set of references. A subclass has `name`, `title`, `score`."""
+    """A metric computed from sums over lines, for one set of references.
+
+    The sums give intervals, paired tests and slices. A subclass has `name`, `title`, `statistics`
+    and `value`.
+    """
 
     name: ClassVar[str]  # on the command line, in `train.metric` and in `metrics.jsonl`
     title: ClassVar[str]  # in tables and messages
@@ -74,17 +78,6 @@ class Metric:
         self.tokenize = tokenize
         self.comet = comet
         self.tgt_lang = tgt_lang
-
-    def score(self, hyps: Sequence[str]) -> Score:
-        """The score of translations, one for each line of the references."""
-        raise NotImplementedError
-
-
-class LineMetric(Metric):
-    """A metric computed from sums over lines, which gives intervals, paired tests and slices.
-
-    A subclass has `statistics` and `value` instead of `score`.
-    """
 
     def statistics(self, hyps: Sequence[str]) -> Statistics:
         """A row of numbers for each translation: (lines, n)."""
@@ -114,7 +107,7 @@ class LineMetric(Metric):
 # --- the metrics ------------------------------------------------------------------------------
 
 
-class SacreBleuMetric(LineMetric):
+class SacreBleuMetric(Metric):
     """A metric that sacreBLEU computes. A subclass makes its object, and may explain a score."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -259,7 +252,7 @@ class Ter(SacreBleuMetric):
         return f"{result.num_edits:,.0f} edits, {result.ref_length:,.1f} reference words", note
 
 
-class CometMetric(LineMetric):
+class CometMetric(Metric):
     """COMET: the mean of what a neural model says of each sentence, times 100."""
 
     name = "comet"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mt.errors import ConfigError
-from mt.evaluation.metrics import LineMetric, Statistics
+from mt.evaluation.metrics import Metric, Statistics
 
 # sacreBLEU's defaults.
 SEED = 12345
@@ -66,7 +66,7 @@ class Comparison:
 
 
 def resample(
-    metric: LineMetric, statistics: Statistics, n_resamples: int = RESAMPLES, seed: int = SEED
+    metric: Metric, statistics: Statistics, n_resamples: int = RESAMPLES, seed: int = SEED
 ) -> Values:
     """The values of bootstrap resamples, the same ones for every text of as many lines.
 
@@ -110,7 +110,7 @@ def chance_difference(system: Values, baseline: Values, share: float) -> float:
 
 
 def randomisation_p_value(
-    metric: LineMetric,
+    metric: Metric,
     difference: float,
     system: Statistics,
     baseline: Statistics,

@@ -7,15 +7,21 @@ lists of lines.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.data.reading.words import words
+from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.data.tokens.tokenizer import Tokenizer
 
+# Slices by the source, as `--slices` names them.
+SLICES = ("length", "rare", "unknown")
 # Slices by length, each with about as many lines as the others.
 LENGTH_SLICES = 5
 # A source is sliced by how often its rarest word is in the training data: lowest count of each
@@ -105,6 +111,52 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
         for word in words(text):
             counts[word] += count
     return counts
+
+
+def slicer(
+    name: str, train_src: Sequence[str], tokenizer_of: Path | None, models: Sequence[Path]
+) -> Callable[[Sequence[str]], Slicing]:
+    """A function that slices sources by one of SLICES.
+
+    Rare are words of the files `train_src`, else of the first model's training data; unknown is
+    what the tokenizer in `tokenizer_of` lacks, else the first model's. DataError without either.
+    """
+    if name == "length":
+        return by_length
+    if name == "rare":
+        return partial(by_rare_words, counts=_training_counts(train_src, models))
+    return partial(by_unknown_pieces, tokenizer=_slicing_tokenizer(tokenizer_of, models))
+
+
+def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
+    from mt.data.reading.corpus import training_pairs
+    from mt.data.reading.text_files import read_lines
+    from mt.runs.model_folder import read_config
+
+    if train_src:
+        return count_words(chain(*(read_lines(Path(path), "--train-src") for path in train_src)))
+    if not models:
+        raise DataError(
+            "--slices rare: needs the training data to count words in; give --train-src FILE"
+        )
+    try:
+        return count_words(source for source, _ in training_pairs(read_config(models[0]).data))
+    except DataError as error:
+        raise DataError(
+            f"{error} --slices rare counts words in the training data of {models[0]}; or give "
+            "--train-src FILE"
+        ) from error
+
+
+def _slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
+    from mt.data.tokens.tokenizer import Tokenizer
+    from mt.runs.model_folder import find_model, read_folder
+
+    if folder is None and not models:
+        raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
+    if folder is not None and Tokenizer.exists_in(folder):
+        return Tokenizer.load(folder)
+    return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer
 
 
 def _slicing(by: str, title: str, labels: Sequence[str], order: Sequence[str]) -> Slicing:

@@ -15,7 +15,7 @@ from mt.evaluation.differences import DifferingLine, largest_differences
 from mt.evaluation.metrics import (
     DEFAULT_METRICS,
     METRICS,
-    LineMetric,
+    Metric,
     Score,
     Statistics,
     check_lines,
@@ -106,7 +106,7 @@ def evaluate_systems(
 ) -> Evaluation:
     """Evaluate the outputs of systems, by name, on a test set. Paired tests need at least two.
 
-    A metric without statistics of lines gives scores only. Raises DataError for an unknown metric
+    Raises DataError for an unknown metric
     and for line counts that differ, ConfigError if memory runs out.
     """
     check_metrics(settings.metrics)
@@ -117,10 +117,6 @@ def evaluate_systems(
         metric = METRICS[name](
             data.refs, data.sources, settings.tokenize, settings.comet, settings.tgt_lang
         )
-        if not isinstance(metric, LineMetric):
-            for system, hyps in outputs.items():
-                systems[system].append(SystemScore(name, metric.score(hyps)))
-            continue
         try:
             for system, score in _by_system(metric, data, outputs, settings).items():
                 systems[system].append(score)
@@ -140,7 +136,7 @@ def evaluate_systems(
 
 
 def _by_system(
-    metric: LineMetric,
+    metric: Metric,
     data: EvaluationSet,
     outputs: Mapping[str, Sequence[str]],
     settings: Settings,
@@ -185,7 +181,7 @@ def _by_system(
     return results
 
 
-def _slice_values(metric: LineMetric, statistics: Statistics, slicing: Slicing) -> list[float]:
+def _slice_values(metric: Metric, statistics: Statistics, slicing: Slicing) -> list[float]:
     """The value of each slice by itself."""
     n_lines = sum(len(part.lines) for part in slicing.slices)
     if n_lines != len(statistics):

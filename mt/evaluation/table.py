@@ -146,8 +146,6 @@ def _slices(evaluation: Evaluation, style: Style) -> Iterator[str]:
         tables: dict[str, dict[str, list[float]]] = {}
         for system, scores in systems.items():
             for one in scores:
-                if by not in one.slices:  # the metric has no statistics of lines
-                    continue
                 name = one.score.name
                 if len(systems) == 1:
                     tables.setdefault(slicing.title, {})[name] = one.slices[by]

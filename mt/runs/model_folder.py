@@ -148,6 +148,12 @@ def folders_of(model: Path) -> list[Path]:
     return folders
 
 
+def read_config(path: Path) -> Config:
+    """The config that a model was trained with; its weights are not read."""
+    folder = find_model(path)
+    return config_from_mapping(read_meta(folder, [])["config"], f"config of {folder}")
+
+
 def read_folder(path: Path) -> ModelFolder:
     """Read the model at a run directory, checkpoint or exported folder; verify its weights."""
     folder = find_model(path)

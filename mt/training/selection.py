@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mt.evaluation.metrics import METRICS, LineMetric, Score
+from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.evaluation.significance import (
     Comparison,
     Values,
@@ -171,7 +171,7 @@ class BestComparison:
         self._sampled: dict[int, tuple[float, Values]] = {}
 
     def compare(
-        self, metric: LineMetric, outputs: list[str], step: int, best_step: int | None
+        self, metric: Metric, outputs: list[str], step: int, best_step: int | None
     ) -> Difference | None:
         """Compare the validation after update `step`, with these outputs, to the best one.
 
@@ -194,7 +194,7 @@ class BestComparison:
         return Difference(metric.title, best_step, Comparison(difference, p_value), tie)
 
     @staticmethod
-    def _sample(metric: LineMetric, outputs: list[str]) -> tuple[float, Values]:
+    def _sample(metric: Metric, outputs: list[str]) -> tuple[float, Values]:
         statistics = metric.statistics(outputs)
         value = float(metric.value(statistics.sum(axis=0).tolist()))
         return value, resample(metric, statistics)

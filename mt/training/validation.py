@@ -26,7 +26,7 @@ from mt.evaluation.bleu_tokenizer import (
     tokenizer_of,
 )
 from mt.evaluation.comet import Comet, check_comet
-from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score
+from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.runs.metrics import metrics_lines
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
@@ -204,14 +204,10 @@ class Validation:
         return self.scoring.metrics(self.src, self.ref)
 
     @property
-    def compared_metric(self) -> LineMetric:
+    def compared_metric(self) -> Metric:
         """The metric of tests of improvement: `train.metric`, or BLEU where it costs too much."""
         metric = self.metrics.get(self.config.train.metric)
-        if isinstance(metric, LineMetric) and not metric.needs_model:
-            return metric
-        bleu = self.metrics["bleu"]
-        assert isinstance(bleu, LineMetric)
-        return bleu
+        return self.metrics["bleu"] if metric is None or metric.needs_model else metric
 
     def _report_notes(self, scores: Iterable[Score]) -> None:
         for score in scores:

@@ -28,7 +28,7 @@ from mt.data.reading import corpus, formats
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.text_files import read_lines
 from mt.errors import ConfigError, DataError
-from mt.evaluation.metrics import METRICS, LineMetric, Metric, Score, Statistics
+from mt.evaluation.metrics import METRICS, Metric, Statistics
 from mt.report.curves import draw_curves
 from mt.report.run_summary import read_run
 from mt.search.options import Sampling
@@ -48,18 +48,7 @@ def test_every_recipe_is_followed_below() -> None:
 # --- a metric ---------------------------------------------------------------------------------
 
 
-class ExactMatch(Metric):
-    """The share of lines that are the reference; a score of the whole text only."""
-
-    name = "exact"
-    title = "EM"
-
-    def score(self, hyps: Sequence[str]) -> Score:
-        same = [hyp == ref for hyp, ref in zip(hyps, self.refs[0], strict=True)]
-        return Score(self.title, 100 * sum(same) / len(same), "case:mixed")
-
-
-class WrongWords(LineMetric):
+class WrongWords(Metric):
     """Words that are not in the reference, per 100; from counts of each line."""
 
     name = "wrong"
@@ -78,12 +67,11 @@ class WrongWords(LineMetric):
 
 
 @pytest.fixture
-def two_more_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METRICS, "exact", ExactMatch)
+def another_metric(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METRICS, "wrong", WrongWords)
 
 
-@pytest.mark.usefixtures("two_more_metrics")
+@pytest.mark.usefixtures("another_metric")
 def test_a_metric_is_in_the_table_the_json_and_the_tsv(mt: Mt, tmp_path: Path) -> None:
     ref = [f"a b c d{i}" for i in range(40)]
     for name, lines in (
@@ -94,28 +82,25 @@ def test_a_metric_is_in_the_table_the_json_and_the_tsv(mt: Mt, tmp_path: Path) -
         write_lines(tmp_path / name, lines)
     options = [
         "evaluate", "--hyp", f"bad={tmp_path / 'bad'}", "--hyp", f"good={tmp_path / 'good'}",
-        "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--metrics", "exact,wrong,bleu",
+        "--ref", tmp_path / "ref", "--src", tmp_path / "src", "--metrics", "wrong,bleu",
         "--confidence", "--paired-bs", "--paired-ar", "--slices", "length",
     ]  # fmt: skip
     ended = mt(*options)
     assert ended.code == 0, ended.err
-    rows = [re.split(r"  +", line.strip()) for line in ended.lines[:5]]
-    assert rows[1:3] == [["EM", "bad", "50.00"], ["good", "75.00"]]
-    assert rows[3][:3] == ["WRONG", "bad", "25.00"]
-    assert (rows[4][1], rows[4][3], rows[4][-1]) == ("6.25", "-18.75", "better")
-    assert {"EM|case:mixed", "WRONG|nrefs:1"} < set(ended.lines)
+    rows = [re.split(r"  +", line.strip()) for line in ended.lines[:3]]
+    assert rows[1][:3] == ["WRONG", "bad", "25.00"]
+    assert (rows[2][1], rows[2][3], rows[2][-1]) == ("6.25", "-18.75", "better")
+    assert "WRONG|nrefs:1" in ended.lines
     assert b"WRONG by words in the source\n" in ended.out
-    assert b"EM by" not in ended.out  # it has no statistics of lines
-    exact, wrong, _ = json.loads(mt(*options, "--json").out)["good"]
-    assert list(exact) == ["name", "value", "signature", "detail", "note"]
-    assert wrong.keys() - exact.keys() == {
+    wrong, _ = json.loads(mt(*options, "--json").out)["good"]
+    assert list(wrong) == [
+        "name", "value", "signature", "detail", "note",
         "confidence", "paired_bs", "paired_ar", "verdict", "slices",
-    }  # fmt: skip
+    ]  # fmt: skip
     assert wrong["paired_bs"]["better"] is True
     assert [part["value"] for part in wrong["slices"]["length"]] == [6.25, 6.25]
     head, *rows = (line.split("\t") for line in mt(*options, "--tsv").lines)
     cells = [dict(zip(head, row, strict=True)) for row in rows]
-    assert [c["value"] for c in cells if c["metric"] == "exact"] == ["50.0", "75.0"]
     assert [c["value"] for c in cells if (c["metric"], c["system"]) == ("wrong", "good")] == [
         "6.25"
     ] * 3
