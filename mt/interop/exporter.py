@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from mt.config.schema import DecodeConfig
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
 from mt.evaluation.metrics import Bleu
-from mt.model.checkpoint import LoadedModel
+from mt.model.checkpoint import LoadedModel, reason_of
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
 from mt.search.engine import TorchEngine
@@ -59,10 +60,10 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
         partial.mkdir(parents=True)
         yield partial
         partial.rename(output)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         need = sum(weight.numel() * 4 for weight in model.parameters()) / 1e6
         raise CheckpointError(
-            f"--output {output}: cannot be written ({error.strerror or error}); the export needs "
+            f"--output {output}: cannot be written ({reason_of(error)}); the export needs "
             f"{need:,.1f} MB: free some space there, or give a folder on another disk that you "
             "may write to"
         ) from error

@@ -21,7 +21,13 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.exporter import compare_translations, import_package, new_folder
-from mt.interop.huggingface_layout import CONFIG_KEYS, correspondences, to_halves
+from mt.interop.huggingface_layout import (
+    CONFIG_KEYS,
+    NO_TOKEN,
+    OWN_KEYS,
+    correspondences,
+    to_halves,
+)
 from mt.interop.huggingface_tokenizer import write_tokenizer
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
@@ -29,8 +35,6 @@ from mt.model.transformer import Transformer
 from mt.search.parity import Parity, prove
 from mt.search.scoring import Pair
 
-# Added to the logit of a row that fills the smaller of two vocabularies: its probability is 0.
-NO_TOKEN = -1e9
 # Of the model card; the name of the folder is put in.
 USAGE = """```python
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -43,7 +47,8 @@ print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 ```
 
 The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only a letter with three
-or more combining marks, or with a mark that is part of no character, may be split otherwise."""
+or more combining marks, or with a mark that is part of no character, may be split otherwise. A text
+must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 
 
 def export(
@@ -160,7 +165,11 @@ def build(library: Any, loaded: LoadedModel) -> Any:
         "decoder_start_token_id": BOS,
     }
     settings = {name: values[ours] for ours, names in CONFIG_KEYS.items() for name in names}
-    settings |= {"scale_embedding": True, **ids}
+    own = {
+        section: {key: getattr(getattr(loaded.config, section), key) for key in keys}
+        for section, keys in OWN_KEYS.items()
+    }
+    settings |= {"scale_embedding": True, "mt": own, **ids}
     if config.pre_norm:
         # One vocab_size for both sides: the smaller vocabulary is filled with rows never used.
         settings |= {"vocab_size": max(sizes), "tie_word_embeddings": one_matrix}

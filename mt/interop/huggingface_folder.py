@@ -1,11 +1,13 @@
 """A Marian folder of transformers: its settings and weights, and what of them mt cannot represent.
 
-Nothing of the folder is executed: weights are safetensors, or a PyTorch file of which only tensors
-and plain values are read.
+A Pegasus folder is read too if it has Marian's tokenizer, as `mt export huggingface` writes one of
+a pre-norm model. Nothing of the folder is executed: weights are safetensors, or a PyTorch file of
+which only tensors and plain values are read.
 """
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,13 +29,13 @@ from mt.interop.huggingface_layout import (
     correspondences,
     to_halves,
 )
-from mt.interop.huggingface_tokenizer import read_json
+from mt.interop.huggingface_tokenizer import VOCABULARY, read_json
 from mt.model.transformer import sinusoids
 
 # What transformers takes for a key that config.json leaves out.
 DEFAULTS: dict[str, Any] = {
     "vocab_size": 58101,
-    "decoder_vocab_size": None,
+    "decoder_vocab_size": 58101,  # as vocab_size
     "max_position_embeddings": 1024,
     **dict.fromkeys(("encoder_layers", "decoder_layers"), 12),
     **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 4096),
@@ -50,11 +52,15 @@ DEFAULTS: dict[str, Any] = {
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
 }
+KINDS: dict[type, str] = {
+    bool: "true or false", int: "a whole number", float: "a number from 0, below 1", str: "a text"
+}  # fmt: skip
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 # Keys of other models that transformers' Marian ignores; true would mean another computation.
 FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
 # Positions of a file may differ from the formula by rounding.
 POSITION_TOLERANCE = 1e-4
+POSITIONS = "model.{}.embed_positions.weight"  # of the encoder or decoder
 # Faults of weights that are listed one by one.
 LISTED = 8
 # What to do with a model that Marian itself wrote.
@@ -83,20 +89,38 @@ def read_config(folder: Path) -> dict[str, Any]:
         remedy = MARIAN if by_marian else "give a folder that transformers saved"
         raise CheckpointError(f"{folder}: {faults[0]}; {remedy}")
     kind = content.get("model_type")
-    if kind != "marian":
+    exported = kind == "pegasus" and (folder / VOCABULARY).exists()
+    if kind != "marian" and not exported:
         raise ConfigError(
             f"{folder}: config.json: model_type must be marian, found {kind}; mt imports Marian "
-            "models (OPUS-MT) only, because other models compute something else than "
-            "mt's Transformer"
+            "models (OPUS-MT) and what mt export huggingface wrote, because other models compute "
+            "something else than mt's Transformer"
         )
     settings = DEFAULTS | content
-    settings["decoder_vocab_size"] = settings["decoder_vocab_size"] or settings["vocab_size"]
+    if exported:  # one matrix for all, or three
+        settings["share_encoder_decoder_embeddings"] = settings["tie_word_embeddings"]
+    if content.get("decoder_vocab_size") is None:
+        settings["decoder_vocab_size"] = settings["vocab_size"]
     if isinstance(eos := settings["eos_token_id"], list) and len(eos) == 1:
         settings["eos_token_id"] = eos[0]
-    generation = read_json(folder / GENERATION_CONFIG, [])
+    faults += [f"config.json: {fault}" for fault in _type_faults(settings)]
+    generation = read_json(folder / GENERATION_CONFIG, faults, optional=True)
+    if faults:
+        raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     for key in ("num_beams", "length_penalty"):
         settings[key] = generation.get(key, settings.get(key))
     return settings
+
+
+def _type_faults(settings: Mapping[str, Any]) -> Iterator[str]:
+    """Values of another kind than `DEFAULTS` has, or numbers that no such key can have."""
+    for key, default in DEFAULTS.items():
+        value, kind = settings[key], type(default)
+        fits = type(value) in ((int, float) if kind is float else (kind,))
+        if kind in (int, float):
+            fits = fits and 0 <= value < (1 if kind is float else 2**31)
+        if not fits:
+            yield f"{key} must be {KINDS[kind]}, found {reprlib.repr(value)}"
 
 
 def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
@@ -122,9 +146,21 @@ def read_weights(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         ) from error
     except (OSError, SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise CheckpointError(f"{path}: damaged, it cannot be read; fetch it again") from error
+    if not isinstance(tensors, dict):
+        raise CheckpointError(f"{path}: must be a mapping of names to tensors; fetch it again")
     return path, {
-        name: tensor.float() for name, tensor in tensors.items() if isinstance(tensor, Tensor)
+        name: tensor.float()
+        for name, tensor in tensors.items()
+        if isinstance(name, str)
+        and isinstance(tensor, Tensor)
+        and tensor.is_floating_point()
+        and tensor.layout == torch.strided
     }
+
+
+def is_pre_norm(settings: Mapping[str, Any]) -> bool:
+    """Whether it is a Pegasus model: there layer norms stand before each block."""
+    return bool(settings["model_type"] == "pegasus")
 
 
 def embeddings(
@@ -151,7 +187,7 @@ def config_faults(settings: Mapping[str, Any]) -> Iterator[str]:
             found = " and ".join(map(str, values))
             yield f"config.json: {' and '.join(names)} must be equal, found {found}"
     d_model, heads = settings["d_model"], settings["encoder_attention_heads"]
-    if d_model % 2 or d_model % heads:
+    if d_model % 2 or not heads or d_model % heads:
         yield (
             f"config.json: d_model must be even and a multiple of the heads ({heads}), "
             f"found {d_model}"
@@ -168,8 +204,24 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
     """Weights that are missing or have another shape than `config.json` says."""
     d_model, tgt_size = settings["d_model"], settings["decoder_vocab_size"]
     sizes = {"D": d_model, "A": d_model, "F": settings["encoder_ffn_dim"]}
-    layers = correspondences(False, settings["encoder_layers"], settings["decoder_layers"])
-    rows = [
+    faults = []
+    layers_of = {}
+    for side in ("encoder", "decoder"):
+        key, start = f"{side}_layers", f"model.{side}.layers."
+        numbers = {name[len(start) :].split(".")[0] for name in tensors if name.startswith(start)}
+        layers_of[side] = min(settings[key], len(numbers))
+        if settings[key] != len(numbers):
+            faults.append(
+                f"config.json: {key} must be {len(numbers):,}, as many as there are weights of, "
+                f"found {settings[key]:,}"
+            )
+    positions = [POSITIONS.format(side) for side in layers_of]
+    if not is_pre_norm(settings):  # Marian may leave them out
+        positions = [name for name in positions if name in tensors]
+    length = settings["max_position_embeddings"]
+    layers = correspondences(is_pre_norm(settings), layers_of["encoder"], layers_of["decoder"])
+    rows = [(f"weight {name}", tensors.get(name), (length, d_model)) for name in positions]
+    rows += [
         (f"weight {name}", tensors.get(name), tuple(sizes[axis] for axis in each.axes))
         for each in layers
         for name in each.theirs
@@ -179,7 +231,7 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
         (f"{side} embeddings", matrix, (vocabularies[side], d_model))
         for side, matrix in embeddings(tensors, settings).items()
     ]
-    faults = [
+    faults += [
         f"{name} must be {shape}, found {None if tensor is None else tuple(tensor.shape)}"
         for name, tensor, shape in rows
         if tensor is None or tensor.shape != shape
@@ -189,15 +241,18 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
         faults.append(f"final_logits_bias must have {tgt_size:,} numbers, found {bias.numel():,}")
     if faults[LISTED:]:
         faults[LISTED:] = [f"{len(faults) - LISTED:,} more weights do not fit config.json either"]
-    for side in ("encoder", "decoder"):
-        name = f"model.{side}.embed_positions.weight"
-        if name in tensors and not _are_sinusoids(tensors[name], d_model):
-            faults.append(f"weight {name} must be the sinusoids, found other position embeddings")
+    if not is_pre_norm(settings):
+        faults += [
+            f"weight {name} must be the sinusoids, found other position embeddings"
+            for name in positions
+            if not are_sinusoids(tensors[name])
+        ]
     return faults
 
 
-def _are_sinusoids(table: Tensor, d_model: int) -> bool:
-    if d_model % 2 or table.shape != (len(table), d_model):
+def are_sinusoids(table: Tensor) -> bool:
+    """Whether positions (P, D) are those of the formula, sines first."""
+    if table.ndim != 2 or table.shape[1] % 2:
         return False
-    expected = sinusoids(len(table), d_model)[:, to_halves(d_model)]
+    expected = sinusoids(*table.shape)[:, to_halves(table.shape[1])]
     return bool(((table - expected).abs() <= POSITION_TOLERANCE).all())

@@ -1,7 +1,8 @@
 """Import a Marian model in the format of transformers, as OPUS-MT publishes them.
 
 Marian is a post-norm Transformer whose decoder starts with pad. The row of pad is copied to our
-bos, so that nothing of decoding or training changes. Shapes: V vocabulary, D d_model.
+bos, so that nothing of decoding or training changes. What `mt export huggingface` wrote comes back
+too, also pre-norm models, which it makes Pegasus models. Shapes: V vocabulary, D d_model.
 """
 
 from __future__ import annotations
@@ -22,13 +23,22 @@ from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of
 from mt.interop.huggingface_folder import (
     ACTIVATIONS,
+    POSITIONS,
+    are_sinusoids,
     config_faults,
     embeddings,
+    is_pre_norm,
     read_config,
     read_weights,
     weight_faults,
 )
-from mt.interop.huggingface_layout import CONFIG_KEYS, correspondences, to_interleaved
+from mt.interop.huggingface_layout import (
+    CONFIG_KEYS,
+    NO_TOKEN,
+    OWN_KEYS,
+    correspondences,
+    to_interleaved,
+)
 from mt.interop.huggingface_tokenizer import MarianTokenizer, read_tokenizer
 from mt.model.checkpoint import save_model_folder
 
@@ -50,12 +60,12 @@ def import_model(folder: Path, output: Path) -> str:
         raise CheckpointError(f"--output {output}: already exists; give another path, or remove it")
     settings = read_config(folder)
     faults = list(config_faults(settings))
-    tokenizer = read_tokenizer(folder, settings, faults)
     path, tensors = read_weights(folder)
     faults += weight_faults(tensors, settings)
+    tokenizer = read_tokenizer(folder, settings, faults, _never_output(tensors))
     if faults or tokenizer is None:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
-    config = model_config(settings, tokenizer)
+    config = model_config(settings, tensors, tokenizer)
     weights = convert(tensors, settings, tokenizer)
     init_from = {"train": config.train.model_copy(update={"init_from": str(output)})}
     save_model_folder(
@@ -64,7 +74,10 @@ def import_model(folder: Path, output: Path) -> str:
         {
             "config": config.model_dump(mode="json"),
             "tokenizer": tokenizer.tokenizer.fingerprint,
-            "imported": {"format": "huggingface marian", "sha256": {path.name: sha256_of(path)}},
+            "imported": {
+                "format": f"huggingface {settings['model_type']}",
+                "sha256": {path.name: sha256_of(path)},
+            },
         },
         tokenizer=tokenizer.tokenizer,
         texts={"config.yaml": config.model_copy(update=init_from).to_yaml()},
@@ -72,7 +85,15 @@ def import_model(folder: Path, output: Path) -> str:
     return _report(config, sum(each.numel() for each in weights.values()), settings)
 
 
-def model_config(settings: Mapping[str, Any], tokenizer: MarianTokenizer) -> Config:
+def _never_output(tensors: Mapping[str, Tensor]) -> set[int]:
+    """Rows that fill the smaller of two vocabularies; see `NO_TOKEN`."""
+    bias = tensors.get("final_logits_bias", torch.zeros(0)).flatten()
+    return set((bias <= NO_TOKEN / 2).nonzero().flatten().tolist())
+
+
+def model_config(
+    settings: Mapping[str, Any], tensors: Mapping[str, Tensor], tokenizer: MarianTokenizer
+) -> Config:
     """The config of our model; what does not follow from the folder is at its default."""
     own, languages = tokenizer.tokenizer, tokenizer.settings
     names = {"src_lang": languages.get("source_lang"), "tgt_lang": languages.get("target_lang")}
@@ -92,18 +113,33 @@ def model_config(settings: Mapping[str, Any], tokenizer: MarianTokenizer) -> Con
         "model": {
             **{ours: settings[theirs] for ours, (theirs, *_) in CONFIG_KEYS.items()},
             "activation": ACTIVATIONS[settings["activation_function"]],
-            "norm": "post",
-            "tie_embeddings": _is_tied(settings),
+            "norm": "pre" if is_pre_norm(settings) else "post",
+            "positions": "sinusoidal" if _has_sinusoids(tensors) else "learned",
+            "tie_embeddings": _is_tied(settings, tensors),
             "output_bias": True,
         },
         "decode": {key: value for key, value in decode.items() if value is not None},
     }
+    # What transformers does not do, but mt export huggingface writes down.
+    for section, keys in OWN_KEYS.items():
+        own = settings.get("mt", {})
+        values = own.get(section) if isinstance(own, dict) else None
+        if isinstance(values, dict):
+            mapping[section] |= {key: value for key, value in values.items() if key in keys}
     return config_from_mapping(mapping, "config.json")
 
 
-def _is_tied(settings: Mapping[str, Any]) -> bool:
+def _is_tied(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
     """Whether target embedding and output can be one matrix: ours always scale the embedding."""
-    return bool(settings["tie_word_embeddings"] and settings["scale_embedding"])
+    decoder, output = (embeddings(tensors, settings)[side] for side in ("decoder", "output"))
+    assert decoder is not None
+    assert output is not None
+    return bool(settings["scale_embedding"]) and torch.equal(decoder, output)
+
+
+def _has_sinusoids(tensors: Mapping[str, Tensor]) -> bool:
+    tables = [tensors.get(POSITIONS.format(side)) for side in ("encoder", "decoder")]
+    return all(table is None or are_sinusoids(table) for table in tables)
 
 
 def convert(
@@ -111,7 +147,9 @@ def convert(
 ) -> dict[str, Tensor]:
     """Our weights, by name, of theirs."""
     order = to_interleaved(settings["d_model"])
-    layers = correspondences(False, settings["encoder_layers"], settings["decoder_layers"])
+    layers = correspondences(
+        is_pre_norm(settings), settings["encoder_layers"], settings["decoder_layers"]
+    )
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
         for each in layers
@@ -121,7 +159,10 @@ def convert(
     scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
     matrices = [each for each in embeddings(tensors, settings).values() if each is not None]
     source, target, output = (matrix[:, order] for matrix in matrices)
-    tied = _is_tied(settings)
+    tied = _is_tied(settings, tensors)
+    if not _has_sinusoids(tensors):
+        for side, name in (("encoder", "src"), ("decoder", "tgt")):
+            weights[f"{name}_embedding.positions"] = tensors[POSITIONS.format(side)][:, order]
     weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
     if not (tied and tokenizer.tokenizer.joint):  # else one matrix, under its first name
         weights["tgt_embedding.tokens.weight"] = target[tgt_rows] / scale

@@ -30,6 +30,13 @@ CONFIG_KEYS = {
     "activation": ("activation_function",),
     "max_positions": ("max_position_embeddings",),
 }
+# Keys of our config without one of theirs, under the key `mt` of config.json.
+OWN_KEYS = {
+    "data": ("max_tokens", "max_length_ratio"),
+    "decode": ("max_len_factor", "max_len_extra"),
+}
+# Added to the logit of a row that fills the smaller of two vocabularies: its probability is 0.
+NO_TOKEN = -1e9
 Row = tuple[str, tuple[str, ...], str]
 
 

@@ -7,12 +7,12 @@ have pad, unk, bos and eos first, so an import reorders the rows.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES, write_vocabularies
-from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.tokenizer import BOS, Tokenizer
 from mt.interop.normalization import with_normalization
 from mt.model.checkpoint import LoadedModel
 
@@ -41,14 +41,17 @@ class MarianTokenizer(NamedTuple):
 
 
 def read_tokenizer(
-    folder: Path, config: Mapping[str, Any], faults: list[str]
+    folder: Path,
+    config: Mapping[str, Any],
+    faults: list[str],
+    never_output: Collection[int] = frozenset(),
 ) -> MarianTokenizer | None:
     """Read the tokenizer of a Marian folder with this `config.json`, defaults filled in.
 
-    What cannot be used is added to `faults`; None if there is no tokenizer then.
+    What cannot be used is added to `faults`; None if there are some, also from before. Of the rows
+    `never_output`, those without a piece are left out where there are two vocabularies.
     """
-    n_before = len(faults)
-    settings = read_json(folder / TOKENIZER_CONFIG, [])
+    settings = read_json(folder / TOKENIZER_CONFIG, faults, optional=True)
     joint = bool(config["share_encoder_decoder_embeddings"])
     separate = bool(settings.get("separate_vocabs", (folder / TARGET_VOCABULARY).exists()))
     if joint and separate:
@@ -57,22 +60,24 @@ def read_tokenizer(
             "share_encoder_decoder_embeddings true"
         )
     unk = settings.get("unk_token", SPECIAL_PIECES[1])
-    unk = unk.get("content", "") if isinstance(unk, dict) else str(unk)
+    unk = str(unk.get("content") if isinstance(unk, dict) else unk)
     names = ("pad_token_id", "decoder_start_token_id", "eos_token_id")
     pad, start, eos = (config[name] for name in names)
-    special = (pad, start if joint else pad, eos)
-    source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults)
+    special = (pad, start if joint else None, eos)
+    fillers = range(config["vocab_size"]) if never_output and not joint else ()
+    source = _vocabulary(folder / VOCABULARY, config["vocab_size"], unk, special, faults, fillers)
     target = source
     if not joint:
         path = folder / (TARGET_VOCABULARY if separate else VOCABULARY)
-        target = _vocabulary(path, config["decoder_vocab_size"], unk, (pad, start, eos), faults)
+        size, special = config["decoder_vocab_size"], (pad, start, eos)
+        target = _vocabulary(path, size, unk, special, faults, never_output)
     models = []
     for name in MODELS:
         try:
             models.append((folder / name).read_bytes())
         except OSError as error:
             faults.append(f"{name}: {error.strerror}")
-    if len(faults) > n_before:
+    if faults:
         return None
     vocabulary = write_vocabularies(source.pieces, None if joint else target.pieces)
     try:
@@ -83,32 +88,45 @@ def read_tokenizer(
     return MarianTokenizer(tokenizer, source, target, settings)
 
 
-def read_json(path: Path, faults: list[str]) -> dict[str, Any]:
-    """The mapping in a JSON file; {} after adding to `faults` if that fails."""
+def read_json(path: Path, faults: list[str], optional: bool = False) -> dict[str, Any]:
+    """The mapping in a JSON file; {} after adding to `faults` if that fails.
+
+    An `optional` file may be missing.
+    """
+    if optional and not path.exists():
+        return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
         if isinstance(value, dict):
             return value
         fault = f"must be a JSON object, found a {type(value).__name__}"
     except OSError as error:
         fault = str(error.strerror)
-    except ValueError as error:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError) as error:  # not JSON, or not UTF-8
         fault = f"is not JSON ({error})"
     faults.append(f"{path.name}: {fault}")
     return {}
 
 
 def _vocabulary(
-    path: Path, size: int, unk: str, special: tuple[int, int, int], faults: list[str]
+    path: Path,
+    size: int,
+    unk: str,
+    special: tuple[int, int | None, int],
+    faults: list[str],
+    fillers: Collection[int],
 ) -> Vocabulary:
     """Pieces and rows by our ids; `special`: their ids of pad, the decoder's start, and eos.
 
-    A row that no piece names gets a piece that no text contains.
+    `<s>` is the start of a side without one, or pad. A row that no piece names gets a piece that no
+    text contains, unless it is one of `fillers`.
     """
     n_before = len(faults)
     ids = read_json(path, faults)
-    taken = {value for value in ids.values() if isinstance(value, int) and 0 <= value < size}
+    taken = {value for value in ids.values() if type(value) is int and 0 <= value < size}
     pad, start, eos = special
+    start = ids.get(SPECIAL_PIECES[BOS], pad) if start is None else start
     if len(faults) > n_before:
         pass  # it cannot be read
     elif len(taken) != len(ids):
@@ -118,18 +136,19 @@ def _vocabulary(
         )
     elif unk not in ids:
         faults.append(f"{path.name}: the piece {unk} is missing")
-    elif not all(isinstance(row, int) and 0 <= row < size for row in special):
+    elif not all(0 <= row < size for row in (pad, start, eos)):
         faults.append(
             f"config.json: pad_token_id, decoder_start_token_id and eos_token_id must be ids of "
             f"{path.name}, 0 to {size - 1:,}, found {pad}, {start} and {eos}"
         )
-    if len(faults) > n_before:
+    if faults:  # `size` may be any number then
         return Vocabulary([], [])
-    ids |= {f"<row {row}>": row for row in set(range(size)) - taken}
+    ids |= {f"<row {row}>": row for row in set(range(size)) - taken if row not in fillers}
     rows = [pad, ids[unk], start, eos]
     pieces = list(SPECIAL_PIECES)
     for piece, row in sorted(ids.items(), key=lambda item: item[1]):
-        if row not in (pad, ids[unk], eos):
+        is_bos = row == start and piece == SPECIAL_PIECES[BOS]
+        if row not in (pad, ids[unk], eos) and not is_bos:
             # Such as </s> where another piece is the end; the number keeps the pieces different.
             pieces.append(f"{piece} {row}" if piece in SPECIAL_PIECES else piece)
             rows.append(row)
@@ -156,6 +175,7 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
             "target_lang": data.tgt_lang,
             "separate_vocabs": not tokenizer.joint,
             "model_max_length": loaded.model.config.max_positions,
+            "split_special_tokens": True,  # `</s>` in a text is text
             **{f"{name}_token": piece for name, piece in special},
         },
     }

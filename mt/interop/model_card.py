@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from mt import __version__
+from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest
@@ -52,7 +53,7 @@ def model_card(
         "\n".join(header),
         f"# Translation model {data.src_lang} → {data.tgt_lang}",
         f"Licence: {license_name or 'not stated'}.",
-        f"## Use\n\n{usage}",
+        f"## Use\n\n{usage}{_literal_tokens(loaded)}",
         f"## Model\n\n{_shape(loaded)}",
         _table("## Data", ["file", "lines", "SHA-256"], _files(manifest)),
         _table("## Corpora", CORPUS_COLUMNS, _corpora(manifest)),
@@ -61,6 +62,17 @@ def model_card(
         f"## How it was made\n\n{_commands(manifest)}",
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _literal_tokens(loaded: LoadedModel) -> str:
+    """Special tokens that SentencePiece gives for the same characters in a text, all unknown."""
+    read = [f"`{piece}`" for piece in SPECIAL_PIECES if piece in loaded.tokenizer.src_pieces(piece)]
+    if not read:
+        return ""
+    return (
+        f"\n\nA text must not contain {', '.join(read)}: the vocabulary has none of these "
+        "characters, so they are read as the special token."
+    )
 
 
 def _shape(loaded: LoadedModel) -> str:

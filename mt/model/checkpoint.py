@@ -138,7 +138,7 @@ def save_model_folder(
         # Adam's state is twice the size of the weights.
         need = sum(tensor.nbytes for tensor in weights.values()) * (1 if state is None else 3) / 1e6
         raise CheckpointError(
-            f"{folder}: cannot be saved ({_reason(error)}); it needs at least {need:,.1f} MB, "
+            f"{folder}: cannot be saved ({reason_of(error)}); it needs at least {need:,.1f} MB, "
             f"{free:,.1f} MB are free there. Everything saved earlier is intact: free some space "
             "or choose another folder, then run the same command again"
         ) from error
@@ -146,7 +146,7 @@ def save_model_folder(
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the system's reason for a failed write, such as `No space left on device`.
 
     torch raises a RuntimeError while it handles the OSError; safetensors quotes the error's number.

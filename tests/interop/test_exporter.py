@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import merged
+from conftest import Mt, merged, refused
 from messages import says
+from safetensors import SafetensorError
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import DecodeConfig
@@ -61,6 +62,41 @@ def test_the_recipe_exports_and_refuses_a_wrong_conversion(
     assert says(parity, "tokens of 64 pairs have the same log-probability, within 0.0e+00")
     assert says(translations, "first 40 lines of data.valid", "BLEU", "of mt", "difference -")
     assert (tmp_path / "out" / "model" / "meta.json").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"),
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")],
+    ids=["ours", "safetensors"])  # fmt: skip
+def test_a_full_disk_is_told_and_leaves_nothing(
+    error: Exception, loaded: LoadedModel, tmp_path: Path
+) -> None:
+    def write_half() -> None:
+        with new_folder(tmp_path / "out", loaded.model) as partial:
+            (partial / "half").touch()
+            raise error
+
+    with pytest.raises(CheckpointError) as told:
+        write_half()
+    message = str(told.value)
+    assert says(
+        message, "--output", tmp_path / "out", "(No space left on device)", "MB", "free some"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["huggingface", "ctranslate2", "argos"])
+def test_every_export_onto_a_full_disk(
+    program: str, tiny_run: Path, small_disk: Callable[[int], Path], mt: Mt
+) -> None:
+    """At several fill levels, so that each file in turn is the one that does not fit."""
+    pytest.importorskip("transformers" if program == "huggingface" else "ctranslate2")
+    for kilobytes in (8, 40, 100):
+        disk = small_disk(kilobytes)
+        output = disk / "de_en.argosmodel"
+        message = refused(mt("export", program, "--model", tiny_run, "-o", output))
+        assert says(message, "No space left on device")
+        assert list(disk.iterdir()) == []
 
 
 def test_one_nan_among_all_scores_and_missing_scores_are_refused(loaded: LoadedModel) -> None:

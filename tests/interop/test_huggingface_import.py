@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import BOS, EOS
-from mt.interop.huggingface_folder import LISTED, read_config
+from mt.errors import MtError
+from mt.interop import huggingface_import
+from mt.interop.huggingface_folder import DEFAULTS, LISTED, read_config
 from mt.interop.huggingface_import import import_model
 from mt.interop.huggingface_tokenizer import read_tokenizer
 from mt.model.checkpoint import LoadedModel, load_model
@@ -207,9 +211,9 @@ def test_all_reasons_against_an_import_are_told_at_once(
     message = refusal()
     assert says(message, "encoder_ffn_dim and decoder_ffn_dim", "equal", "24 and 99", "d_model")
     assert says(message, "d_model", "even", "15", "activation_function", "silu", "gelu_new")
-    assert says(message, "normalize_before", "false", "vocab.json", "below 177", "target.spm")
-    assert says(message, "target.spm: No such file", "weight", "must be (15, 15), found (16, 16)")
+    assert says(message, "normalize_before", "false", "weight", "must be (15, 15), found (16, 16)")
     assert says(message, "more weights do not fit config.json")
+    assert says(message, "vocab.json", "below 177", "target.spm: No such file")
     assert len(message.split("\n")) == 6 + LISTED + 1
     assert not (tmp_path / "out").exists()
 
@@ -228,6 +232,85 @@ def test_a_missing_weight_and_other_positions_are_named(
         assert says(table, "model.encoder.embed_positions.weight", "sinusoids")
     change(marian / "config.json", d_model=15)
     assert says(refusal(), "d_model", "even", "15", "embed_positions.weight", "sinusoids")
+
+
+# None of them is a value of any key, or only where null is one.
+ODD = ["64", None, True, -1, float("nan"), 10**400, [[1]], {"a": 1}, 2**31, float("-inf")]
+
+
+@pytest.fixture
+def no_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_import, "save_model_folder", lambda *_, **__: None)
+
+
+def import_or_refuse(folder: Path) -> str:
+    """The message against an import, if it is not taken; any other error fails the test."""
+    try:
+        return import_model(folder, folder / "out") and ""
+    except MtError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("key", [*DEFAULTS, "model_type"])
+def test_a_key_of_a_strangers_config_has_a_value_of_its_kind(
+    key: str, marian: Path, no_writing: None
+) -> None:
+    whole = json.loads((marian / "config.json").read_text(encoding="utf-8"))
+    default = DEFAULTS.get(key)
+    for odd in ODD:
+        change(marian / "config.json", **whole | {key: odd})
+        message = import_or_refuse(marian)
+        right = (default is True or default is False) and odd is True
+        if not right and (key != "decoder_vocab_size" or odd is not None):
+            assert says(message, marian, "config.json", key, "must be", "found")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("config.json", ["mt", "num_beams", "length_penalty", "normalize_before"]),
+        ("generation_config.json", ["num_beams", "length_penalty"]),
+        ("tokenizer_config.json", ["source_lang", "separate_vocabs", "unk_token"]),
+        ("vocab.json", ["</s>", "<unk>", "<pad>", "▁x"]),
+    ],
+)
+def test_a_strangers_values_are_taken_or_refused(
+    name: str, keys: list[str], marian: Path, no_writing: None
+) -> None:
+    whole = json.loads((marian / name).read_text(encoding="utf-8"))
+    for key in keys:
+        for odd in [*ODD, "\ud800", {"data": {"max_tokens": "x"}, "decode": None}]:
+            change(marian / name, **whole | {key: odd})
+            import_or_refuse(marian)
+    for content in (b"[" * 10**5, b"\xff", b"[]", b'{"a": "\\ud800"}', b"1" * 10**5):
+        (marian / name).write_bytes(content)
+        assert says(import_or_refuse(marian), name)
+
+
+def test_a_million_layers_are_refused_at_once(marian: Path, no_writing: None) -> None:
+    sizes = {"vocab_size": 10**9, "decoder_vocab_size": 10**9, "d_model": 10**6}
+    change(marian / "config.json", encoder_layers=10**6, decoder_layers=10**6, **sizes)
+    start = time.perf_counter()
+    message = import_or_refuse(marian)
+    assert time.perf_counter() - start < 1
+    assert says(message, "encoder_layers must be 2", "found 1,000,000", "decoder_layers must be 1")
+
+
+def test_damaged_bytes_of_any_file_are_taken_or_refused(marian: Path, no_writing: None) -> None:
+    torch.save(load_file(marian / "model.safetensors"), marian / "pytorch_model.bin")
+    draw = random.Random(1)
+    for name in ("model.safetensors", "pytorch_model.bin", "source.spm"):
+        whole = (marian / name).read_bytes()
+        for _ in range(60):
+            content = bytearray(whole)
+            place = draw.randrange(draw.choice([64, 2000, len(whole)]))
+            content[place : place + draw.randrange(4)] = draw.randbytes(draw.randrange(4))
+            (marian / name).write_bytes(content)
+            import_or_refuse(marian)
+        (marian / name).unlink() if name != "source.spm" else None
+    for odd in ([1], None, {1: torch.zeros(1), "model.shared.weight": torch.eye(3).to_sparse()}):
+        torch.save(odd, marian / "pytorch_model.bin")
+        assert says(import_or_refuse(marian), marian, "must be")
 
 
 def test_messages_about_files(

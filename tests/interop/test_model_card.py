@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
+from conftest import merged
 from messages import says
+from sentencepiece import SentencePieceProcessor
+from untrained_models import untrained_model
 
+from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.files import sha256_of
+from mt.interop.ctranslate2 import export
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel, load_model
 
@@ -86,3 +94,31 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
     assert "Licence: not stated." in body
     assert "## Data" not in body
     assert "## Scores" not in body
+
+
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_special_tokens_in_a_text_are_text_or_the_card_warns(
+    byte_fallback: bool, tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    """A vocabulary without Latin letters gives `</s>` as one unknown piece, and so its id."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    for side in ("src", "tgt"):
+        (tmp_path / f"train.{side}").write_text("ひと ふた みよ\nいつ むう なな\n" * 9, "utf-8")
+    changes = {"tokenizer": {"byte_fallback": byte_fallback, "vocab_size": 320}}
+    loaded = untrained_model(merged(tiny_mapping, changes), tmp_path, True)
+    folder = tmp_path / "ct2"
+    export(loaded, folder)
+    processor = SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
+    translator = ctranslate2.Translator(str(folder))
+    differ = []
+    for piece in SPECIAL_PIECES:
+        ours, theirs = loaded.tokenizer.src_pieces_of, processor.encode(piece, out_type=str)
+        sources = [ours(loaded.tokenizer.encode_src([piece])[0]), theirs]
+        (one,), (other,) = (
+            result.log_probs for result in translator.score_batch(sources, [[]] * 2)
+        )
+        if one != pytest.approx(other, abs=1e-4):
+            differ.append(piece)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert all(f"`{piece}`" in card for piece in differ)
+    assert bool(differ) == ("A text must not contain" in card) == (not byte_fallback)

@@ -163,6 +163,8 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
     value = 0
     shift = 0
     while True:
+        if place >= len(message):
+            raise ValueError("not a SentencePiece model: it is cut off")
         byte = message[place]
         place += 1
         value |= (byte & 0x7F) << shift
