@@ -30,6 +30,7 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
 from mt.terminal import say
 from mt.training.checkpoints import tidy
+from mt.training.clean_text import original_records
 from mt.training.finetune import resolve_init_from
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare
@@ -166,9 +167,10 @@ def _claim(
     was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
     is drawn from the data in the same pass.
     """
-    known = known_records(run_dir / STORE / "train")
+    known = {**known_records(run_dir / STORE / "train"), **original_records(run_dir)}
     sample = None
-    if learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir)):
+    learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
+    if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -230,7 +232,10 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
     """What the manifest says about data and model."""
     data = prepared.config.data
     store = trainer.run_dir / STORE
-    training_files = known_records(store / "train")
+    is_cleaned = data.clean is not None
+    training_files = (
+        original_records(trainer.run_dir) if is_cleaned else known_records(store / "train")
+    )
     files = {**training_files, **known_records(store / "valid")}
     return {
         "cwd": str(Path.cwd()),

@@ -23,6 +23,7 @@ from mt.data.tokens.tokenizer import (
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
+from mt.training.clean_text import clean_training_text
 from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
@@ -107,8 +108,9 @@ def prepare(
     started = time.perf_counter()
     world = world or World()
     read = read or CorpusRead()
-    tokenizer = prepare_tokenizer(config, run_dir, log, world, base, read.sample)
-    store = prepare_store(config, run_dir, tokenizer, log, world, read.records)
+    cleaned = clean_training_text(config, run_dir, log, world)
+    tokenizer = prepare_tokenizer(cleaned, run_dir, log, world, base, read.sample)
+    store = prepare_store(cleaned, run_dir, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     sampling = None

@@ -315,7 +315,7 @@ def test_leaks_are_removed_and_always_reported(
     against = {"sides": 1, "pairs": 0, None: 0}[leaks]
     assert report.kept == stays - against
     text = report_text(report)
-    assert says(text, "4 sentences", "2 of their sources, 2 of their targets, 1 whole pair")
+    assert says(text, "of 4 sentences, 2 sources, 2 targets and 1 whole pairs")
     assert says(text, "near_leak", f"{own.source.src}:5", LONG)
     if leaks:
         assert says(text, "leak: ", "web.de:3: its source and target", "Ja.", "Yes.")

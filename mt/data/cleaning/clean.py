@@ -14,7 +14,6 @@ import numpy as np
 from mt.data.cleaning.duplicates import expected_false_drops
 from mt.data.cleaning.leaks import Found
 from mt.data.cleaning.plan import CleaningPlan, claim_work
-from mt.data.cleaning.rejected import REASONS
 from mt.data.cleaning.report import CleaningReport, sum_up
 from mt.data.reading.text_files import FileRecords
 from mt.errors import DataError
@@ -92,14 +91,14 @@ def _require_pairs(
     for output in outputs:
         own = [report.corpora[number] for number in output.corpora]
         if not any(corpus.kept for corpus in own):
-            by_reason = {name: sum(one.rejected[name] for one in own) for name in REASONS}
-            worst = sorted(by_reason.items(), key=lambda item: -item[1])
-            counts = ", ".join(f"{count:,} {name}" for name, count in worst if count)
-            names = ", ".join(plan.corpora[number].where for number in output.corpora)
+            lost = "\n".join(
+                f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no "
+                f"pair: {report.corpora[number].summary()}"
+                for number in output.corpora
+            )
             raise DataError(
-                f"{names}: cleaning leaves no pair of {sum(one.read for one in own):,} (rejected: "
-                f"{counts}). Check that the files and the languages are the right ones, or change "
-                "the limits in data.clean."
+                f"{lost}. Check that the files and the languages are the right ones, or change the "
+                "limits in data.clean."
             )
 
 

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mt import __version__
+from mt.config.schema import named_sources
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES
-from mt.data.reading.corpus import local_files, read_pairs
+from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import aligned_files, format_of
-from mt.data.reading.text_files import is_pattern, matching_files, read_lines, under
+from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.errors import DataError
 from mt.files import sync_files, write_whole
 
 if TYPE_CHECKING:
-    from mt.config.schema import Clean, Source
+    from mt.config.schema import Clean, DataConfig, Source
 
 FORMAT = 1
 WORK_FILE = "cleaning.json"
@@ -35,6 +36,7 @@ BYTES_PER_SHARD = 64 << 20
 PAIRS_PER_BUCKET = 1_000_000
 MAX_BUCKETS = 256
 
+AGAINST = "data.clean.against"  # in messages
 Packing = Literal["", ".gz", ".zst"]
 
 
@@ -86,6 +88,9 @@ class OutputForm:
     rejected_packing: Packing = ""
 
 
+TEXT_FILES = OutputForm(False)
+
+
 @dataclass(frozen=True)
 class CleaningPlan:
     """All that the stages of a cleaning need to know; each process gets it whole."""
@@ -97,7 +102,7 @@ class CleaningPlan:
     src_lang: str
     tgt_lang: str
     evaluation: tuple[tuple[str, Source], ...] = ()  # validation and test sets, by name
-    form: OutputForm = OutputForm(False)
+    form: OutputForm = TEXT_FILES
     pairs_per_shard: int = PAIRS_PER_SHARD
     pairs_per_bucket: int = PAIRS_PER_BUCKET
 
@@ -151,7 +156,11 @@ class CleaningPlan:
     @property
     def against(self) -> list[Path]:
         """The files of `clean.against`, whose lines must not be in the corpora."""
-        return [path for name in self.clean.against for path in matching_files(name, self.root)]
+        return [
+            path
+            for name in self.clean.against
+            for path in matching_files(name, self.root) or [existing_path(name, self.root, AGAINST)]
+        ]
 
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
@@ -159,7 +168,7 @@ class CleaningPlan:
         sets = {name: list(read_pairs(source, self.root, name)) for name, source in self.evaluation}
         for path in self.against:
             # A line may be either side, and so may each cell of a table.
-            cells = [cell for line in read_lines(path, "against") for cell in line.split("\t")]
+            cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
         return LeakIndex(sets) if sets else None
 
@@ -197,6 +206,18 @@ class CleaningPlan:
     def finds_duplicates(self) -> bool:
         """Whether keys are needed."""
         return self.clean.duplicates is not None or self.clean.max_targets is not None
+
+
+def plan_of(data: DataConfig, work: Path, form: OutputForm = TEXT_FILES) -> CleaningPlan:
+    """How the corpora of a config are cleaned; its validation and test sets must not leak."""
+    assert data.clean is not None
+    corpora = tuple(
+        Corpus(source.path or source.src, f"data.train[{number}]", source)
+        for number, source in enumerate(data.train)
+    )
+    sets = [(name, source) for name, source in named_sources(data) if ".train" not in name]
+    languages = data.src_lang, data.tgt_lang
+    return CleaningPlan(work, data_root(data), corpora, data.clean, *languages, tuple(sets), form)
 
 
 def claim_work(folder: Path) -> None:

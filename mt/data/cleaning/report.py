@@ -31,6 +31,13 @@ class CorpusFunnel:
     rejected: dict[str, int]
     short_rejected: dict[str, int]
 
+    def summary(self) -> str:
+        """One line, such as `9 of 10 pairs kept, 2 of them repaired; rejected: 1 duplicate`."""
+        kept = f"{self.kept:,} of {self.read:,} pairs kept"
+        kept += f", {self.repaired:,} of them repaired" * (self.repaired > 0)
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.rejected.items() if count)
+        return f"{kept}; rejected: {counts}" if counts else kept
+
 
 @dataclass(frozen=True)
 class ExamplePair:
@@ -193,10 +200,7 @@ def _share(count: int, total: int) -> str:
 
 def _leaks(report: CleaningReport) -> Iterator[str]:
     for name, leak in report.leaks.items():
-        yield (
-            f"{name}: {leak.sentences:,} sentences; in the corpora are {leak.sources:,} of their "
-            f"sources, {leak.targets:,} of their targets, {leak.pairs:,} whole pairs"
-        )
+        yield f"{name}: {leak.summary()}"
     if report.near_leaks:
         yield f"nearly in one of these sets, but kept: {report.near_leaks:,} pairs"
 

@@ -1,0 +1,103 @@
+"""The training text of a run, cleaned before the tokenizer is trained: once, in its directory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mt.config.schema import Source
+from mt.data.cleaning.clean import CleanedFiles, clean_corpora, records_of
+from mt.data.cleaning.executors import run_here
+from mt.data.cleaning.plan import new_result, plan_of
+from mt.data.reading.corpus import local_files
+from mt.data.reading.text_files import FileRecords
+from mt.data.tokens.store import corpus_records
+from mt.runs.run_dir import STORE
+from mt.runtime.machine import usable_cores
+
+if TYPE_CHECKING:
+    from mt.config.schema import Config, DataConfig
+    from mt.runtime.distributed import World
+    from mt.training.runlog import RunLog
+
+FOLDER = f"{STORE}/cleaned"
+META, REPORT = "meta.json", "report.json"
+# Tasks of a stage from which on it is logged that the stage begins: of a million pairs.
+LOGGED_TASKS = 4
+
+
+def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World) -> Config:
+    """The config with `data.train` cleaned; as it is without `data.clean`.
+
+    The main process cleans, unless the run directory holds the cleaned text of these files and
+    settings already. Raises DataError where a corpus cannot be read, or nothing of it is left.
+    """
+    if config.data.clean is None:
+        return config
+    data = config.data
+    world.main_first(lambda: _clean(data, run_dir, log), lambda: None)
+    return config.model_copy(update={"data": cleaned_data(data, run_dir)})
+
+
+def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
+    """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
+    folder = (run_dir / FOLDER).absolute()
+    train = [
+        Source(src=str(folder / f"{n}.src"), tgt=str(folder / f"{n}.tgt"), weight=source.weight)
+        for n, source in enumerate(data.train)
+    ]
+    return data.model_copy(update={"train": train, "clean": None})
+
+
+def original_records(run_dir: Path) -> FileRecords:
+    """The records of the files that were cleaned; empty for a run without cleaned text."""
+    try:
+        return dict(json.loads((run_dir / FOLDER / META).read_text(encoding="utf-8"))["records"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
+    folder = run_dir / FOLDER
+    plan = plan_of(data, folder.with_name("cleaning"))
+    try:
+        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        if meta["fingerprint"] == plan.kept.name:
+            return
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if not done and total > LOGGED_TASKS:
+            log.say(f"data.train: cleaning, {stage}")
+
+    log.say("data.train: cleaning")
+    with new_result(folder) as partial:
+        outputs = [
+            CleanedFiles([n], [partial / f"{n}.src", partial / f"{n}.tgt"])
+            for n in range(len(data.train))
+        ]
+        rejected = partial / "rejected.tsv"
+        report = clean_corpora(
+            plan, lambda plan: run_here(plan, usable_cores(), progress), outputs, rejected
+        )
+        read = records_of(plan)
+        known = {
+            str(path): read[str(path.absolute())]
+            for source in data.train
+            for path in local_files(source, plan.root)
+            if str(path.absolute()) in read
+        }
+        records = corpus_records(data.train, data, known)
+        meta = {"fingerprint": plan.kept.name, "records": records}
+        (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
+        (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)  # of other files or settings
+    shutil.rmtree(plan.work, ignore_errors=True)
+    for number, funnel in enumerate(report.corpora):
+        log.say(f"data.train[{number}] ({funnel.name}): {funnel.summary()}")
+    for name, leak in report.leaks.items():
+        if leak.sources or leak.targets:
+            log.say(f"{name}: {leak.summary()}")

@@ -1,0 +1,90 @@
+"""With `data.clean` a run trains on cleaned text, made once; the manifest names the originals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import QuickConfig
+from messages import says
+
+from mt.config.schema import Config
+from mt.data.cleaning import executors
+from mt.data.cleaning.report import CleaningReport
+from mt.errors import DataError
+from mt.files import sha256_of
+from mt.runs.manifest import read_manifest
+from mt.runs.run_dir import STORE
+from mt.training.launch import train
+
+CHANGES: dict[str, Any] = {"train": {"max_steps": 1, "valid_every": 1}}
+
+
+@pytest.fixture
+def dirty(tiny_corpus: Path, quick_config: QuickConfig, tmp_path: Path) -> Config:
+    """The tiny corpus with an empty pair, a pair twice, one of the validation set, and spaces."""
+    valid = [(tiny_corpus / f"valid.{side}").read_text().split("\n")[3] for side in ("src", "tgt")]
+    texts = [["", "ja" * 9], ["Null NULL!", "Zero zero"], ["null null.", "zero zero"], valid]
+    for number, side in enumerate(("src", "tgt")):
+        lines = (tiny_corpus / f"train.{side}").read_text().split("\n")[:300]
+        lines = [f"\u200b{lines[0]}", *lines[1:], *(pair[number] for pair in texts)]
+        (tmp_path / f"d.{side}").write_text("\n".join(lines) + "\n")
+    files = {side: str(tmp_path / f"d.{side}") for side in ("src", "tgt")}
+    return quick_config(
+        CHANGES,
+        data={"train": [{**files, "weight": 2.0}], "test": [], "clean": {}},
+        tokenizer={"vocab_size": 300},
+    )
+
+
+def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
+    dirty: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    assert train(dirty, run, "cpu").exit_code == 0
+    log = (run / "train.log").read_text()
+    report = CleaningReport.from_json((run / STORE / "cleaned" / "report.json").read_text())
+    kept = report.kept
+    assert says(
+        log, "data.train[0]", f"{kept} of 304 pairs kept, ", " of them repaired; rejected: "
+    )
+    assert report.rejected("leak") >= 1
+    assert report.rejected("duplicate") >= 1
+    assert says(log, "data.valid: of 40 sentences")
+    cleaned = (run / STORE / "cleaned" / "0.src").read_text()
+    assert cleaned.count("\n") == kept
+    assert "\u200b" not in cleaned
+    manifest = read_manifest(run)
+    assert manifest["pairs"] == kept
+    source = dirty.data.train[0]
+    assert {name for name in manifest["data"] if "valid" not in name} == {source.src, source.tgt}
+    assert manifest["data"][source.src] == {"sha256": sha256_of(Path(source.src)), "lines": 304}
+
+    monkeypatch.setattr(executors, "STAGES", None)  # cleaning again would fail
+    longer = dirty.model_copy(update={"train": dirty.train.model_copy(update={"max_steps": 2})})
+    before = json.loads((run / STORE / "train" / "meta.json").read_text())
+    assert train(longer, run, "cpu").exit_code == 0
+    assert json.loads((run / STORE / "train" / "meta.json").read_text()) == before
+
+
+def test_another_threshold_cleans_again(dirty: Config, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    clean = dirty.data.clean
+    assert clean is not None
+    for limit in (200, 3):
+        data = dirty.data.model_copy(
+            update={"clean": clean.model_copy(update={"max_words": limit})}
+        )
+        train(dirty.model_copy(update={"data": data}), run, "cpu", dry_run=limit == 3)
+    assert not list(run.rglob("cleaning*"))
+
+
+def test_a_corpus_of_which_nothing_stays_ends_the_run(dirty: Config, tmp_path: Path) -> None:
+    clean = {"max_chars": 1}
+    data = dirty.data.model_copy(update={"clean": type(dirty.data.clean)(**clean)})
+    with pytest.raises(DataError) as caught:
+        train(dirty.model_copy(update={"data": data}), tmp_path / "run", "cpu")
+    assert says(str(caught.value), "data.train[0]", "leaves no pair", "0 of 304", "characters")
+    assert not (tmp_path / "run" / STORE / "cleaned").exists()
