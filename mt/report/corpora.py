@@ -8,11 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mt.config.schema import Config, DataConfig, named_sources
-from mt.data.reading.corpus import data_root, local_files, read_pairs
+from mt.data.cleaning.keys import is_among
+from mt.data.cleaning.leaks import LeakIndex
+from mt.data.reading.corpus import data_root, local_files, read_pairs, training_pairs
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.run_summary import RunSummary, scored_sources
+from mt.training.clean_text import cleaned_data
 
 # Training pairs that are read to count leaks.
 MAX_PAIRS = 5_000_000
@@ -30,7 +35,9 @@ def read_corpora(run: RunSummary) -> dict[str, Any]:
         return {"files": [], "fetched": [], "leaks": [], "note": note}
     data = located(run.config, run.manifest)
     try:
-        leaks, note = _leaks(run, data)
+        # What a run was trained on is in its directory, where its text was cleaned.
+        is_cleaned = run.config.data.clean is not None
+        leaks, note = _leaks(run, cleaned_data(data, run.folder) if is_cleaned else data)
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
     files = _files(run.config, data, run.recorded_files)
@@ -94,25 +101,19 @@ def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[dict[str, Any]], str
     files = [local_files(source, root) for source in data.train]
     if not files or not all(some and all(path.is_file() for path in some) for some in files):
         return [], "Leaks were not counted: the training data is not on this machine."
-    wanted = {key(source) for pairs in sets.values() for source, _ in pairs} - {""}
-    targets: dict[str, set[str]] = {}
-    n_read = 0
-    for number, source in enumerate(data.train):
-        pairs = islice(read_pairs(source, root, f"data.train[{number}]"), MAX_PAIRS - n_read)
-        for src, tgt in pairs:
-            n_read += 1
-            if (normalised := key(src)) in wanted:
-                targets.setdefault(normalised, set()).add(key(tgt))
+    index = LeakIndex(sets, with_runs=False)
+    training = training_pairs(data)
+    found = index.search(islice(training, MAX_PAIRS))
     leaks = []
-    for name, rows in sets.items():
-        leaked = [(src, tgt) for src, tgt in rows if key(src) in targets]
-        n_pairs = sum(key(tgt) in targets[key(src)] for src, tgt in leaked)
-        leak = {"name": name, "sentences": len(rows), "sources": len(leaked), "pairs": n_pairs}
-        leaks.append({**leak, "examples": [src for src, _ in leaked[:EXAMPLES]]})
-    limit = f" of the first {MAX_PAIRS:,} pairs" if n_read == MAX_PAIRS else ""
+    for name, count in index.counts(found).items():
+        is_leaked = is_among(index.sets[name].src, found.src)
+        examples = [sets[name][row][0] for row in np.flatnonzero(is_leaked)[:EXAMPLES]]
+        leak = {"name": name, "sentences": count.sentences, "sources": count.sources}
+        leaks.append({**leak, "pairs": count.pairs, "examples": examples})
+    limit = f" of the first {MAX_PAIRS:,} pairs" if next(training, None) is not None else ""
     return leaks, (
-        f"A source counts as leaked if the same words stand in a source{limit} of the training "
-        "data; white space does not matter, case does."
+        f"A source counts as leaked if a source{limit} of the training data has the same letters "
+        "and digits; white space, punctuation, case and accents do not matter."
     )
 
 
@@ -132,8 +133,3 @@ def _evaluation_sets(
             continue  # on a hub, not here
         with suppress(DataError):
             yield name, list(read_pairs(source, root, name))
-
-
-def key(line: str) -> str:
-    """A line as it is compared: without white space around and between words but one space."""
-    return " ".join(line.split())

@@ -10,11 +10,13 @@ import pytest
 from conftest import QuickConfig
 from messages import says
 
-from mt.config.schema import Config
+from mt.config.schema import Clean, Config
 from mt.data.cleaning import executors
 from mt.data.cleaning.report import CleaningReport
 from mt.errors import DataError
 from mt.files import sha256_of
+from mt.report.corpora import read_corpora
+from mt.report.run_summary import read_run
 from mt.runs.manifest import read_manifest
 from mt.runs.run_dir import STORE
 from mt.training.launch import train
@@ -62,6 +64,9 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
     assert {name for name in manifest["data"] if "valid" not in name} == {source.src, source.tgt}
     assert manifest["data"][source.src] == {"sha256": sha256_of(Path(source.src)), "lines": 304}
 
+    (leak,) = read_corpora(read_run(run, ""))["leaks"]  # of the text that was trained on
+    assert (leak["sentences"], leak["sources"]) == (40, 0)
+
     monkeypatch.setattr(executors, "STAGES", None)  # cleaning again would fail
     longer = dirty.model_copy(update={"train": dirty.train.model_copy(update={"max_steps": 2})})
     before = json.loads((run / STORE / "train" / "meta.json").read_text())
@@ -82,8 +87,7 @@ def test_another_threshold_cleans_again(dirty: Config, tmp_path: Path) -> None:
 
 
 def test_a_corpus_of_which_nothing_stays_ends_the_run(dirty: Config, tmp_path: Path) -> None:
-    clean = {"max_chars": 1}
-    data = dirty.data.model_copy(update={"clean": type(dirty.data.clean)(**clean)})
+    data = dirty.data.model_copy(update={"clean": Clean(max_chars=1)})
     with pytest.raises(DataError) as caught:
         train(dirty.model_copy(update={"data": data}), tmp_path / "run", "cpu")
     assert says(str(caught.value), "data.train[0]", "leaves no pair", "0 of 304", "characters")
