@@ -60,7 +60,6 @@ class Metric:
     title: ClassVar[str]  # in tables and messages
     lower_is_better: ClassVar[bool] = False
     in_training: ClassVar[bool] = False  # whether it can be `train.metric`
-    grades_sentences: ClassVar[bool] = False  # so that small differences mean something
     needs_sources: ClassVar[bool] = False
     needs_model: ClassVar[bool] = False  # that of --comet-model
 
@@ -258,7 +257,6 @@ class CometMetric(Metric):
     name = "comet"
     title = "COMET"
     in_training = True
-    grades_sentences = True
     needs_sources = True
     needs_model = True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
 from conftest import ROOT
 from sacrebleu.metrics.base import Metric
@@ -14,7 +15,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from mt.errors import ConfigError
-from mt.evaluation.significance import Comparison, default_seed
+from mt.evaluation.significance import Comparison, Interval, default_seed, interval_of
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 
 REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
@@ -109,6 +110,17 @@ def test_intervals_hold_the_score_and_narrow_with_the_square_root_of_the_lines()
     assert four.interval
     assert abs(whole.interval.mean - whole.score.value) < whole.interval.half_width
     assert four.interval.half_width == pytest.approx(whole.interval.half_width / 2, rel=0.1)
+
+
+def test_the_interval_is_half_of_what_the_middle_95_percent_span() -> None:
+    """Also of resamples from 0: 974 - 25."""
+    values = np.random.default_rng(1).permutation(np.arange(1000.0))
+    assert interval_of(values, "s") == Interval(499.5, 474.5, "s")
+    narrow = np.random.default_rng(0).normal(30, 1, 1000).astype(np.float32)
+    means = [interval_of(narrow, "", in_test).mean for in_test in (False, True)]
+    ordered = np.sort(narrow)
+    assert means == [np.float32(ordered.astype(np.float64).mean()), ordered.mean()]
+    assert means[0] != means[1]
 
 
 def test_a_seed_gives_the_same_figures_and_none_others() -> None:

@@ -14,10 +14,11 @@ import torch
 from messages import says
 from model_files import content_of, drop, empty, flip, truncate
 
+from mt.data.tokens.loader import Update
 from mt.errors import CheckpointError
 from mt.model.checkpoint import save_model_folder
 from mt.runs.model_folder import checkpoints, read_meta, step_name
-from mt.training.checkpoints import intact_checkpoints, prune, set_link, tidy
+from mt.training.checkpoints import TrainState, intact_checkpoints, prune, set_link, tidy
 
 Save = Callable[..., Path]
 
@@ -40,6 +41,15 @@ def save(run_dir: Path) -> Save:
         return folder
 
     return saved
+
+
+def test_a_state_counts_updates_tokens_and_epochs() -> None:
+    state = TrainState()
+    for number, last in ((0, False), (1, True), (0, False)):
+        chosen = Update(epoch=state.epoch, number=number, of=2, batches=[], n_tgt=7)
+        assert chosen.last == last
+        state.advance(chosen)
+    assert (state.step, state.tokens, state.epoch, state.update) == (3, 21, 1, 1)
 
 
 def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir: Path) -> None:
@@ -130,6 +140,21 @@ def test_a_half_deleted_checkpoint_is_ignored(
     assert [folder.name for folder in checkpoints(run_dir)] == [step_name(2)]
     tidy(run_dir)
     assert os.listdir(run_dir / "checkpoints") == [step_name(2)]
+
+
+def test_a_checkpoint_that_cannot_be_deleted_does_not_end_a_training(
+    save: Save, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(1)
+    save(2)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "unlink", broken)
+        prune(run_dir, {step_name(2)})
+    assert [folder.name for folder in checkpoints(run_dir)] == [step_name(2)]
 
 
 def test_tidy_cleans_up_after_a_killed_save(

@@ -307,6 +307,7 @@ def test_where_the_last_best_is_not_known_nothing_is_compared(
     decision = BLEU.decide(14.33, 2.0, (12.95, 1.9, 12.95))
     assert str(decision) == "new best: BLEU 14.33 against BLEU 12.95"
     assert decision.figures() == {"new_best": True}
+    assert BLEU.decide(14.33, 1.8, (14.33, 1.9, 14.33)).is_best  # equal scores tie
 
 
 def test_outputs_of_earlier_bests_go_once_the_checkpoint_is_saved(
