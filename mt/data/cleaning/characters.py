@@ -19,9 +19,7 @@ _SCRIPTS = {
     "Armn": "530-58F FB13-FB17",
     "Hebr": "590-5FF FB1D-FB4F",
     "Arab": "600-6FF 750-77F 8A0-8FF FB50-FDFF FE70-FEFE",
-    "Syrc": "700-74F",
     "Thaa": "780-7BF",
-    "Nkoo": "7C0-7FF",
     "Deva": "900-97F A8E0-A8FF",
     "Beng": "980-9FF",
     "Guru": "A00-A7F",
@@ -38,11 +36,8 @@ _SCRIPTS = {
     "Mymr": "1000-109F A9E0-A9FF AA60-AA7F",
     "Geor": "10A0-10FF 1C90-1CBF 2D00-2D2F",
     "Ethi": "1200-139F 2D80-2DDF AB00-AB2F",
-    "Cher": "13A0-13FF AB70-ABBF",
     "Khmr": "1780-17FF",
     "Mong": "1800-18AF",
-    "Tfng": "2D30-2D7F",
-    "Olck": "1C50-1C7F",
     "Hang": "1100-11FF 3130-318F A960-A97F AC00-D7FF",
     "Kana": "3040-30FF 31F0-31FF FF66-FF9F",
     "Hani": "2E80-2FDF 3005-3007 3400-4DBF 4E00-9FFF F900-FAFF 20000-3FFFF",
@@ -51,10 +46,14 @@ _SCRIPTS = {
 SPACE, DIGIT, PUNCTUATION, SYMBOL, OTHER_LETTER = range(5)
 SCRIPTS = {name: number for number, name in enumerate(_SCRIPTS, 5)}
 N_CLASSES = 5 + len(SCRIPTS)
-# Their words have no spaces between them.
-UNSPACED = [SCRIPTS[name] for name in ("Thai", "Laoo", "Mymr", "Khmr", "Tibt", "Kana", "Hani")]
-# One of their characters says as much as about three Latin letters.
-DENSE = [SCRIPTS[name] for name in ("Kana", "Hani", "Hang")]
+# Words in a character of a script without spaces between words.
+WORDS_PER_CHARACTER = np.zeros(N_CLASSES)
+WORDS_PER_CHARACTER[[SCRIPTS[name] for name in ("Thai", "Laoo", "Mymr", "Khmr", "Tibt")]] = 0.25
+WORDS_PER_CHARACTER[[SCRIPTS["Hani"], SCRIPTS["Kana"]]] = 0.5
+# How much a character of each class says, in Latin letters.
+WEIGHTS = np.ones(N_CLASSES, np.int64)
+WEIGHTS[[SCRIPTS["Hang"], SCRIPTS["Kana"]]] = 2
+WEIGHTS[SCRIPTS["Hani"]] = 3
 # What stands in ordinary text beside letters, digits and Unicode's own punctuation.
 _ORDINARY = set("%&/*$€£¥°+№§´`’'") | {"\u200c", "\u200d"}
 _UNORDINARY = set("#@\\_|~^<>=[]{}")
@@ -83,7 +82,7 @@ class CharacterCounts:
 def count_characters(lines: Sequence[str]) -> CharacterCounts:
     """Count the characters of each line by class, its words, and its longest run of one character.
 
-    A character of a script without spaces counts as half a word.
+    A character of a script without spaces counts as a part of a word.
     """
     # Each line ends with a space, so that its last word ends within it.
     text = " ".join(lines) + " "
@@ -97,9 +96,8 @@ def count_characters(lines: Sequence[str]) -> CharacterCounts:
     spaces = classes == SPACE
     ends = np.flatnonzero(spaces[1:] & ~spaces[:-1])
     spaced = np.bincount(line_of[ends], minlength=len(lines))
-    unspaced = counts[:, UNSPACED].sum(1)
-    # A word of unspaced characters also ends somewhere: it is counted by its characters alone.
-    words = np.where(unspaced > 0, np.maximum(spaced, unspaced / 2), spaced)
+    # Spaces are no sign of words in such a text: what is more counts.
+    words = np.maximum(spaced, counts @ WORDS_PER_CHARACTER)
     return CharacterCounts(counts, length, words, _longest_runs(codes, line_of, len(lines)))
 
 

