@@ -46,16 +46,6 @@ RULES = (
     Rule("empty", None, measures.blank_sides, "blank sides: {score:g}"),
     Rule("words", "max_words", measures.words, "{score:,g} words, more than {limit:,g}"),
     Rule("characters", "max_chars", measures.characters, "{score:,g} characters, above {limit:,g}"),
-    Rule("letters", "min_letters", measures.letters, "{score:.0%} letters, below {limit:g}", True),
-    Rule("symbols", "max_symbols", measures.symbols, "{score:.0%} odd signs, above {limit:.0%}"),
-    Rule("repeats", "max_repeats", measures.repeats, "{score:g} repeated words, above {limit:g}"),
-    Rule("copied", "max_copied", measures.copied, "{score:.0%} of words copied, above {limit:.0%}"),
-    Rule(
-        "script",
-        "max_other_script",
-        measures.other_script,
-        "{score:.0%} letters of another script, above {limit:.0%}",
-    ),
     Rule(
         "word_ratio",
         "max_word_ratio",
@@ -67,6 +57,16 @@ RULES = (
         "max_char_ratio",
         measures.character_ratio,
         "{score:.2g} times as many characters, above {limit:g}",
+    ),
+    Rule("letters", "min_letters", measures.letters, "{score:.0%} letters, below {limit:g}", True),
+    Rule("symbols", "max_symbols", measures.symbols, "{score:.0%} odd signs, above {limit:.0%}"),
+    Rule("repeats", "max_repeats", measures.repeats, "{score:g} repeated words, above {limit:g}"),
+    Rule("copied", "max_copied", measures.copied, "{score:.0%} of words copied, above {limit:.0%}"),
+    Rule(
+        "script",
+        "max_other_script",
+        measures.other_script,
+        "{score:.0%} letters of another script, above {limit:.0%}",
     ),
     Rule(
         "links",
