@@ -44,7 +44,7 @@ CAPTIONS = [  # good pairs, many short: no rule may reject one
 
 def scored(rule: str, src: str, tgt: str, langs: str = "de en") -> float:
     """The score of a pair by one rule, all others being off."""
-    values: dict[str, Any] = OFF | ({KEYS[rule]: 0.5} if KEYS[rule] else {})
+    values = OFF | ({str(KEYS[rule]): 0.5} if KEYS[rule] else {})
     clean = Clean.model_construct(**Clean().model_dump() | values)
     scores = PairScorer(clean, *langs.split()).scores([(src, tgt)])
     return round(float(scores[0, COLUMN[rule]]), 4)
