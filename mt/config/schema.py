@@ -2,80 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    WithJsonSchema,
     model_validator,
 )
-from pydantic_core import PydanticKnownError
 from typing_extensions import assert_never
 
 from mt.config import yaml_text
+from mt.config.values import (
+    Coefficient,
+    Compile,
+    Count,
+    CountOrAuto,
+    Coverage,
+    Decay,
+    Delimiter,
+    Few,
+    FileOrColumn,
+    Flag,
+    LearningRate,
+    Length,
+    Natural,
+    Penalty,
+    Positive,
+    Ratio,
+    Repeats,
+    Seed,
+    Share,
+    Text,
+    UpToOne,
+    Vocabulary,
+    Width,
+)
 
-
-def _integral(value: object) -> object:
-    """Read 4000.0 and 1e5 as integers; leave other values to validation."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _boolean(value: object) -> object:
-    """Read the words for true and false that only YAML 1.1 has: yes, no, on, off."""
-    words = {"yes": True, "on": True, "no": False, "off": False}
-    return words.get(value.lower(), value) if isinstance(value, str) else value
-
-
-def _compile(value: object) -> object:
-    """Refuse numbers: Python's 1 equals True, so a literal `true` would let it pass."""
-    value = _boolean(value)
-    if isinstance(value, bool | str):
-        return value
-    raise PydanticKnownError("literal_error", {"expected": "'auto', True or False"})
-
-
-def _count_or_auto(value: object) -> object:
-    """Refuse True, which Python takes for the integer 1; None is accepted."""
-    value = _integral(value)
-    if value in (None, "auto") or (
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    ):
-        return value
-    raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
-
-
-# Upper limits refuse typing errors, such as a zero too many, before memory runs out.
-Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
-Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
-Few = Annotated[int, Field(strict=True, ge=1, le=1000), BeforeValidator(_integral)]
-# Fewer repeated words are not told apart.
-Repeats = Annotated[int, Field(strict=True, ge=2, le=10**6), BeforeValidator(_integral)]
-Length = Annotated[int, Field(strict=True, ge=1, le=10**6), BeforeValidator(_integral)]
-Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(_integral)]
-Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
-Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_integral)]
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
-Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
-# A length raised to a higher power may overflow a float.
-Penalty = Annotated[float, Field(strict=True, ge=0, le=100, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
-# The range that SentencePiece takes.
-Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
-Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
-UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
-Text = Annotated[str, Field(strict=True, min_length=1)]
-Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
-CountOrAuto = Annotated[
-    Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)
-]
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
-Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
 SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
 Part = Literal[
     "source_embedding", "target_embedding", "output", "encoder", "decoder",
@@ -107,27 +72,6 @@ def _texts(description: str) -> Any:
 
 class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _column_number(value: object) -> object:
-    """Accept 2 for the second column; True is not a column number."""
-    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    return str(value) if is_number else value
-
-
-def _tab(value: object) -> object:
-    r"""Accept a backslash and t, which a shell or YAML without quotes leaves as they are."""
-    return "\t" if value == r"\t" else value
-
-
-FileOrColumn = Annotated[
-    Text,
-    BeforeValidator(_column_number),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer", "minimum": 1}]}
-    ),
-]
-Delimiter = Annotated[str, Field(strict=True, min_length=1, max_length=1), BeforeValidator(_tab)]
 
 
 def _source_schema(schema: dict[str, Any]) -> None:
