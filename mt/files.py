@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextmanager
@@ -44,6 +45,14 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write bytes, or text as UTF-8, to `path` atomically. Raises OSError."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file. Raises OSError, and ValueError for all that is no JSON."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:  # thousands of brackets
+        raise ValueError("it is nested too deep") from error
 
 
 def sync_files(folder: Path) -> None:

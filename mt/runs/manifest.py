@@ -17,7 +17,7 @@ from typing import Any
 from mt import __version__
 from mt.data.reading.corpus_record import read_record
 from mt.errors import ConfigError
-from mt.files import write_whole
+from mt.files import read_json, write_whole
 from mt.runtime.machine import processor_name
 
 MANIFEST = "manifest.json"
@@ -44,7 +44,7 @@ def write_manifest(run_dir: Path, details: Mapping[str, Any]) -> None:
 
 def read_manifest(run_dir: Path) -> dict[str, Any]:
     """Read the manifest. Raises OSError or ValueError if it is missing or damaged."""
-    manifest = json.loads((run_dir / MANIFEST).read_text(encoding="utf-8"))
+    manifest = read_json(run_dir / MANIFEST)
     if not isinstance(manifest, dict):
         raise ValueError("it is no JSON object")
     return manifest

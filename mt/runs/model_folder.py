@@ -6,7 +6,6 @@ checkpoint of a training run also holds `state.pt`, from which training resumes.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
-from mt.files import sha256_of
+from mt.files import read_json, sha256_of
 
 FORMAT = 1
 # Files of a model folder.
@@ -82,7 +81,7 @@ def read_meta(folder: Path, names: Sequence[str]) -> dict[str, Any]:
     Raises DamagedError if a file is missing or differs, CheckpointError if a newer mt wrote it.
     """
     try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
+        meta = read_json(folder / META)
         _require(meta, format=int, sha256=dict)
         if meta["format"] > FORMAT:
             raise CheckpointError(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from mt.errors import DataError, add_note
-from mt.files import keep_mode, sync_folder, write_whole
+from mt.files import keep_mode, read_json, sync_folder, write_whole
 from mt.terminal import say
 
 FORMAT = 1
@@ -112,7 +112,7 @@ class ResumableOutput:
                 f"continue it, or remove it and {self._record_path.name} to start over"
             )
         try:
-            record = json.loads(self._record_path.read_text(encoding="utf-8"))
+            record = read_json(self._record_path)
             if record["format"] != FORMAT:
                 raise ValueError(f"format {record['format']}")
             self.lines = int(record["lines"])

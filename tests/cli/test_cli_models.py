@@ -39,6 +39,10 @@ def meta(change: Callable[[Any], Any]) -> Callable[[Path], None]:
     return rewrite
 
 
+def nest(path: Path) -> None:
+    path.write_text("[" * 9999)
+
+
 def lacking(key: str) -> Callable[[Any], Any]:
     """Remove a key of meta.json."""
     return lambda tree: {name: value for name, value in tree.items() if name != key}
@@ -59,6 +63,7 @@ def wider(tree: Any) -> Any:
         (harmed(flip, "model.safetensors"), ["model.safetensors", "checksum", "use another"]),
         (harmed(truncate, "tokenizer.model"), ["tokenizer"]),
         (harmed(truncate, "meta.json"), ["not a complete", "meta.json"]),
+        (harmed(nest, "meta.json"), ["meta.json", "too deep"]),
         (meta(lambda tree: tree | {"format": 99}), ["newer mt", "99", "install"]),
         (meta(lambda tree: []), ["not a complete", "meta.json"]),
         (meta(lambda tree: {"format": 1}), ["not a complete", "meta.json"]),
