@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,8 +22,10 @@ from messages import says
 from typer.testing import CliRunner, Result
 
 from mt.cli.main import app
+from mt.config.schema import Source
 from mt.data.reading import download
-from mt.data.reading.corpus_record import CorpusFile, read_record
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.corpus_record import read_record
 from mt.errors import MtError
 from mt.files import sha256_of
 
@@ -140,6 +142,9 @@ def test_a_corpus_comes_with_licence_citation_and_digests(server: Server, tmp_pa
     }  # fmt: skip
     assert says(record["citation"], "Please cite", "A. Author, 2012", "Proceedings.")
     assert "More" not in record["citation"]
+    source = Source(path="digits", src="de", tgt="en")  # what is beside the texts is no hindrance
+    pairs = list(read_pairs(source, tmp_path, "data.train"))
+    assert pairs == list(zip(DE.splitlines(), EN.splitlines(), strict=True))
 
     server.asked.clear()
     server.files.clear()  # nothing is asked for the second time
@@ -260,6 +265,20 @@ def test_an_archive_that_cannot_be_right_is_refused(
     assert not list((tmp_path / "digits").glob("*.*")) or contents(tmp_path / "digits") == {}
 
 
+def test_a_full_disk_keeps_the_archive_and_nothing_else(
+    server: Server, small_disk: Callable[[int], Path]
+) -> None:
+    folder = small_disk(64) / "digits"
+    server.files["/digits.zip"] = archive(MEMBERS | {"Digits.de-en.en": EN * 20})
+    for _ in range(2):
+        result = get("opus:Digits/v2", "-o", str(folder))
+        assert result.exit_code == 2
+        assert says(result.stderr, f"-o {folder}", "No space left", "enough room")
+        (left,) = filter(Path.is_file, folder.rglob("*"))
+        assert zipfile.is_zipfile(left)
+    assert len(server.asked) == 1  # the second time the archive is there
+
+
 def test_no_name_in_an_archive_leads_out_of_the_folder(server: Server, tmp_path: Path) -> None:
     members = {"../../x.de": DE, "/y.en": EN, "../LICENSE": "Free", "../evil": "x"}
     server.files["/digits.zip"] = archive(members)
@@ -312,9 +331,11 @@ def own_mtdata(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             cite = ("tiedemann2012parallel",)
             index += Entry("Test-digits-1-eng-deu", urls, ext="txt", cite=cite)
             index += Entry("Test-memory-1-deu-eng", f"{server.url}memory.tmx")
+            index += Entry("Test-one-1-deu", f"{server.url}d.de", ext="txt")
             index += Entry("OPUS-digits-1-deu-eng", f"{server.url}memory.tmx")
 
-    server.files |= {"/d.de": DE.encode(), "/d.en": EN.encode(), "/memory.tmx": TMX.encode()}
+    english = EN.encode() + b"caf\xe9 a\xe2\x80\xa8b\n"  # Latin-1, and a U+2028
+    server.files |= {"/d.de": (DE + "x\n").encode(), "/d.en": english, "/memory.tmx": TMX.encode()}
     monkeypatch.setattr(mtdata, "cached_index_file", tmp_path / ".mtdata" / "index.pkl")
     for name in [name for name in sys.modules if name.startswith("mtdata.")]:
         monkeypatch.delitem(sys.modules, name)
@@ -330,17 +351,16 @@ def test_corpora_of_mtdata_have_its_citation_and_our_digests(
     server.cut = [100]  # our download is the one that continues
     result = get("mtdata:Test-digits-1-eng-deu", "-o", "digits")
     assert result.exit_code == 0, result.stderr
-    assert says(result.stderr, "only 100 of", "trying again", "licence: not stated by mtdata")
+    assert says(result.stderr, "only 100 of", "trying again", "in 1 of 1,001 pairs", "not stated")
     assert "INFO" not in result.output
     record = read_record(tmp_path / "digits")
     assert record is not None
     assert record.url == [f"{server.url}d.en", f"{server.url}d.de"]
     assert says(record.citation, "@inproceedings{tiedemann2012parallel", "Parallel Data")
-    assert record.files == {
-        name: CorpusFile(bytes=len(text), sha256=sha256_of(tmp_path / "digits" / name))
-        for name, text in (("corpus.de", DE), ("corpus.en", EN))
-    }
-    assert contents(tmp_path / "digits")["corpus.de"] == DE
+    assert contents(tmp_path / "digits")["corpus.de"] == DE + "x\n"
+    assert contents(tmp_path / "digits")["corpus.en"] == EN + "caf\ufffd a\u2028b\n"
+    assert record.files.keys() == {"corpus.de", "corpus.en"}
+    assert record.differing(tmp_path / "digits") == {}
     assert get("mtdata:Test-memory-1-deu-eng", "-o", "memory").exit_code == 0
     assert contents(tmp_path / "memory")["corpus.tmx"] == TMX  # not through mtdata's parser
 
@@ -355,8 +375,9 @@ def test_what_mtdata_does_not_have_is_refused(own_mtdata: None, tmp_path: Path) 
         assert result.exit_code == 2
         assert says(result.stderr, name, *said)
         assert not (tmp_path / "new").exists()
-    result = get("mtdata:Test-digits-1-eng-deu", "-o", "new", "--langs", "fr-en")
-    assert says(result.stderr, "--langs fr-en", "is eng-deu")
+    for name, langs in (("digits-1-eng-deu", "fr-en"), ("one-1-deu", "de-en")):
+        result = get(f"mtdata:Test-{name}", "-o", "new", "--langs", langs)
+        assert says(result.stderr, f"--langs {langs}", f"Test-{name} is", name[-3:])
 
 
 def test_both_indexes_are_listed_and_one_may_be_missing(

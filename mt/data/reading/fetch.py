@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from mt.data.reading.corpus_record import RECORD, CorpusRecord, files_in, read_record
-from mt.data.reading.download import DOWNLOADS
+from mt.data.reading.download import DOWNLOADS, Say
 from mt.data.reading.mtdata_index import fetch_mtdata, search_mtdata
 from mt.data.reading.opus import fetch_opus, search_opus
 from mt.errors import ConfigError, DataError, MtError
 
 # The folder inside the new one in which files are until all are there.
 PARTIAL = ".partial"
-Say = Callable[[str], None]
 
 
 def language_pair(langs: str) -> tuple[str, str]:

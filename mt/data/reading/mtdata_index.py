@@ -15,19 +15,18 @@ from __future__ import annotations
 import difflib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from mt.data.reading.corpus_record import CorpusRecord
-from mt.data.reading.download import DOWNLOADS, download
+from mt.data.reading.download import DOWNLOADS, Say, download
 from mt.errors import ConfigError, DataError, MtError, first_line
-
-Say = Callable[[str], None]
 
 
 def load_index(say: Say) -> Any:
@@ -94,7 +93,9 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say
             f"{', '.join(similar) or 'none'}. List them: mt data get --list TEXT"
         )
     entry = index[wanted]
-    fits, swapped = BCP47Tag.check_compat_swap(pair, entry.did.langs)
+    fits = swapped = False
+    if len(entry.did.langs) == 2:  # not of one language alone
+        fits, swapped = BCP47Tag.check_compat_swap(pair, entry.did.langs)
     if not fits:
         raise ConfigError(f"--langs {'-'.join(languages)}: {source} is {entry.did.lang_str}")
     try:
@@ -146,16 +147,19 @@ def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: 
     else:
         parser = Parser(paths, ext=entry.in_ext or None, ent=entry)
         files = [(folder / f"corpus.{language}") for language in languages]
-        written = 0
+        written = replaced = 0
         with (
             files[0].open("w", encoding="utf-8") as one,
             files[1].open("w", encoding="utf-8") as two,
         ):
             for row in parser.read_segs(show_pbar=False):
                 for file, text in zip((one, two), row[:2], strict=True):
-                    file.write(" ".join((text or "").splitlines()) + "\n")
+                    file.write(re.sub(r"[\r\n]+", " ", text or "") + "\n")
                 written += 1
+                replaced += any("\ufffd" in (text or "") for text in row[:2])
         if not written:
             raise DataError(f"{what}: mtdata has read no pair out of it")
+        if replaced:  # which mtdata does without a word
+            say(f"{what}: in {replaced:,} of {written:,} pairs U+FFFD stands for invalid UTF-8")
     shutil.rmtree(cache)
     return urls or [entry.url]

@@ -15,20 +15,18 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlencode
 
 from mt.data.reading.corpus_record import CorpusRecord
-from mt.data.reading.download import DOWNLOADS, download, fetch_json
+from mt.data.reading.download import DOWNLOADS, Say, download, fetch_json
 from mt.errors import ConfigError, DataError
 
 API = "https://opus.nlpl.eu/opusapi/"
 API_VARIABLE = "MT_OPUS_API"  # the environment variable with another index
 # Text has been seen to become 20 times smaller. What claims more than this is no text.
 MOST_UNPACKED = 200
-Say = Callable[[str], None]
 
 
 def search_opus(languages: tuple[str, str], what: str, say: Say) -> list[dict[str, Any]]:
@@ -128,11 +126,6 @@ def _unpack(archive: Path, languages: tuple[str, str], folder: Path, what: str) 
             raise DataError(
                 f"{what}: {archive} has {archive.stat().st_size:,} bytes and claims to hold "
                 f"{size:,}, too much for text. Unpack it yourself if you trust it"
-            )
-        if size > (free := shutil.disk_usage(folder).free):
-            raise DataError(
-                f"{what}: unpacked it takes {size / 1e6:,.1f} MB, in {folder.parent} there are "
-                f"{free / 1e6:,.1f} MB; free some space, or give another -o. The archive is kept"
             )
         for name, member in wanted.items():
             with zipped.open(member) as packed, (folder / name).open("wb") as file:
