@@ -24,7 +24,7 @@ def huggingface(
     folder: Path,
     new_folder: Path,
 ) -> None:
-    """Import a Marian model (OPUS-MT) of transformers.
+    """Import a Marian model (OPUS-MT) of transformers, or what mt export huggingface wrote.
 
     The folder is as Hugging Face transformers writes it. The new folder's config.yaml is a config
     to fine-tune the model; see mt/interop/README.md.
