@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -63,10 +64,11 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        body = self.server.files.get(self.path.split("?")[0], b"")
+        path = urlsplit(self.path).path  # a proxy is asked for a whole URL
+        body = self.server.files.get(path, b"")
         wanted = self.headers["Range"] or ""
-        if of_file := not self.path.startswith("/api"):
-            self.server.asked.append((self.path, wanted))
+        if of_file := path != "/api":
+            self.server.asked.append((path, wanted))
         code = self.server.codes.pop(0) if self.server.codes and of_file else 200 if body else 404
         continued = wanted and code == 200 and self.headers["If-Range"] in (None, self.server.tag)
         self.send_response(206 if continued else code)
@@ -105,6 +107,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
         threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
         monkeypatch.setenv("MT_OPUS_API", f"{server.url}api")
         monkeypatch.setattr(download, "WAIT", 0.0)
+        monkeypatch.setattr("urllib.request._opener", None)  # which knows the proxies of before
+        monkeypatch.delenv("http_proxy", raising=False)
         monkeypatch.chdir(tmp_path)
         yield server
         server.shutdown()
@@ -263,6 +267,15 @@ def test_an_archive_that_cannot_be_right_is_refused(
     assert result.exit_code == 2
     assert says(result.stderr, *said)
     assert not list((tmp_path / "digits").glob("*.*")) or contents(tmp_path / "digits") == {}
+
+
+def test_a_proxy_of_the_environment_is_used(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("MT_OPUS_API", "http://opus.invalid/api")
+    assert get_digits().exit_code == 0
 
 
 def test_a_full_disk_keeps_the_archive_and_nothing_else(
