@@ -1,4 +1,4 @@
-"""`mt data`: fetch corpora."""
+"""`mt data`: fetch and clean corpora."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 import typer
 
 from mt.cli.console import print_result, say
+from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand
 from mt.cli.options import described
 
-app = typer.Typer(no_args_is_help=True, help="Fetch corpora.", rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, help="Fetch and clean corpora.", rich_markup_mode=None)
 
 
 @app.command("get", cls=PanelCommand)
@@ -39,7 +40,7 @@ def get(
     \b
     mt data get --list europarl --langs de-en
     mt data get opus:Europarl/v8 --langs de-en -o corpora/europarl
-    mt data get mtdata:Statmt-news_commentary-18-deu-eng --langs de-en -o corpora/news
+    mt data get mtdata:Statmt-news_commentary-18-deu-eng --langs de-en -o news
     """
     from mt.data.reading.fetch import fetch_corpus, list_corpora
     from mt.errors import ConfigError
@@ -54,3 +55,66 @@ def get(
         )
     else:
         fetch_corpus(corpus, langs, folder, overwrite, say)
+
+
+@app.command("clean", cls=PanelCommand)
+@described("""
+    Input:
+    against = --against FILE: text that must not be in the corpora, such as a test set: a pair with
+        one of its lines, or cells, goes; repeatable
+    limits = --limit KEY=VALUE: key of data.clean, such as max_words=100; null is off; repeatable
+    Output:
+    prefix = --output -o OUT: OUT.de and OUT.en, or a table OUT.tsv, .tsv.gz or .tsv.zst
+    rejected = --rejected FILE: rejected pairs with rule, score and place: TSV, plain, .gz or .zst
+    as_json = --json: print the report as JSON
+    --overwrite: replace files that are there already
+    Execution:
+    --workers N in 1..: processes (default: one per core)
+    work = --work FOLDER: folder for scores, which stay there: another --limit scores nothing again
+        (default: OUT.work, removed at the end)
+""")
+def clean(
+    corpora: CorpusGroup = NO_CORPORA,
+    *,
+    prefix: str,
+    against: list[Path] | None = None,
+    limits: list[str] | None = None,
+    rejected: Path | None = None,
+    as_json: bool = False,
+    overwrite: bool = False,
+    workers: int | None = None,
+    work: Path | None = None,
+) -> None:
+    """Clean corpora: repair texts, drop bad pairs, duplicates and leaks.
+
+    The report says for each rule how many pairs it rejects, with examples. Rules and limits are
+    those of data.clean in a config. With --config, leaks of its data.valid and data.test go too. A
+    command that was interrupted continues when it is given again.
+
+    \b
+    mt data clean web.de web.en news.tmx -o clean --rejected bad.tsv
+    mt data clean --config base.yaml -o clean.tsv.zst --json
+    mt data clean corpus/train --langs de-en --against test.en -o clean
+    mt data clean web.de web.en --work scores --limit max_words=100 -o clean
+    """
+    from mt.cli.clean import cleaning_files, data_to_clean, stage_progress
+    from mt.data.cleaning.clean import clean_corpora
+    from mt.data.cleaning.executors import run_here
+    from mt.data.cleaning.plan import plan_of
+    from mt.data.cleaning.report import report_text
+    from mt.runtime.machine import usable_cores
+
+    data = data_to_clean(corpora.value(), against or [], limits or [])
+    files = cleaning_files(prefix, rejected, data)
+    files.refuse_overwrite(data, overwrite)
+    folder = work or Path(f"{prefix}.work")
+    plan = plan_of(data, folder, files.form, "data.train" if corpora.config else "IN")
+    with stage_progress() as progress:
+        report = clean_corpora(
+            plan,
+            lambda plan: run_here(plan, workers or usable_cores(), progress),
+            [files.output],
+            rejected,
+            keep_work=work is not None,
+        )
+    print_result(report.to_json() if as_json else report_text(report))

@@ -96,6 +96,8 @@ def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
         (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # of other files or settings
     shutil.rmtree(plan.work, ignore_errors=True)
+    for note in report.notes:
+        log.say(f"warning: data.clean: {note}")
     for number, funnel in enumerate(report.corpora):
         log.say(f"data.train[{number}] ({funnel.name}): {funnel.summary()}")
     for name, leak in report.leaks.items():

@@ -15,6 +15,7 @@ from mt.data.cleaning.duplicates import expected_false_drops
 from mt.data.cleaning.leaks import Found
 from mt.data.cleaning.plan import CleaningPlan, claim_work
 from mt.data.cleaning.report import CleaningReport, sum_up
+from mt.data.cleaning.rules import PairScorer
 from mt.data.reading.text_files import FileRecords
 from mt.errors import DataError
 from mt.files import whole_file
@@ -31,20 +32,26 @@ class CleanedFiles:
 
 
 def clean_corpora(
-    plan: CleaningPlan, run: Run, outputs: Sequence[CleanedFiles], rejected: Path | None
+    plan: CleaningPlan,
+    run: Run,
+    outputs: Sequence[CleanedFiles],
+    rejected: Path | None,
+    keep_work: bool = True,
 ) -> CleaningReport:
     """Run the stages and write the cleaned corpora and the rejected pairs, each file as a whole.
 
-    `run` runs all stages. What is in the work folder already is not done again. Raises DataError
-    where no pair is left, or a file cannot be written.
+    `run` runs all stages. What is in the work folder already is not done again; without `keep_work`
+    it is removed in the end. Raises DataError where no pair is left, or a file cannot be written.
     """
+    # Raises first of all where a package is missing.
+    notes = PairScorer(plan.clean, plan.src_lang, plan.tgt_lang).notes
     claim_work(plan.work)
     try:
         run(plan)
         if rejected is not None:
             every = range(len(plan.corpora))
             _concatenate(plan, [CleanedFiles(every, [rejected])], ["rejected"])
-        report = sum_up_plan(plan)
+        report = sum_up_plan(plan, notes)
         _require_pairs(plan, report, outputs)
         _concatenate(plan, outputs, ["pairs"] if plan.form.is_table else ["src", "tgt"])
     except OSError as error:
@@ -53,14 +60,14 @@ def clean_corpora(
             "some space, or name a folder on another disk with --work. The same command continues "
             "with what is done."
         ) from error
-    shutil.rmtree(plan.kept, ignore_errors=True)  # is in the output now
-    for partial in plan.work.glob("*/*.partial"):
-        shutil.rmtree(partial, ignore_errors=True)
+    finished = [plan.kept, *plan.work.glob("*/*.partial")]  # the kept pairs are in the output
+    for folder in finished if keep_work else [plan.work]:
+        shutil.rmtree(folder, ignore_errors=True)
     return report
 
 
-def sum_up_plan(plan: CleaningPlan) -> CleaningReport:
-    """The report of a cleaning whose stages are done."""
+def sum_up_plan(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
+    """The report of a cleaning whose stages are done; `notes` say what was not checked."""
     found = Found()
     counts = []
     shards = plan.shards()
@@ -73,7 +80,7 @@ def sum_up_plan(plan: CleaningPlan) -> CleaningReport:
     compared = sum(shard.pairs for shard in shards) if plan.clean.duplicates else 0
     corpora = [(corpus.name, corpus.source.weight) for corpus in plan.corpora]
     leak_counts = index.counts(found) if index is not None else {}
-    return sum_up(corpora, counts, leak_counts, expected_false_drops(compared))
+    return sum_up(corpora, counts, leak_counts, expected_false_drops(compared), notes)
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:

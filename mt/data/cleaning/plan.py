@@ -126,11 +126,14 @@ class CleaningPlan:
     @cached_property
     def scores(self) -> Path:
         """Folder of scores, keys and leaks of each shard."""
-        rules = {rule.key for rule in RULES} | {"max_targets", "leaks"}
+        # A rule that is on has the same scores at every limit.
+        rules = {rule.key for rule in RULES}
         settings = {
             key: value is not None if key in rules else value
             for key, value in self.clean.model_dump(mode="json").items()
+            if key not in ("max_targets", "leaks")
         }
+        settings["keys"] = self.finds_duplicates
         sets = [
             [name, _without_weight(source), _states(source, self.root)]
             for name, source in self.evaluation
@@ -208,11 +211,16 @@ class CleaningPlan:
         return self.clean.duplicates is not None or self.clean.max_targets is not None
 
 
-def plan_of(data: DataConfig, work: Path, form: OutputForm = TEXT_FILES) -> CleaningPlan:
-    """How the corpora of a config are cleaned; its validation and test sets must not leak."""
+def plan_of(
+    data: DataConfig, work: Path, form: OutputForm = TEXT_FILES, where: str = "data.train"
+) -> CleaningPlan:
+    """How the corpora of a config are cleaned; its validation and test sets must not leak.
+
+    `where` opens the name of a corpus in messages.
+    """
     assert data.clean is not None
     corpora = tuple(
-        Corpus(source.path or source.src, f"data.train[{number}]", source)
+        Corpus(source.path or source.src, f"{where}[{number}]", source)
         for number, source in enumerate(data.train)
     )
     sets = [(name, source) for name, source in named_sources(data) if ".train" not in name]

@@ -73,6 +73,7 @@ class CleaningReport:
     leaks: dict[str, LeakCount]  # by evaluation set
     near_leaks: int
     expected_false_drops: float  # pairs taken for a duplicate of another by chance
+    notes: list[str]  # what was not checked, and why
 
     @property
     def read(self) -> int:
@@ -112,6 +113,7 @@ def sum_up(
     shards: Iterable[Mapping[str, Any]],
     leaks: dict[str, LeakCount],
     false_drops: float,
+    notes: list[str],
 ) -> CleaningReport:
     """Make the report of (name, weight) of the corpora and the counts of all shards."""
     n_reasons = len(REASONS) + 1
@@ -143,7 +145,7 @@ def sum_up(
         for name, own in zip((*REASONS, "near_leak"), examples, strict=True)
         if own
     }
-    return CleaningReport(FORMAT, funnels, shown, leaks, near, false_drops)
+    return CleaningReport(FORMAT, funnels, shown, leaks, near, false_drops, notes)
 
 
 def _first(examples: Iterable[dict[str, Any]]) -> list[ExamplePair]:
@@ -187,6 +189,7 @@ def _table(report: CleaningReport) -> Iterator[str]:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         yield "  ".join(cells).rstrip()
+    yield from report.notes
     if report.expected_false_drops:
         yield (
             "expected number of pairs taken for duplicates by chance: "
@@ -207,7 +210,7 @@ def _leaks(report: CleaningReport) -> Iterator[str]:
 
 def _examples(name: str, count: int, examples: ReasonExamples) -> Iterator[str]:
     for title, own in (("", examples.drawn), (" among short segments", examples.short)):
-        if not own:
+        if not own or (title and own == examples.drawn):
             continue
         yield f"{name}{title}: {len(own)} of {count:,}" if not title else f"{name}{title}:"
         for example in own:

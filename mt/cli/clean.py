@@ -1,0 +1,128 @@
+"""What `mt data clean` makes of its options: limits, files to write, a progress bar."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.config import yaml_text
+from mt.config.load import config_from_mapping
+from mt.config.schema import named_sources
+from mt.data.cleaning.clean import CleanedFiles
+from mt.data.cleaning.plan import OutputForm, Packing
+from mt.data.reading.corpus import data_root, local_files
+from mt.errors import ConfigError
+from mt.terminal import say
+
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
+
+# Without a terminal: seconds between lines about progress.
+SECONDS_BETWEEN_LINES = 60.0
+
+
+def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataConfig:
+    """The `data` section with `clean` as the options say. Raises ConfigError."""
+    clean: dict[str, Any] = data.clean.model_dump(mode="json") if data.clean else {}
+    for limit in limits:
+        key, separator, value = limit.partition("=")
+        if not separator:
+            raise ConfigError(f"--limit {limit}: must be KEY=VALUE, such as max_words=100")
+        try:
+            clean[key] = yaml_text.parse(value)
+        except ValueError as error:
+            raise ConfigError(f"--limit {limit}: {error}") from None
+    # Their paths start here, not at data.root.
+    clean["against"] = [*clean.get("against", []), *(str(path.absolute()) for path in against)]
+    section = {"data": {"clean": clean}}
+    return data.model_copy(update={"clean": config_from_mapping(section, "--limit").data.clean})
+
+
+@dataclass(frozen=True)
+class CleaningFiles:
+    """The files that a cleaning writes."""
+
+    output: CleanedFiles
+    rejected: Path | None
+    form: OutputForm
+
+    def refuse_overwrite(self, data: DataConfig, overwrite: bool) -> None:
+        """Raise ConfigError where a file that is read, or without `overwrite` another, is lost."""
+        from mt.translate.streaming import refuse_overwrite
+
+        root = data_root(data)
+        read = {
+            f"{name} {path}": path
+            for name, source in named_sources(data)
+            for path in local_files(source, root)
+        }
+        against = data.clean.against if data.clean else []
+        read |= {f"--against {path}": Path(path) for path in against}
+        written = [*self.output.paths, *([self.rejected] if self.rejected else [])]
+        for path in written:
+            refuse_overwrite(str(path), read)
+            if path.exists() and not overwrite:
+                raise ConfigError(
+                    f"{path}: exists; give another name, or --overwrite to replace it"
+                )
+        if len({path.absolute() for path in written}) < len(written):
+            raise ConfigError(f"--rejected {self.rejected}: is the output too; name another file")
+        for path in written:
+            if not path.absolute().parent.is_dir():
+                raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def cleaning_files(prefix: str, rejected: Path | None, data: DataConfig) -> CleaningFiles:
+    """What -o and --rejected name."""
+    packing = _packing(prefix)
+    is_table = prefix.removesuffix(packing).endswith(".tsv")
+    if packing and not is_table:
+        raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
+    endings = (data.src_lang, data.tgt_lang)
+    if endings[0] == endings[1] and not is_table:
+        raise ConfigError(
+            f"--output {prefix}: both sides would be {prefix}.{endings[0]}; give --langs, or a "
+            "name that ends in .tsv"
+        )
+    paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
+    form = OutputForm(is_table, packing, _packing(str(rejected)))
+    return CleaningFiles(CleanedFiles(range(len(data.train)), paths), rejected, form)
+
+
+def _packing(name: str) -> Packing:
+    if name.endswith(".gz"):
+        return ".gz"
+    return ".zst" if name.endswith(".zst") else ""
+
+
+@contextmanager
+def stage_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A function that shows how many tasks of a stage are done: a bar, else a line now and then."""
+    from tqdm import tqdm
+
+    from mt.translate.progress import can_show_bar
+
+    bar: tqdm[Any] | None = None
+    said_at = time.monotonic()
+
+    def show(stage: str, done: int, total: int) -> None:
+        nonlocal bar, said_at
+        if can_show_bar("-"):
+            if bar is None or bar.desc != f"{stage}: ":
+                if bar is not None:
+                    bar.close()
+                bar = tqdm(total=total, desc=stage, dynamic_ncols=True, leave=False, delay=1)
+            bar.update(done - bar.n)
+        elif time.monotonic() - said_at >= SECONDS_BETWEEN_LINES:
+            said_at = time.monotonic()
+            say(f"{stage}: {done:,} of {total:,}")
+
+    try:
+        yield show
+    finally:
+        if bar is not None:
+            bar.close()

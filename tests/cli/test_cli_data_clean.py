@@ -1,0 +1,121 @@
+"""`mt data clean`: what it writes and prints, and the message for what cannot be done."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+from pathlib import Path
+
+import pytest
+import zstandard
+from conftest import Mt
+from messages import says
+
+from mt.data.cleaning.report import CleaningReport
+
+DE = ["Guten Tag.", "", "Guten Tag!", "Wie geht es dir heute?", "Auf Wiedersehen"]
+EN = ["Good day.", "x", "Good day!", "How are you today?", "Good bye"]
+IN = ["data", "clean", "a.de", "a.en"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("a.de", DE), ("a.en", EN)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    Path("test.en").write_text("how are you, today\n")
+
+
+def files() -> list[str]:
+    return sorted(str(path) for path in Path().rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("out", ["out", "out.tsv", "out.tsv.gz", "out.tsv.zst"])
+def test_the_output_and_its_report(out: str, mt: Mt) -> None:
+    ended = mt(*IN, "-o", out, "--rejected", "bad.tsv.gz", "--against", "test.en", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    report = CleaningReport.from_json(ended.out.decode())
+    assert [(one.name, one.read, one.kept) for one in report.corpora] == [("a.de", 5, 2)]
+    kept = [("Guten Tag.", "Good day."), ("Auf Wiedersehen", "Good bye")]
+    names = ["out.de", "out.en"] if out == "out" else [out]
+    assert files() == sorted(["a.de", "a.en", "bad.tsv.gz", "test.en", *names])
+    content = [Path(name).read_bytes() for name in names]
+    if out.endswith(".gz"):
+        content = [gzip.decompress(content[0])]
+    elif out.endswith(".zst"):
+        reader = zstandard.ZstdDecompressor().stream_reader(content[0], read_across_frames=True)
+        content = [reader.read()]
+    sides = zip(*kept, strict=True)
+    texts = (
+        ["\n".join(side) for side in sides] if out == "out" else ["\n".join(map("\t".join, kept))]
+    )
+    assert content == [f"{text}\n".encode() for text in texts]
+    rejected = gzip.decompress(Path("bad.tsv.gz").read_bytes()).decode().split("\n")
+    assert [row.split("\t")[0] for row in rejected] == ["rule", "empty", "duplicate", "leak", ""]
+
+
+def test_the_report_as_text(mt: Mt) -> None:
+    text = mt(*IN, "-o", "out", "--against", "test.en").out.decode()
+    assert says(text, "a.de", "short segments", "read", "empty", "1  20.00 %", "kept", "2  40.00 %")
+    assert says(text, "test.en: of 1 sentences", "1 targets", "leak: 1 of 1", "a.de:4: its target")
+
+
+def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
+    assert mt(*IN, "-o", "out", "--work", "w").code == 0
+    scored = {name for name in files() if "scores" in name}
+    assert scored
+    ended = mt(*IN, "-o", "out", "--work", "w", "--limit", "max_words=3", "--overwrite", "--json")
+    assert json.loads(ended.out)["corpora"][0]["rejected"]["words"] == 1
+    assert {name for name in files() if "scores" in name} == scored
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["-o", "a"], ["--output a.de", "a.de", "name another"]),
+        (["-o", "o", "--rejected", "test.en", "--against", "test.en"], ["test.en", "--against"]),
+        (["-o", "o", "--rejected", "o.de"], ["--rejected o.de", "output too"]),
+        (["-o", "there"], ["there.en: exists", "--overwrite"]),
+        (["-o", "no/folder"], ["no/folder.de", "no folder no"]),
+        (["-o", "o.gz"], ["--output o.gz", "only a table", ".tsv.gz"]),
+        (["-o", "o", "--limit", "max_words"], ["--limit max_words", "KEY=VALUE"]),
+        (["-o", "o", "--limit", "max_word=2"], ["--limit", "max_word", "max_words"]),
+        (["-o", "o", "--limit", "max_words=0"], ["--limit", "data.clean.max_words", "0"]),
+        (["-o", "o", "--against", "no.en"], ["data.clean.against", "no.en"]),
+        (["-o", "o", "--work", "other"], ["other", "no work folder", "--work"]),
+        (["-o", "o", "--work", "old"], ["old", "another version", "format 0", "--work"]),
+        (["-o", "o", "--limit", "max_chars=2"], ["IN[0] (a.de)", "no pair", "0 of 5", "limits"]),
+    ],
+)
+def test_messages(arguments: list[str], parts: list[str], mt: Mt) -> None:
+    Path("there.en").write_text("kept\n")
+    Path("other").mkdir()
+    Path("other", "letter").write_text("kept\n")
+    Path("old").mkdir()
+    Path("old", "cleaning.json").write_text('{"format": 0}')
+    before = {name: Path(name).read_bytes() for name in files()}
+    ended = mt(*IN, *arguments)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says(ended.err, *parts)
+    new = {name: Path(name).read_bytes() for name in files() if not name.startswith("o.work")}
+    assert new == before
+
+
+def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for name, words in (("a.de", "Hier ist Satz Nummer"), ("a.en", "This here is sentence")):
+        Path(name).write_text("".join(f"{words} {number}\n" for number in range(3000)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (130_000, limits[1]))
+    try:
+        ended = mt(*IN, "-o", "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert ended.code == 2
+    assert says(ended.err, "cannot be written", "File too large", "Free some space", "continues")
+    assert not list(Path().glob("out.??"))
+    assert not list(Path().rglob("*.partial"))
+    assert list(Path("out.work").iterdir())
+    assert mt(*IN, "-o", "out").code == 0
+    assert Path("out.de").read_text().count("\n") == 3000
+    assert not Path("out.work").exists()
