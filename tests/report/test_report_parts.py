@@ -140,6 +140,8 @@ def test_best_worst_and_flagged_sentences(tmp_path: Path) -> None:
 
 
 def test_words_that_differ_are_marked_and_long_texts_cut() -> None:
+    japanese = marked("猫は好き", "猫が好き")  # by character, where the script has no spaces
+    assert (japanese.parts, japanese.space) == ([("猫", False), ("は", True), ("好き", False)], "")
     assert marked("the old house", "the new house").parts == [
         ("the", False), ("old", True), ("house", False),
     ]  # fmt: skip

@@ -60,6 +60,16 @@ def test_lines_go_to_stderr_and_into_the_log(
     assert capsys.readouterr().err.count("second") == 1
 
 
+def test_each_line_of_a_message_has_the_time_and_no_escape_sequence(run_dir: Path) -> None:
+    with RunLog(run_dir, 1) as log:
+        log.say("no \x1b[31mfile\nremedy")
+    lines = (run_dir / "train.log").read_text(encoding="utf-8").splitlines()
+    assert [re.sub(r"^\d{4}-\d\d-\d\d [\d:]{8} ", "", line) for line in lines] == [
+        "no ␛[31mfile", "remedy",
+    ]  # fmt: skip
+    assert all(line.startswith("2") for line in lines)
+
+
 def test_only_a_terminal_shows_a_bar(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = {}
     for kind in (io.StringIO, Terminal):
