@@ -1,7 +1,8 @@
-"""`mt data`: fetch and clean corpora."""
+"""`mt data`: fetch and clean corpora, prepare training."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import typer
@@ -11,7 +12,11 @@ from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand
 from mt.cli.options import described
 
-app = typer.Typer(no_args_is_help=True, help="Fetch and clean corpora.", rich_markup_mode=None)
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Fetch and clean corpora, prepare training on them.",
+    rich_markup_mode=None,
+)
 
 
 @app.command("get", cls=PanelCommand)
@@ -118,3 +123,41 @@ def clean(
             keep_work=work is not None,
         )
     print_result(report.to_json() if as_json else report_text(report))
+
+
+@app.command("prepare", cls=PanelCommand)
+@described("""
+    Output:
+    --run-dir FOLDER: run directory (default: runs/NAME, by the config's name)
+    Execution:
+    --shard K/N: encode part K of N, as job K of an array; the last job joins the parts
+""")
+def prepare(
+    config: str,
+    settings: list[str] | None = None,
+    run_dir: Path | None = None,
+    shard: str = "1/1",
+) -> None:
+    """Train the tokenizer and encode the training text, ahead of mt train in the same folder.
+
+    The result is the same for any number of jobs. One that was interrupted continues. Without
+    --shard, what other jobs have left is encoded as well.
+
+    \b
+    mt data prepare --config wmt14.yaml
+    mt data prepare --config wmt14.yaml --shard 3/8
+    sbatch --array=1-8 --wrap 'mt data prepare --config wmt14.yaml --shard $SLURM_ARRAY_TASK_ID/8'
+    """
+    from mt.config.load import load_config, require_training_data
+    from mt.errors import ConfigError
+
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ConfigError(f"--shard: must be K/N with K in 1..N, such as 3/8, found {shard!r}")
+    loaded = load_config(config, settings or [])
+    require_training_data(loaded.config)
+    folder = run_dir or Path(loaded.config.run.dir or f"runs/{loaded.name}")
+
+    from mt.training.launch import prepare_data
+
+    print_result(prepare_data(loaded.config, folder, (int(match[1]), int(match[2]))))

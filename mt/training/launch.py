@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mt.data.reading.check import check_data
-from mt.data.tokens.store import corpus_records, known_records
+from mt.data.tokens.store import build_shard, corpus_records, known_records
+from mt.data.tokens.store_parts import ALONE, Shard, StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
+from mt.files import exclusive
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.model_folder import checkpoints
 from mt.runs.run_dir import (
     CONFIG,
+    LOCK,
     STORE,
     check_is_run,
     check_same_run,
@@ -30,10 +33,16 @@ from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.memory import explain_out_of_memory
 from mt.terminal import say
 from mt.training.checkpoints import tidy
-from mt.training.clean_text import original_records
+from mt.training.clean_text import clean_training_text, original_records
 from mt.training.finetune import resolve_init_from
 from mt.training.preflight import Preflight, describe_training, run_preflight
-from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare
+from mt.training.prepare import (
+    CorpusRead,
+    Prepared,
+    learns_vocabulary,
+    prepare,
+    prepare_tokenizer,
+)
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import check_metric, names_of, score_tests
@@ -167,19 +176,7 @@ def _claim(
     was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
     is drawn from the data in the same pass.
     """
-    known = {**known_records(run_dir / STORE / "train"), **original_records(run_dir)}
-    sample = None
-    learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
-    if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
-        sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
-
-    def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        assert sample is not None
-        return sample.watch(log.watch(pairs, "reading data.train"))
-
-    data = check_data(config.data, True, known, None if sample is None else watch)
-    if data.faults:
-        raise DataError("\n".join(data.faults))
+    warnings, read = _check_corpora(config, run_dir, fresh, base, log)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
     if fresh and (aside := set_aside(run_dir)):
@@ -193,9 +190,67 @@ def _claim(
     except BaseException:
         lock.close()
         raise
-    notes = [f"warning: {warning}" for warning in data.warnings]
-    notes += [f"config changed since this run was started: {line}" for line in changed]
-    return lock, notes, CorpusRead(data.records, sample)
+    notes = [*warnings, *(f"config changed since this run was started: {line}" for line in changed)]
+    return lock, notes, read
+
+
+def _check_corpora(
+    config: Config, run_dir: Path, fresh: bool, base: LoadedModel | None, log: RunLog
+) -> tuple[list[str], CorpusRead]:
+    """Warnings about the data, and what has been read of it. Raises DataError with all faults.
+
+    Where a tokenizer is to be trained, its sample is drawn from the data in the same pass.
+    """
+    known = {**known_records(run_dir / STORE / "train"), **original_records(run_dir)}
+    sample = None
+    learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
+    if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
+        sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
+
+    def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        assert sample is not None
+        return sample.watch(log.watch(pairs, "reading data.train"))
+
+    data = check_data(config.data, True, known, None if sample is None else watch)
+    if data.faults:
+        raise DataError("\n".join(data.faults))
+    warnings = [f"warning: {warning}" for warning in data.warnings]
+    return warnings, CorpusRead(data.records, sample)
+
+
+def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
+    """Make the tokenizer and the token store of a run ahead of its training; says what was done.
+
+    Several processes may do it, also at once: the first one trains the tokenizer, each encodes the
+    parts of its `shard`, and the last one merges them. Raises MtError for what the user can mend.
+    """
+    check_is_run(run_dir)
+    log = RunLog(run_dir, config.train.max_steps)
+    base = resolve_init_from(config)
+    warnings, read = _check_corpora(config, run_dir, False, base, log)
+    for line in warnings:
+        log.say(line)
+    with explain_write_errors(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        waiting = f"waiting for another process in the run directory {run_dir}"
+        with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
+            check_same_run(run_dir, config)
+            write_config(run_dir, config)
+            cleaned = clean_training_text(config, run_dir, log, World())
+            tokenizer = prepare_tokenizer(cleaned, run_dir, log, World(), base, read.sample)
+    data = cleaned.data
+    folder = run_dir / STORE / "train"
+    records = corpus_records(data.train, data, {**known_records(folder), **read.records})
+    texts = StoreTexts(data.train, "data.train", data, tokenizer, records)
+
+    def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
+        return log.watch(pairs, "encoding data.train", total)
+
+    store = build_shard(folder, texts, shard, log.say, watch)
+    if store is None:
+        return f"{run_dir}: shard {shard[0]} of {shard[1]} is encoded; others are not yet"
+    n_tokens = len(store.src) + len(store.tgt)
+    return f"{run_dir}: ready to train on {len(store):,} pairs, {n_tokens:,} tokens"
 
 
 def _find_claimed(run_dir: Path) -> tuple[None, list[str], CorpusRead]:
