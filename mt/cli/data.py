@@ -140,13 +140,12 @@ def prepare(
 ) -> None:
     """Train the tokenizer and encode the training text, ahead of mt train in the same folder.
 
-    The result is the same for any number of jobs. One that was interrupted continues. Without
-    --shard, what other jobs have left is encoded as well.
+    The result is the same for any number of jobs; in an array of Slurm, K is $SLURM_ARRAY_TASK_ID.
+    A job that was interrupted continues. Without --shard, what other jobs have left is encoded too.
 
     \b
     mt data prepare --config wmt14.yaml
     mt data prepare --config wmt14.yaml --shard 3/8
-    sbatch --array=1-8 --wrap 'mt data prepare --config wmt14.yaml --shard $SLURM_ARRAY_TASK_ID/8'
     """
     from mt.config.load import load_config, require_training_data
     from mt.errors import ConfigError
