@@ -60,7 +60,7 @@ ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 FOREIGN_KEYS = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
 # Positions of a file may differ from the formula by rounding.
 POSITION_TOLERANCE = 1e-4
-POSITIONS = "model.{}.embed_positions.weight"  # of the encoder or decoder
+POSITIONS = ["model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"]
 # Faults of weights that are listed one by one.
 LISTED = 8
 # What to do with a model that Marian itself wrote.
@@ -215,9 +215,8 @@ def weight_faults(tensors: Mapping[str, Tensor], settings: Mapping[str, Any]) ->
                 f"config.json: {key} must be {len(numbers):,}, as many as there are weights of, "
                 f"found {settings[key]:,}"
             )
-    positions = [POSITIONS.format(side) for side in layers_of]
-    if not is_pre_norm(settings):  # Marian may leave them out
-        positions = [name for name in positions if name in tensors]
+    # Marian may leave them out.
+    positions = [name for name in POSITIONS if is_pre_norm(settings) or name in tensors]
     length = settings["max_position_embeddings"]
     layers = correspondences(is_pre_norm(settings), layers_of["encoder"], layers_of["decoder"])
     rows = [(f"weight {name}", tensors.get(name), (length, d_model)) for name in positions]

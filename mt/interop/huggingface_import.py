@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Config
+from mt.config.schema import Config, ModelConfig
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import CheckpointError, ConfigError
@@ -66,7 +66,7 @@ def import_model(folder: Path, output: Path) -> str:
     if faults or tokenizer is None:
         raise ConfigError("\n".join(f"{folder}: {fault}" for fault in faults))
     config = model_config(settings, tensors, tokenizer)
-    weights = convert(tensors, settings, tokenizer)
+    weights = convert(tensors, settings, tokenizer, config.model)
     init_from = {"train": config.train.model_copy(update={"init_from": str(output)})}
     save_model_folder(
         output,
@@ -99,6 +99,8 @@ def model_config(
     names = {"src_lang": languages.get("source_lang"), "tgt_lang": languages.get("target_lang")}
     decode = {"beam_size": settings["num_beams"], "length_penalty": settings["length_penalty"]}
     max_tokens = max(1, min(MAX_TOKENS, settings["max_position_embeddings"] - 2))
+    source, target, output = filter(torch.is_tensor, embeddings(tensors, settings).values())
+    tables = [tensors[name] for name in POSITIONS if name in tensors]
     mapping = {
         "data": {
             "max_tokens": max_tokens,
@@ -114,42 +116,33 @@ def model_config(
             **{ours: settings[theirs] for ours, (theirs, *_) in CONFIG_KEYS.items()},
             "activation": ACTIVATIONS[settings["activation_function"]],
             "norm": "pre" if is_pre_norm(settings) else "post",
-            "positions": "sinusoidal" if _has_sinusoids(tensors) else "learned",
-            "tie_embeddings": _is_tied(settings, tensors),
+            "positions": "sinusoidal" if all(map(are_sinusoids, tables)) else "learned",
+            # Ours always scale the embedding, and a joint vocabulary has one matrix for all.
+            "tie_embeddings": settings["scale_embedding"]
+            and torch.equal(target, output)
+            and (not own.joint or torch.equal(source, target)),
             "output_bias": True,
         },
         "decode": {key: value for key, value in decode.items() if value is not None},
     }
     # What transformers does not do, but mt export huggingface writes down.
+    more = settings.get("mt")
     for section, keys in OWN_KEYS.items():
-        own = settings.get("mt", {})
-        values = own.get(section) if isinstance(own, dict) else None
+        values = more.get(section) if isinstance(more, dict) else None
         if isinstance(values, dict):
             mapping[section] |= {key: value for key, value in values.items() if key in keys}
     return config_from_mapping(mapping, "config.json")
 
 
-def _is_tied(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bool:
-    """Whether target embedding and output can be one matrix: ours always scale the embedding."""
-    decoder, output = (embeddings(tensors, settings)[side] for side in ("decoder", "output"))
-    assert decoder is not None
-    assert output is not None
-    return bool(settings["scale_embedding"]) and torch.equal(decoder, output)
-
-
-def _has_sinusoids(tensors: Mapping[str, Tensor]) -> bool:
-    tables = [tensors.get(POSITIONS.format(side)) for side in ("encoder", "decoder")]
-    return all(table is None or are_sinusoids(table) for table in tables)
-
-
 def convert(
-    tensors: Mapping[str, Tensor], settings: Mapping[str, Any], tokenizer: MarianTokenizer
+    tensors: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+    tokenizer: MarianTokenizer,
+    model: ModelConfig,
 ) -> dict[str, Tensor]:
-    """Our weights, by name, of theirs."""
+    """The weights of `model`, by name, of theirs."""
     order = to_interleaved(settings["d_model"])
-    layers = correspondences(
-        is_pre_norm(settings), settings["encoder_layers"], settings["decoder_layers"]
-    )
+    layers = correspondences(model.pre_norm, model.n_encoder_layers, model.n_decoder_layers)
     weights = {
         each.ours: each.reorder(torch.cat([tensors[name] for name in each.theirs]), order)
         for each in layers
@@ -159,14 +152,15 @@ def convert(
     scale = 1.0 if settings["scale_embedding"] else math.sqrt(settings["d_model"])
     matrices = [each for each in embeddings(tensors, settings).values() if each is not None]
     source, target, output = (matrix[:, order] for matrix in matrices)
-    tied = _is_tied(settings, tensors)
-    if not _has_sinusoids(tensors):
-        for side, name in (("encoder", "src"), ("decoder", "tgt")):
-            weights[f"{name}_embedding.positions"] = tensors[POSITIONS.format(side)][:, order]
+    if model.learned_positions:
+        for side, name in zip(("src", "tgt"), POSITIONS, strict=True):
+            weights[f"{side}_embedding.positions"] = tensors[name][:, order]
     weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
-    if not (tied and tokenizer.tokenizer.joint):  # else one matrix, under its first name
+    if not (
+        model.tie_embeddings and tokenizer.tokenizer.joint
+    ):  # else one matrix, under its first name
         weights["tgt_embedding.tokens.weight"] = target[tgt_rows] / scale
-    if not tied:
+    if not model.tie_embeddings:
         weights["output.weight"] = output[tgt_rows]
     bias = tensors.get("final_logits_bias", torch.zeros(len(output))).flatten()[tgt_rows]  # (V,)
     rows = tokenizer.target.rows

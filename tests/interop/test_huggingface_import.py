@@ -147,6 +147,19 @@ def test_every_kind_equals_transformers(kind: dict[str, Any] | str, tmp_path: Pa
 # --- what one does with it ----------------------------------------------------------------------
 
 
+def test_matrices_that_differ_stay_apart(marian: Path, tmp_path: Path) -> None:
+    """Output and target embedding are equal, but a joint model has one matrix for all or three."""
+    weights = load_file(marian / "model.safetensors")
+    shared = weights["model.shared.weight"]
+    weights |= {"model.encoder.embed_tokens.weight": shared + 1, "lm_head.weight": shared.clone()}
+    save_file(weights, marian / "model.safetensors")
+    change(marian / "config.json", tie_word_embeddings=False)
+    import_model(marian, tmp_path / "model")
+    model = load_model(tmp_path / "model").model
+    difference = model.src_embedding.tokens.weight - model.tgt_embedding.tokens.weight
+    torch.testing.assert_close(difference, torch.ones_like(difference))
+
+
 def test_an_imported_model_translates_and_scores(imported: Path, tmp_path: Path, mt: Mt) -> None:
     source, target = tmp_path / "src", tmp_path / "tgt"
     source.write_text("\n".join(LINES) + "\n", encoding="utf-8")
