@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -49,8 +50,15 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 def read_json(path: Path) -> Any:
     """Parse a JSON file. Raises OSError, and ValueError for all that is no JSON."""
+    return parse_json(path.read_text(encoding="utf-8"))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON; an integer of 30 digits or more, which counts nothing, becomes infinite."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(
+            text, parse_int=lambda digits: int(digits) if len(digits) < 30 else math.inf
+        )
     except RecursionError as error:  # thousands of brackets
         raise ValueError("it is nested too deep") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -177,6 +178,8 @@ def notable_lines(run: RunSummary) -> list[str]:
 
 def duration(seconds: float) -> str:
     """`1 h 52 min`, `48 s`."""
+    if not math.isfinite(seconds):  # of a damaged line
+        return "–"
     minutes = round(seconds / 60)
     if seconds < 120:
         return f"{seconds:.0f} s"

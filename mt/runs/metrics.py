@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mt.files import write_whole
+from mt.files import parse_json, write_whole
 
 METRICS = "metrics.jsonl"
 
@@ -36,9 +36,9 @@ def metrics_lines(run_dir: Path) -> Iterator[dict[str, Any] | None]:
 
 def _line(raw: bytes) -> dict[str, Any] | None:
     try:
-        line = json.loads(raw)
+        line = parse_json(raw)
         kind, step = line["kind"], line["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     is_step = isinstance(step, int) and not isinstance(step, bool)
     return line if isinstance(kind, str) and is_step else None

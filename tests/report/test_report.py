@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from html.parser import HTMLParser
@@ -256,6 +257,18 @@ def test_thinning_keeps_ends_spikes_and_gaps() -> None:
     assert np.array_equal(thin_y, y[thin_x.astype(int)], equal_nan=True)
     few = np.arange(5.0)
     assert np.array_equal(thin(few, few)[1], few)
+
+
+@pytest.mark.parametrize("value", [10**400, math.nan, math.inf, None, "9"])
+def test_figures_that_nothing_can_be_leave_a_page(value: object, tmp_path: Path, mt: Mt) -> None:
+    """As in a folder from a stranger, or after a disk fault."""
+    figures = {"seconds": value, "perplexity": value, "p_value": value, "difference": value}
+    lines = [{"kind": "valid", "step": step, "bleu": 1.0, **figures} for step in (1, 2, 10**400)]
+    run = write_run(tmp_path / "run")
+    manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
+    (run / "manifest.json").write_text(json.dumps(manifest | {"parameters": value, "pairs": value}))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert mt("report", run).code == 0
 
 
 def test_the_page_stands_in_the_run_and_replaces_only_pages(tmp_path: Path, mt: Mt) -> None:
