@@ -120,7 +120,7 @@ def _citations(manifest: dict[str, Any]) -> str:
     """What the corpora ask to be cited, word for word."""
     texts = dict.fromkeys(corpus["citation"] for corpus in manifest.get("corpora") or ())
     stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
-    return "\n\n".join(["Please cite:", *stated]) if stated else ""
+    return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""
 
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:

@@ -79,7 +79,7 @@ def test_the_card_has_licence_and_citation_of_fetched_corpora(
         "| Digits | v2 | de-en | CC-BY\\|4.0 | 2026-11-23 from https://a/d.zip | as fetched |",
         "| A-b | 1 | de-en | not stated by mtdata |",
         "changed since it was fetched: corpus.de |",
-        "Please cite:\n\n```\nA. Author, 2012\n```\n\n## Scores",
+        "Citations, word for word:\n\n```\nA. Author, 2012\n```\n\n## Scores",
     )
 
 
