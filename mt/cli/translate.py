@@ -11,8 +11,10 @@ from mt.cli.options import NO_SAMPLING, SamplingGroup, described
 @described("""
     Input:
     source = IN: text file, plain or .gz; - is stdin
-    form = --format NAME: format of input and output lines: text, tsv or jsonl
-    --column N in 1..: column to translate in TSV lines; 1 is the first, and the default
+    form = --format NAME: format of input and output lines: text, tsv, csv or jsonl
+    --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default
+    --quoting HOW: csv: cells may be in quotation marks; none: the marks are text (default: csv
+        for --format csv, none for tsv)
     --field NAME: field to translate in JSON lines; text if not given
     Output:
     --n-best N in 1..: outputs per input line, as `index ||| text ||| score`
@@ -39,6 +41,7 @@ def translate(
     form: str = "text",
     column: int | None = None,
     field: str | None = None,
+    quoting: str | None = None,
     errors: str = "strict",
     output: str = "-",
     n_best: int = 1,
@@ -111,5 +114,5 @@ def translate(
         batch_tokens=batch_tokens,
         shortlist=shortlist,
     )
-    line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores)
+    line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
     translate_file(files, line_format, search, options, say)

@@ -1,10 +1,14 @@
 """Line formats: which part of an input line is translated, and how the translation is written.
 
-Text lines hold nothing else; TSV lines have columns, and JSON lines have fields, which are kept.
+Text lines hold nothing else; TSV and CSV lines have columns, and JSON lines have fields, which are
+kept.
 """
 
 from __future__ import annotations
 
+import csv
+import dataclasses
+import io
 import itertools
 import json
 import re
@@ -15,7 +19,9 @@ from typing import Any
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
 
-FORMATS = ("text", "tsv", "jsonl")
+FORMATS = ("text", "tsv", "csv", "jsonl")
+# Format of lines with columns -> delimiter between cells.
+DELIMITERS = {"tsv": "\t", "csv": ","}
 # The fields that a translation adds to a JSON object.
 JSON_KEYS = ("translation", "translations", "score", "alignment", "flags")
 # White space between the tokens of JSON.
@@ -31,23 +37,39 @@ class LineFormat:
     """The format of input and output lines, as the options of `mt translate` describe it."""
 
     name: str = "text"
-    column: int | None = None  # of a TSV line, from 1; None: the first
+    column: int | None = None  # of a TSV or CSV line, from 1; None: the first
     field: str | None = None  # of a JSON line; None: text
     n_best: int = 1
     scores: bool = False
+    quoting: str | None = dataclasses.field(
+        default=None, repr=False
+    )  # of TSV or CSV; None: only of CSV
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown format, and for an option of another format."""
         if self.name not in FORMATS:
             known = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
             raise ConfigError(f"--format: must be {known}, found {self.name!r}")
-        owners = (("--column", self.column, "tsv"), ("--field", self.field, "jsonl"))
-        for option, value, name in owners:
-            if value is not None and self.name != name:
+        tables = tuple(DELIMITERS)
+        owners = (
+            ("--column", self.column, tables),
+            ("--field", self.field, ("jsonl",)),
+            ("--quoting", self.quoting, tables),
+        )
+        for option, value, names in owners:
+            if value is not None and self.name not in names:
                 raise ConfigError(
-                    f"{option}: works only with --format {name}, found {self.name}; "
-                    f"add --format {name}, or leave out {option}"
+                    f"{option}: works only with --format {' or '.join(names)}, found {self.name}; "
+                    f"add --format {names[0]}, or leave out {option}"
                 )
+        if self.quoting not in (None, "csv", "none"):
+            raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the output depends on, by option; --quoting only where it is given."""
+        quoting = {"--quoting": self.quoting} if self.quoting else {}
+        return {"--format": repr(self), **quoting}
 
     def extract(self, line: str, where: str) -> str:
         """Return the text to translate in a line; a blank line is returned as is.
@@ -56,13 +78,14 @@ class LineFormat:
         """
         if self.name == "text" or not line.strip():
             return line
-        if self.name == "tsv":
-            cells = line.split("\t")
+        if self.name in DELIMITERS:
+            cells = self._cells(line, where)
             column = self.column or 1
             if len(cells) < column:
+                separated = {"tsv": "tabs", "csv": "commas"}[self.name]
                 raise DataError(
                     f"{where}: --column {column} is asked for, but the line has "
-                    f"{len(cells)}; columns are separated by tabs and counted from 1"
+                    f"{len(cells)}; columns are separated by {separated} and counted from 1"
                 )
             return cells[column - 1]
         field = self.field or "text"
@@ -82,9 +105,9 @@ class LineFormat:
         """Yield the output for line `number` (from 1): one line, or one per n-best entry.
 
         Text: the translation, or `n ||| text ||| score` with n from 0, as in other toolkits.
-        TSV: the input line with more columns. JSON: the object with more fields; an n-best list is
-        one of them. With text, a score precedes the translation and an alignment follows it, each
-        separated by a tab.
+        TSV, CSV: the input line with more columns. JSON: the object with more fields; an n-best
+        list is one of them. With text, a score precedes the translation and an alignment follows
+        it, each separated by a tab.
         """
         if self.name == "jsonl":
             yield self._json(line, translation) if line.strip() else line
@@ -95,9 +118,39 @@ class LineFormat:
             if self.n_best > 1 and self.name == "text":
                 yield " ||| ".join([str(number - 1), text, f"{score:.4f}", *last])
                 continue
-            before = [line] if self.name == "tsv" else []
             scored = [f"{score:.4f}"] if self.scores or self.n_best > 1 else []
-            yield "\t".join([*before, *scored, text, *last])
+            added = [*scored, text, *last]
+            if self.name in DELIMITERS:
+                yield DELIMITERS[self.name].join([line, *map(self._cell, added)])
+            else:
+                yield "\t".join(added)
+
+    @property
+    def _is_quoted(self) -> bool:
+        """Whether quotation marks around a cell are no part of it."""
+        return (self.quoting or {"csv": "csv"}.get(self.name, "none")) == "csv"
+
+    def _cells(self, line: str, where: str) -> list[str]:
+        """Return the cells of a line; DataError where its quotation marks are not those of CSV."""
+        delimiter = DELIMITERS[self.name]
+        if not self._is_quoted:
+            return line.split(delimiter)
+        try:
+            return next(csv.reader([line], delimiter=delimiter, strict=True))
+        except csv.Error as error:
+            raise DataError(
+                f"{where}: its cells are not quoted as in CSV ({error}), found "
+                f"{_shortened(line)!r}. A cell must end in its line, and a mark inside it is "
+                "doubled; where marks are text, give --quoting none"
+            ) from None
+
+    def _cell(self, text: str) -> str:
+        """Return the text as a cell."""
+        if not self._is_quoted:
+            return text
+        quoted = io.StringIO()
+        csv.writer(quoted, delimiter=DELIMITERS[self.name], lineterminator="").writerow([text])
+        return quoted.getvalue() if text else ""
 
     def _json(self, line: str, translation: Translation) -> str:
         """Return the object with more fields; what it holds stays as it is, to the last digit."""

@@ -54,7 +54,8 @@ def translate_file(
         )
         with translator, progress:
             translator.on_progress = progress.update
-            lines = output.remaining(lines, {**translator.settings, "--format": repr(line_format)})
+            settings = translator.settings | line_format.settings
+            lines = output.remaining(lines, settings)
             if prefixes is not None:
                 prefixes = itertools.islice(prefixes, output.lines, None)
             translator.tally.before = output.lines

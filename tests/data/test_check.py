@@ -229,3 +229,53 @@ def test_the_same_files_by_different_patterns_are_a_warning(tmp_path: Path) -> N
     (tmp_path / "part-2.en").unlink()
     (tmp_path / "part-2.en").write_text("yes\n", encoding="utf-8")
     assert checked(tmp_path, train=[{"src": "part-*.de", "tgt": "part-*.en"}]).warnings == []
+
+
+# --- what cannot be meant ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "is_warned"),
+    [("de\ten", True), ("Source_Text\tTarget text", True), ("ja\tyes", False), ("de\tde", False)],
+)
+def test_names_that_are_read_as_text_are_a_warning(
+    tmp_path: Path, first: str, is_warned: bool
+) -> None:
+    write(tmp_path / "a.tsv", f"{first}\nja\tyes\n")
+    source = {"path": "a.tsv", "src": 1, "tgt": 2}
+    found = checked(tmp_path, src_lang="de", tgt_lang="en", train=[source]).warnings
+    src, tgt = first.split("\t")
+    if is_warned:
+        assert says(found[0], "data.train[0]", "a.tsv", f"Set src to {src!r} and tgt to {tgt!r}")
+    assert len(found) == is_warned
+
+
+def test_text_that_is_trained_on_says_nothing_about_new_text(tmp_path: Path) -> None:
+    """The same file, a copy of it, and a part of a pattern; not another split or column."""
+    for name in ("a.de", "a.en", "b.de", "b.en"):
+        write(tmp_path / name, f"{name[-2:]}\n")
+    write(tmp_path / "c.en", "other\n")
+    train = [{"src": "a.d*", "tgt": "a.e*"}]
+    for valid, n in (("a", 1), ("b", 1), ({"src": "a.de", "tgt": "c.en"}, 0)):
+        source = {"path": valid, "src": "de", "tgt": "en"} if isinstance(valid, str) else valid
+        found = checked(tmp_path, train=train, valid=source, test=[source]).warnings
+        assert len(found) == 2 * n
+        assert all(says(one, "is the text of data.train[0]", "not trained on") for one in found)
+
+
+@pytest.mark.parametrize("before_training", [False, True])
+def test_a_training_text_of_blank_lines_is_a_fault(tmp_path: Path, before_training: bool) -> None:
+    write(tmp_path / "a.de", "ja\n\n")
+    write(tmp_path / "a.en", "\n \n")
+    data = DataConfig(root=str(tmp_path), train=[Source(src="a.de", tgt="a.en")])
+    (fault,) = check_data(data, before_training).faults
+    assert says(fault, "data.train[0]", "all of 2 pairs", "empty side", "contain text")
+
+
+def test_what_is_left_out_or_replaced_is_counted(tmp_path: Path) -> None:
+    write(tmp_path / "a.de", b"eins\nz\xff\ndr\xff\n")
+    write(tmp_path / "a.en", b"one\ntwo\nthree\n")
+    for errors in ("replace", "skip"):
+        source = {"src": "a.de", "tgt": "a.en", "errors": errors}
+        (warning,) = checked(tmp_path, train=[source]).warnings
+        assert says(warning, "data.train[0]", "UTF-8", "2, the first in", "a.de, line 2")

@@ -52,7 +52,7 @@ MESSAGES = {
         "surplus one."
     ),
     "config check --config latin1.yaml": (
-        "data.train[0].src: latin1.de, line 2, byte 5 (the line's first is 0): e4 72 0a is not "
+        "data.train[0].src: latin1.de, line 2, byte 5 (the line's first is 0): e4 72 is not "
         "UTF-8. Convert the file; if it is WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > "
         "FILE.utf8"
     ),
@@ -79,7 +79,7 @@ MESSAGES = {
         " another file"
     ),
     "translate --model run latin1.de": (
-        "latin1.de, line 2, byte 5 (the line's first is 0): e4 72 0a is not UTF-8. Convert the "
+        "latin1.de, line 2, byte 5 (the line's first is 0): e4 72 is not UTF-8. Convert the "
         "file; if it is WINDOWS-1252: iconv -f WINDOWS-1252 -t UTF-8 FILE > FILE.utf8. Or give "
         "--errors replace, which turns them into U+FFFD"
     ),

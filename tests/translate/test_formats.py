@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -54,6 +55,25 @@ def test_tsv() -> None:
     assert says(str(error.value), "in.tsv, line 1,204", "--column 2", "has 1", "tabs")
 
 
+@pytest.mark.parametrize(("name", "sep"), [("csv", ","), ("tsv", "\t")])
+def test_quoted_cells(name: str, sep: str) -> None:
+    """The marks of CSV are no text; what comes out is read as what went in and one more cell."""
+    form = LineFormat(name, column=2, quoting=None if name == "csv" else "csv")
+    line = f'7{sep}"er sagte ""ja""{sep} gut"{sep}x'
+    assert form.extract(line, "x") == f'er sagte "ja"{sep} gut'
+    (found,) = rendered(form, line, Translation((f'he said "yes"{sep} fine',), (-0.5,)))
+    assert found.startswith(line + sep)
+    (cells,) = csv.reader([found], delimiter=sep)
+    assert cells[1:] == [f'er sagte "ja"{sep} gut', "x", f'he said "yes"{sep} fine']
+    assert rendered(form, "", BLANK) == [sep]
+    with pytest.raises(DataError) as error:
+        form.extract(f'7{sep}"not closed', "in.csv, line 2")
+    assert says(str(error.value), "in.csv, line 2", "end in its line", "--quoting none")
+    marks = LineFormat(name, quoting="none")
+    assert marks.extract(f'"a"{sep}b', "x") == '"a"'
+    assert marks.settings != LineFormat(name).settings
+
+
 def test_jsonl() -> None:
     form, line = LineFormat("jsonl", field="de"), '{"id": 7, "de": "grün\\u2028", "tags": ["a"]}'
     assert form.extract(line, "x") == "grün\u2028"
@@ -97,8 +117,12 @@ def test_what_an_object_holds_stays_as_it_is() -> None:
 
 
 def test_no_other_format() -> None:
-    with pytest.raises(ConfigError, match=r"--format: .*text, tsv or jsonl.*'csv'"):
-        LineFormat("csv")
+    with pytest.raises(ConfigError, match=r"--format: .*text, tsv, csv or jsonl.*'xml'"):
+        LineFormat("xml")
+    with pytest.raises(ConfigError, match=r"--quoting: .*csv or none.*'all'"):
+        LineFormat("tsv", quoting="all")
+    with pytest.raises(ConfigError, match=r"--quoting: .*--format tsv or csv, found text"):
+        LineFormat(quoting="csv")
 
 
 def test_half_a_character_comes_back_as_it_came() -> None:

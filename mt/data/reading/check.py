@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -25,6 +26,14 @@ MAX_PAIRS = 1_000_000
 MAX_STREAMED_PAIRS = 1_000
 MAX_PAIRS_BEFORE_TRAINING = 100_000
 
+# Words that names of columns are made of, besides the codes of the two languages.
+NAMES = frozenset(
+    [
+        *("source", "target", "src", "tgt", "trg", "ref", "reference", "original", "translation"),
+        *("text", "sentence", "segment", "lang", "language", "german", "english", "french"),
+        *("spanish", "italian", "chinese", "japanese", "russian"),
+    ]
+)
 # A cell that CSV quotes, and one in which it doubles a quotation mark.
 QUOTED = re.compile(r'"(?:[^"]|"")*"')
 # Share of cells with doubled quotation marks above which they are taken for quoting.
@@ -89,14 +98,39 @@ def check_data(
             every = is_text and aligned_files_faults(source, root, where, check.records)
             check.faults += every or str(error).split("\n")
         else:
-            check.warnings += sample.warnings(source, root, where)
+            check.warnings += sample.warnings(source, root, where, {data.src_lang, data.tgt_lang})
             check.warnings += [f"{where}: {message}" for message in damage.messages()]
-            if sample.no_reference == sample.pairs and not is_training:
-                check.faults.append(
-                    f"{where}: none of the {sample.pairs:,} lines has a reference, and one is "
-                    "needed for each line that is to be scored. Name the file of the translations"
-                )
+            check.faults += sample.faults(where)
+    check.warnings += _trained_on(data, root, check.records)
     return check
+
+
+def _trained_on(data: DataConfig, root: Path, records: FileRecords) -> Iterator[str]:
+    """Yield warnings about validation and test sets that are training text."""
+
+    def content(source: Source) -> tuple[object, set[str]]:
+        """A source without its files, and these by their content, or their paths."""
+        files = local_files(source, root)
+        known = (records.get(str(file), {}).get("sha256") for file in files)
+        paths = (os.path.realpath(file) for file in files)
+        names = [source.name, source.split, *([] if files else [source.path])]
+        return names, {digest or path for digest, path in zip(known, paths, strict=True)}
+
+    trained = [(where, content(one)) for where, one in named_sources(data) if "train" in where]
+    for where, source in named_sources(data):
+        names, files = content(source)
+        for other, (other_names, other_files) in trained:
+            if (
+                where != other
+                and "train" not in where
+                and names == other_names
+                and (files <= other_files)
+            ):
+                yield (
+                    f"{where} is the text of {other} ({source.path or source.src}), so its score "
+                    "says nothing about new text. Name text that is not trained on"
+                )
+                break
 
 
 @dataclass
@@ -104,6 +138,8 @@ class _Sample:
     """Counts the pairs of a source that look wrong, and keeps the first of each kind."""
 
     pairs: int = 0
+    first: Pair = ("", "")
+    with_text: int = 0  # on both sides
     no_reference: int = 0
     no_reference_line: int = 0  # the first one
     identical: int = 0
@@ -116,9 +152,13 @@ class _Sample:
         """Pass the pairs on and count them."""
         for src, tgt in pairs:
             self.pairs += 1
+            if self.pairs == 1:
+                self.first = src, tgt
             if not tgt.strip():
                 self.no_reference += 1
                 self.no_reference_line = self.no_reference_line or self.pairs
+            elif src.strip():
+                self.with_text += 1
             if src == tgt and src.strip():
                 self.identical += 1
                 self.identical_text = self.identical_text or src
@@ -131,8 +171,36 @@ class _Sample:
                     self.quoted_cell = self.quoted_cell or cell
             yield src, tgt
 
-    def warnings(self, source: Source, root: Path, where: str) -> Iterator[str]:
+    def faults(self, where: str) -> Iterator[str]:
+        """Yield what makes all of these pairs useless."""
+        if where.startswith("data.train") and not self.with_text:
+            yield (
+                f"{where}: all of {self.pairs:,} pairs have an empty side, so none can be trained "
+                "on. Name files that contain text"
+            )
+        elif self.no_reference == self.pairs and not where.startswith("data.train"):
+            yield (
+                f"{where}: none of the {self.pairs:,} lines has a reference, and one is "
+                "needed for each line that is to be scored. Name the file of the translations"
+            )
+
+    def _are_names(self, languages: set[str]) -> bool:
+        """Whether the first pair looks like the names of two columns."""
+        words = [re.findall(r"\w[^\W_]*", cell.casefold().replace("_", " ")) for cell in self.first]
+        known = NAMES | {code.casefold() for code in languages}
+        return self.first[0] != self.first[1] and all(cell and set(cell) <= known for cell in words)
+
+    def warnings(
+        self, source: Source, root: Path, where: str, languages: set[str]
+    ) -> Iterator[str]:
         """Yield warnings about these pairs."""
+        is_numbered = source.path is not None and (source.src + source.tgt).isdecimal()
+        if is_numbered and self._are_names(languages):
+            src, tgt = self.first
+            yield (
+                f"{where}: the first line of {source.path} looks like names of columns, {src!r} "
+                f"and {tgt!r}, and is read as text. Set src to {src!r} and tgt to {tgt!r}"
+            )
         if self.no_reference and not where.startswith("data.train"):
             yield (
                 f"{where}: {self.no_reference:,} of {self.pairs:,} lines have no reference, the "

@@ -121,7 +121,8 @@ def side_files(source: Source, side: str, root: Path, where: str) -> dict[tuple[
         return _by_wildcards(name, existing_path(name, root, where), root)
     files = _side(source, name, root)
     if not files:
-        existing_path(f"{source.path}.{name}", root, where)  # raises, unless path is a folder
+        if not under(root, source.path).is_dir():
+            existing_path(f"{source.path}.{name}", root, where)  # raises
         raise DataError(
             f"{where}: no file of the folder {under(root, source.path)} ends in .{name}. Set "
             f"{side} to the ending of its files."

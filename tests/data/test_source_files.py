@@ -1,0 +1,159 @@
+"""Which files a source is read from: prefixes, folders, patterns; files that change or are cut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from corpora import WHERE, message_of, pack, pairs_of, rows_file, write
+from messages import says
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import DataConfig, Source
+from mt.data.reading.check import check_data
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.formats import local_files
+from mt.data.reading.text_files import MAX_LINE, Damage
+from mt.errors import DataError
+
+
+def test_a_plain_text_in_a_config_is_a_path_and_languages_say_what_is_in_it() -> None:
+    train = ["m.tmx", {"path": "a.jsonl", "src": "x.de", "weight": 2}, {"src": "a", "tgt": "b"}]
+    section = {"src_lang": "de", "tgt_lang": "en", "train": train, "valid": "dev", "test": "t.tsv"}
+    data = config_from_mapping({"data": section}, "x").data
+    assert data == DataConfig(
+        src_lang="de",
+        tgt_lang="en",
+        train=[
+            Source(path="m.tmx", src="de", tgt="en"),
+            Source(path="a.jsonl", src="x.de", tgt="en", weight=2),
+            Source(src="a", tgt="b"),
+        ],
+        valid=Source(path="dev", src="de", tgt="en"),
+        test=[Source(path="t.tsv", src="de", tgt="en")],
+    )
+
+
+@pytest.mark.parametrize("kind", ["", "gz", "xz", "zst", "bz2"])
+def test_a_prefix_is_completed_by_two_endings_compressed_or_not(tmp_path: Path, kind: str) -> None:
+    packed = f".{kind}" if kind else ""
+    write(tmp_path / f"train.de{packed}", pack(kind, "eins\nzwei\n"))
+    write(tmp_path / "train.en", "one\ntwo\n")
+    assert pairs_of(tmp_path, "de", "en", path="train") == [("eins", "one"), ("zwei", "two")]
+    source = Source(path="train", src="de", tgt="en")
+    assert local_files(source, tmp_path) == [tmp_path / f"train.de{packed}", tmp_path / "train.en"]
+    write(tmp_path / "train.en", "one\n")
+    message = message_of(tmp_path, "de", "en", path="train")
+    assert says(message, "data.train[0].tgt", "train.en has 1 lines", f"train.de{packed} has 2")
+    (tmp_path / "train.en").unlink()
+    message = message_of(tmp_path, "de", "en", path="train", format="text")
+    assert says(message, "data.train[0].tgt: there is no file", "train.en", f"train.de{packed}")
+
+
+def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:
+    (tmp_path / "parts" / "more").mkdir(parents=True)
+    for part in ("1", "2", "more/3"):
+        write(tmp_path / "parts" / f"{part}.de.xz", pack("xz", f"satz {part}\n"))
+        write(tmp_path / "parts" / f"{part}.en", f"sentence {part}\n")
+    write(tmp_path / "parts" / "README.md", "about\n")
+    expected = [(f"satz {part}", f"sentence {part}") for part in ("1", "2", "more/3")]
+    assert pairs_of(tmp_path, "de", "en", path="parts/*") == expected[:2]
+    assert pairs_of(tmp_path, "de", "en", path="parts") == expected
+    message = message_of(tmp_path, "de", "fr", path="parts", format="text")
+    assert says(message, "data.train[0].tgt", "ends in .fr", "ending")
+    (tmp_path / "parts" / "2.en").unlink()
+    message = message_of(tmp_path, "de", "en", path="parts")
+    assert says(message, "data.train[0].tgt: no file belongs to", "2.de.xz", "folder")
+
+
+def test_a_folder_has_files_of_one_format_or_the_source_says_which(tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for n in "12":
+        os.rename(tmp_path / rows_file(tmp_path, ".jsonl", [("ja", n)]), folder / f"{n}.jsonl")
+    write(folder / "LICENSE.txt", "free\n")
+    assert pairs_of(tmp_path, "de", "en", path="rows") == [("ja", "1"), ("ja", "2")]
+    write(folder / "3.tsv", "de\ten\nnein\tno\n")
+    message = message_of(tmp_path, "de", "en", path="rows")
+    assert says(
+        message, "data.train[0].path: the folder", "2 formats", "3.tsv", "1.jsonl", "format"
+    )
+    assert pairs_of(tmp_path, "de", "en", path="rows", format="tsv") == [("nein", "no")]
+    assert check_data(DataConfig(root=str(tmp_path), train=[])).faults == []
+
+
+@pytest.mark.parametrize("name", ["a.de", "a.tsv", "a.tmx"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "a.de", "ja\n" * 50_000)
+    write(tmp_path / "a.en", "yes\n" * 50_000)
+    write(tmp_path / "a.tsv", "de\ten\n" + "ja\tyes\n" * 50_000)
+    tuvs = "".join(f'<tuv lang="{one}"><seg>x</seg></tuv>' for one in ("de", "en"))
+    write(tmp_path / "a.tmx", f"<tmx>{f'<tu>{tuvs}</tu>' * 9000}</tmx>")
+    keys = {"src": "a.de", "tgt": "a.en"}
+    if name != "a.de":
+        keys = {"path": name, "src": "de", "tgt": "en"}
+    pairs = read_pairs(Source.model_validate(keys), tmp_path, WHERE)
+    next(pairs)
+    with (tmp_path / name).open("a") as file:
+        file.write("\n")
+    with pytest.raises(DataError) as error:
+        sum(1 for _ in pairs)
+    field = "src" if name == "a.de" else "path"
+    assert says(
+        str(error.value), f"data.train[0].{field}: {tmp_path}/{name} changed", "Start again"
+    )
+
+
+@pytest.mark.parametrize("name", ["a.de", "a.jsonl", "a.tsv"])
+def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> None:
+    """Of 50 MB; at most `MAX_LINE` of it is in memory."""
+    long = b"wort " * (5 * MAX_LINE // 5)
+    head = b"de\ten\n" if name == "a.tsv" else b""
+    row = {"a.de": b"ja", "a.tsv": b"ja\tyes", "a.jsonl": b'{"de": "ja", "en": "yes"}'}[name]
+    write(tmp_path / name, head + b"\n".join([row, long, row]))
+    write(tmp_path / "a.en", "yes\nlong\nyes\n")
+    keys = {"src": "a.de", "tgt": "a.en"}
+    if name != "a.de":
+        keys = {"path": name, "src": "de", "tgt": "en"}
+    with pytest.raises(DataError) as error:
+        list(read_pairs(Source.model_validate(keys), tmp_path, WHERE))
+    line = 3 if head else 2
+    assert says(str(error.value), f"{name}, line {line} is longer than 10,000,000", "errors: skip")
+    damage = Damage()
+    source = Source.model_validate({**keys, "errors": "skip"})
+    assert list(read_pairs(source, tmp_path, WHERE, damage=damage)) == [("ja", "yes")] * 2
+    assert [count for count, _ in damage.kinds.values()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "left"),
+    [
+        (
+            "a.jsonl",
+            '{"de": "a", "en": "b"}\n{"de": 7, "en": "b"}\n[\n{"de": "\\ud83d", "en": "b"}',
+            1,
+        ),
+        ("a.tsv", "de\ten\na\tb\na\nc\td\n", 2),
+    ],
+)
+def test_damaged_rows_are_left_out_where_the_source_says_so_unless_all_are(
+    tmp_path: Path, name: str, text: str, left: int
+) -> None:
+    write(tmp_path / name, text)
+    assert len(pairs_of(tmp_path, "de", "en", path=name, errors="skip")) == left
+    message = message_of(tmp_path, "de", "fr", path=name, errors="skip")
+    assert says(message, "data.train[0].tgt", "no column 'fr'")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.tmx", "a.jsonl"])
+@pytest.mark.parametrize("kind", ["gz", "xz", "zst", "bz2"])
+def test_every_format_may_be_compressed_and_cut_off(tmp_path: Path, name: str, kind: str) -> None:
+    tuvs = "".join(f'<tuv lang="{one}"><seg>{one}</seg></tuv>' for one in ("de", "en"))
+    content = {"a.tsv": "de\ten\nde\ten\n", "a.tmx": f"<tmx><tu>{tuvs}</tu></tmx>"}
+    text = content.get(name, '{"de": "de", "en": "en"}\n')
+    write(tmp_path / f"{name}.{kind}", pack(kind, text))
+    assert pairs_of(tmp_path, "de", "en", path=f"{name}.{kind}") == [("de", "en")]
+    write(tmp_path / f"{name}.{kind}", pack(kind, text)[:-6])
+    message = message_of(tmp_path, "de", "en", path=f"{name}.{kind}")
+    assert says(message, f"data.train[0].path: {tmp_path}/{name}.{kind} is a .{kind}", "truncated")

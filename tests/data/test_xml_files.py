@@ -1,0 +1,180 @@
+"""TMX and XLIFF: the text of each unit, and nothing else of a malformed one."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from corpora import WHERE, message_of, pack, pairs_of, write
+from messages import says
+
+from mt.config.schema import Source
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.text_files import Damage
+
+
+def unit(de: str, en: str, langs: tuple[str, str] = ("de-DE", "EN_us")) -> str:
+    sides = zip(langs, (de, en), strict=True)
+    tuvs = "\n".join(f'<tuv xml:lang="{lang}"><seg>{text}</seg></tuv>' for lang, text in sides)
+    return f'<tu tuid="1">\n<prop type="x">p</prop>{tuvs}</tu>\n'
+
+
+def tmx(*units: str, encoding: str = "UTF-8", doctype: str = "") -> str:
+    head = f'<?xml version="1.0" encoding="{encoding}"?>\n{doctype}<tmx version="1.4">'
+    return f"{head}<!-- <tu> --><header/><body>\n{''.join(units)}</body></tmx>"
+
+
+def read(folder: Path, content: str | bytes, name: str = "a.tmx", **keys: Any) -> tuple[Any, Any]:
+    """The pairs of a file, and what was wrong: kind -> how often."""
+    write(folder / name, content)
+    damage = Damage()
+    source = Source.model_validate({"path": name, "src": "de", "tgt": "en", **keys})
+    found = list(read_pairs(source, folder, WHERE, damage=damage))
+    return found, {kind.split(",")[0]: count for kind, (count, _) in damage.kinds.items()}
+
+
+TAGS = (
+    'Ein <bpt i="1">&lt;b&gt;</bpt>fettes<ept i="1">&lt;/b&gt;</ept> <hi>Wort</hi> &amp;<ph/> mehr'
+)
+
+
+def test_tags_are_left_out_with_their_code_or_kept_and_the_text_after_them_stays(
+    tmp_path: Path,
+) -> None:
+    content = tmx(unit(TAGS, "a &lt;b&gt; word"), unit("zwei\n  Zeilen", "two<!-- x --> lines"))
+    assert read(tmp_path, content) == (
+        [("Ein fettes Wort & mehr", "a <b> word"), ("zwei Zeilen", "two lines")], {}
+    )  # fmt: skip
+    kept, _ = read(tmp_path, content, tags="keep")
+    assert kept[0][0] == TAGS.replace("&amp;", "&")
+
+
+@pytest.mark.parametrize("encoding", ["UTF-8", "UTF-8-SIG", "UTF-16", "UTF-16-LE", "ISO-8859-1"])
+@pytest.mark.parametrize("packed", ["", "gz", "zst"])
+def test_encodings_that_the_file_says(tmp_path: Path, encoding: str, packed: str) -> None:
+    content = tmx(unit("größer", "larger"), encoding=encoding.removesuffix("-SIG"))
+    found = read(tmp_path, pack(packed, content.encode(encoding)))
+    assert found == ([("größer", "larger")], {})
+
+
+def test_a_language_is_the_very_one_else_the_first_of_its_kind(tmp_path: Path) -> None:
+    three = unit("x", "y", ("de-AT", "en")).replace(
+        "</tu>\n", '<tuv lang="de"><seg>z</seg></tuv></tu>'
+    )
+    assert read(tmp_path, tmx(three))[0] == [("z", "y")]
+    assert read(tmp_path, tmx(three), src="de-at")[0] == [("x", "y")]
+    assert read(tmp_path, tmx(three), src="de-CH")[0] == [("z", "y")]
+    assert read(tmp_path, tmx(three), src="EN", tgt="DE")[0] == [("y", "z")]
+    one = unit("only", "", ("de", "fr"))
+    found, damage = read(tmp_path, tmx(one, unit("b", "c")))
+    assert (found, damage) == ([("b", "c")], {"units without text in de and en": 1})
+
+
+@pytest.mark.parametrize(("src", "tgt", "side"), [("de", "fr", "tgt"), ("sv", "fr", "src")])
+def test_a_language_that_is_nowhere_is_named_with_those_there(
+    tmp_path: Path, src: str, tgt: str, side: str
+) -> None:
+    write(tmp_path / "a.tmx", tmx(unit("a", "b"), unit("c", "d")))
+    message = message_of(tmp_path, src, tgt, path="a.tmx")
+    assert says(message, f"data.train[0].{side}: {tmp_path}/a.tmx", tgt, "de-DE (2), EN_us (2)")
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("bad", "text", "kind"),
+    [
+        (unit("a < b & c&nbsp;d\x02&#1;&#10;e &uuml;", "x"), "a < b & c\xa0d e ü", "units with"),
+        (unit("a<b>b", "x"), None, "units that are not XML"),
+        (unit("a", "x").replace("</tu>", ""), None, "units that are not closed"),
+        (unit("a", "x").replace("</seg>", "", 1), None, "units that are not XML"),
+    ],
+)
+def test_a_malformed_unit_does_not_touch_the_others(
+    tmp_path: Path, bad: str, text: str | None, kind: str
+) -> None:
+    """libxml2 alone ends at the first, and nests all later units in the last three."""
+    others = [unit(f"s{i}", f"t{i}") for i in range(300)]
+    found, damage = read(tmp_path, tmx(others[0], *[bad, others[1]] * 300, *others[2:]))
+    assert len(found) == 1 + 300 + 298 + 300 * (text is not None)
+    assert ([src for src, tgt in found if tgt == "x"] or [None])[0] == text
+    assert {name[: len(kind)]: count for name, count in damage.items()} == {kind: 300}
+
+
+def test_a_file_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
+    found, damage = read(tmp_path, tmx(unit("a", "b"), unit("c", "d"))[:-40])
+    assert (found, damage) == ([("a", "b")], {"units that are not closed": 1})
+
+
+def test_an_xml_bomb_is_refused(tmp_path: Path) -> None:
+    entities = '<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
+    write(tmp_path / "a.tmx", tmx(unit("&b;", "x"), doctype=f"<!DOCTYPE tmx [{entities}]>\n"))
+    message = message_of(tmp_path, "de", "en", path="a.tmx")
+    assert says(message, f"data.train[0].path: {tmp_path}/a.tmx, line 2", "entity", "refused")
+    harmless = tmx(unit("a", "b"), doctype='<!DOCTYPE tmx SYSTEM "tmx14.dtd">')
+    assert read(tmp_path, harmless)[0] == [("a", "b")]
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    content = tmx(unit("gr\xfcn", "green"), unit("b", "c")).encode("latin-1")
+    write(tmp_path / "a.tmx", content)
+    assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "a.tmx, line 3", "UTF-8", "errors")
+    assert read(tmp_path, content, errors="skip")[0] == [("b", "c")]
+    found, damage = read(tmp_path, content, errors="replace")
+    assert (found[0], sum(damage.values())) == (("gr\ufffdn", "green"), 1)
+    write(tmp_path / "a.tmx", tmx(unit("a", "b"), encoding="ebcdic-of-mars"))
+    assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "ebcdic-of-mars", "Correct")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [(tmx(), "no units"), ("", "no units"), (tmx(unit("x" * 11_000_000, "y")), "10,000,000")],
+)
+def test_files_without_a_unit_or_with_an_endless_one(
+    tmp_path: Path, content: str, found: str
+) -> None:
+    write(tmp_path / "a.tmx", content)
+    assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "data.train[0].path", found)
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "a.tmx.gz", pack("gz", tmx(*[unit("eins zwei", "one two")] * 20_000)))
+    source = Source(path="a.tmx.gz", src="de", tgt="en")
+    next(read_pairs(source, tmp_path, WHERE))  # imports what parses
+    tracemalloc.start()
+    assert sum(1 for _ in read_pairs(source, tmp_path, WHERE)) == 20_000
+    assert tracemalloc.get_traced_memory()[1] < 3_000_000  # of 3.6 MB unpacked, 40 as elements
+    tracemalloc.stop()
+
+
+# --- XLIFF ------------------------------------------------------------------------------------
+
+BODY = """<trans-unit id="1"><source>Hallo <g id="1">Welt</g><x id="2"/>!</source>
+<seg-source>no</seg-source><target>Hello <g id="1">world</g>!</target>
+<alt-trans><source>no</source><target>no</target></alt-trans></trans-unit>
+<trans-unit id="2"><source>nur hier</source></trans-unit>"""
+XLIFF1 = f"""<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">
+<file source-language="de-DE" target-language="en" original="x"><body>
+{BODY}</body></file></xliff>"""
+XLIFF2 = """<xliff version="2.0" srcLang="de" trgLang="en-US" xmlns="urn:x">
+<file id="f"><unit id="1">
+<segment state="final"><source>Hallo <pc id="1">Welt</pc>!</source>
+<target>Hello <pc id="1">world</pc>!</target></segment><ignorable><source> </source></ignorable>
+</unit><unit id="2"><segment><source>nur hier</source></segment></unit></file></xliff>"""
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.xlf", XLIFF1),
+        ("a.sdlxliff", XLIFF1.replace(' target-language="en"', "")),
+        ("a.xliff", XLIFF1.replace("<", "<x:").replace("<x:/", "</x:")),
+        ("a.xliff", XLIFF2),
+    ],
+)
+def test_xliff_gives_the_units_that_are_translated(tmp_path: Path, name: str, content: str) -> None:
+    found, damage = read(tmp_path, content, name)
+    assert (found, sum(damage.values())) == ([("Hallo Welt!", "Hello world!")], 1)
+    assert read(tmp_path, content, name, src="en", tgt="de")[0] == [("Hello world!", "Hallo Welt!")]
+    assert pairs_of(tmp_path, "de", "en", path=name, tags="keep")[0][0].startswith("Hallo <")
