@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
-from corpora import WHERE, message_of, pack, pairs_of, rows_file, write
+from conftest import ROOT
+from corpora import WHERE, message_of, pack, pairs_of, rows_file, saved, write
 from messages import says
 
+from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.schema import DataConfig, Source
 from mt.data.reading.check import check_data
@@ -16,6 +20,53 @@ from mt.data.reading.corpus import read_pairs
 from mt.data.reading.formats import local_files
 from mt.data.reading.text_files import MAX_LINE, Damage
 from mt.errors import DataError
+
+PAGE = (ROOT / "configs" / "README.md").read_text(encoding="utf-8")
+LINES = re.findall(
+    r"^\| .* \| `(.+)` \|$", PAGE.split("a line of `train`")[1].split("\n\n")[0], re.M
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_every_line_of_the_table_of_formats_is_read(
+    tmp_path: Path, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `data.train`; the hub is a table in memory here."""
+    import datasets
+
+    def on_the_hub(name: str, config: str | None, **_: object) -> object:
+        assert (name, config) == ("Helsinki-NLP/opus-100", "de-en")
+        return datasets.Dataset.from_list([{"translation": {"de": "ja", "en": "yes"}}])
+
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "shards").mkdir()
+    table, row = "de\ten\nja\tyes\n", '{"de": "ja", "en": "yes"}\n'
+    tuvs = "".join(f'<tuv lang="{k}"><seg>{v}</seg></tuv>' for k, v in json.loads(row).items())
+    units = "<trans-unit><source>ja</source><target>yes</target></trans-unit>"
+    languages = 'source-language="de" target-language="en"'
+    files = {
+        **{"train.de": "ja\n", "train.en.gz": pack("gz", "yes\n"), "corpus/train.de": "ja\n"},
+        **{"corpus/train.en": "yes\n", "pairs.tsv": table, "bare.tsv": "yes\tja\n"},
+        **{"pandas.csv": '"de";en\nja;"yes"\n', "data.jsonl": f'{{"translation": {row[:-1]}}}\n'},
+        **{"memory.tmx": f"<tmx><tu>{tuvs}</tu></tmx>", "export.dat": row},
+        **{"project.xlf": f"<xliff><file {languages}>{units}</file></xliff>"},
+        **{"shards/part-1.tsv.zst": pack("zst", table)},
+    }
+    for name, content in files.items():
+        write(tmp_path / name, content)
+    saved(tmp_path, [{"de": "ja", "en": "yes"}])
+    os.rename(
+        tmp_path / rows_file(tmp_path, ".parquet", [("ja", "yes")]), tmp_path / "part.parquet"
+    )
+    if "opus-100" in line:
+        monkeypatch.setattr(datasets, "load_dataset", on_the_hub)
+    section = {"src_lang": "de", "tgt_lang": "en", "train": yaml_text.parse(line)}
+    (source,) = config_from_mapping({"data": section}, "x").data.train
+    assert list(read_pairs(source, tmp_path, WHERE)) == [("ja", "yes")]
+
+
+def test_the_table_of_formats_has_all_of_them() -> None:
+    assert len(LINES) == 14
 
 
 def test_a_plain_text_in_a_config_is_a_path_and_languages_say_what_is_in_it() -> None:
