@@ -44,7 +44,7 @@ def test_every_line_of_the_table_of_formats_is_read(
     tuvs = "".join(f'<tuv lang="{k}"><seg>{v}</seg></tuv>' for k, v in json.loads(row).items())
     units = "<trans-unit><source>ja</source><target>yes</target></trans-unit>"
     languages = 'source-language="de" target-language="en"'
-    files = {
+    files: dict[str, str | bytes] = {
         **{"train.de": "ja\n", "train.en.gz": pack("gz", "yes\n"), "corpus/train.de": "ja\n"},
         **{"corpus/train.en": "yes\n", "pairs.tsv": table, "bare.tsv": "yes\tja\n"},
         **{"pandas.csv": '"de";en\nja;"yes"\n', "data.jsonl": f'{{"translation": {row[:-1]}}}\n'},
