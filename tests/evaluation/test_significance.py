@@ -123,6 +123,14 @@ def test_the_interval_is_half_of_what_the_middle_95_percent_span() -> None:
     assert means[0] != means[1]
 
 
+def test_samples_and_seed_are_those_of_the_sacrebleu_command_unless_given() -> None:
+    ((one,),) = list(evaluate_systems(
+        EvaluationSet("", [REF[:2]]), {"a": REF[:2], "b": REF[1:3]}, Settings(["chrf"])
+    ).systems.values())[1:]  # fmt: skip
+    samples = {test: found.signature.split("|")[1:3] for test, found in one.comparisons.items()}
+    assert samples == {"bs": ["bs:1000", "seed:12345"], "ar": ["ar:10000", "seed:12345"]}
+
+
 def test_a_seed_gives_the_same_figures_and_none_others() -> None:
     def drawn(seed: int | None) -> SystemScore:
         ((one,),) = evaluated({"": BASELINE}, [REF], n_resamples=50, seed=seed)

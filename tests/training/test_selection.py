@@ -40,6 +40,7 @@ def ties_up_to(tie: float, metric: str = "BLEU") -> Difference:
         (0.0, 5.0, 0.0, 5.0, False),
         (0.3, 5.1, 0.9, 5.0, False),  # both below noise: the nll alone
         (0.3, 4.9, 0.9, 5.0, True),
+        (1.0, 5.1, 0.5, 5.0, False),  # at its upper end
         (1.5, 5.1, 0.9, 5.0, True),  # above noise now
         (20.5, 2.1, 20.0, 2.0, True),  # a real difference: the nll does not matter
         (19.5, 1.9, 20.0, 2.0, False),
@@ -83,7 +84,13 @@ def test_ties_are_those_of_the_metric_and_the_nll_and_comet_compare_exactly(
     [
         ("bleu", 20.3, 2.0, (20.0, 1.9, 20.0), "new best: +0.30 BLEU over step 1, p = 0.21: may"),
         ("bleu", 19.0, 1.8, (20.0, 1.9, 20.0), "no new best: +0.30 BLEU over step 1, p = 0.21"),
-        ("bleu", 19.9, 1.8, (20.0, 1.9, 20.0), "new best by nll, 1.800 against 1.900: … is a tie"),
+        (
+            "bleu",
+            19.9,
+            1.8,
+            (20.0, 1.9, 20.0),
+            "new best by nll, 1.800 … 1.900: +0.30 BLEU over step 1 is a tie",
+        ),
         ("bleu", 19.9, 2.0, (20.0, 1.9, 20.0), "no new best by nll, 2.000 … a tie … up to 0.20"),
         ("bleu", 19.9, 1.8, (20.0, 1.9, 20.2), "no new best: … a tie … but BLEU 20.20 was reached"),
         ("bleu", 0.2, 7.1, (0.9, 7.0, 0.9), "no new best by nll, 7.100 … BLEU up to 1 is noise"),
