@@ -376,3 +376,8 @@ def test_starts_are_the_sums_of_the_lengths_before(lengths: list[int], data: st.
     indices = np.array(data.draw(st.lists(st.integers(0, len(src) - 1), max_size=9)), np.uint32)
     for starts, side in zip(store.starts(indices), (src, tgt), strict=True):
         assert starts.tolist() == [int(side[:i].sum()) for i in indices]
+
+
+def test_the_longest_side_counts_its_eos() -> None:
+    src, tgt = np.array([1, 5, 2], np.uint16), np.array([7, 1, 1], np.uint16)
+    assert Store(src, tgt, src, tgt, (3,), "", "").longest == 8

@@ -53,8 +53,8 @@ def sort_by_length(src_lengths: Lengths, tgt_lengths: Lengths, order: Indices) -
     most = 2**16 - 1
     src = np.minimum(src_lengths[order], most).astype(np.uint16)
     tgt = np.minimum(tgt_lengths[order], most).astype(np.uint16)
-    # One integer a sentence, sorted in place, takes 16 bytes a sentence with all that surrounds it;
-    # np.lexsort takes 40, and eight times as long: 0.6 s for 20 million (Zen 4).
+    # One integer a sentence, sorted in place: with `order` and `places` 16 bytes a sentence. The
+    # keys and the result of np.lexsort would take more.
     keys = tgt.astype(np.uint64)
     keys <<= 16
     keys |= np.where(tgt % 2 == 0, src, most - src)
