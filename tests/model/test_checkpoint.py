@@ -221,6 +221,14 @@ def test_weights_of_another_shape_are_named(model: Transformer) -> None:
     assert equal(before, weights_of(model))
 
 
+def test_the_first_five_of_many_faults_are_named() -> None:
+    weights = {f"extra{number}": torch.zeros(1) for number in range(9)}
+    with pytest.raises(CheckpointError) as error:
+        put_weights(torch.nn.Linear(1, 1), weights, "x")
+    assert says(str(error.value), "bias is missing", "extra0", "extra3")
+    assert "extra4" not in str(error.value)
+
+
 # --- averages ---------------------------------------------------------------------------------
 
 
@@ -302,14 +310,14 @@ def test_a_full_disk_leaves_everything_saved_before(
 
     def measured(path: Path) -> Any:
         seen.append(os.listdir(path))
-        return usage(path)
+        return usage(path)._replace(free=12_345_678)
 
     monkeypatch.setattr(shutil, "disk_usage", measured)
     with pytest.raises(CheckpointError) as error:
         save(1 if again else 2)
     monkeypatch.undo()
     target = folder if again else run_dir / "checkpoints" / step_name(2)
-    parts = target, "No space left on device", "MB", "MB", "intact", "free some space"
+    parts = target, "No space left on device", "MB", "12.3 MB are free", "intact", "free some space"
     assert says(str(error.value), *parts)
     assert content_of(folder) == before
     assert os.listdir(run_dir / "checkpoints") == [folder.name]
