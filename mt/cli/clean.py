@@ -13,14 +13,21 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.schema import named_sources
 from mt.data.cleaning.clean import CleanedFiles
+from mt.data.cleaning.cluster import run_on_slurm
+from mt.data.cleaning.executors import run_here
 from mt.data.cleaning.plan import OutputForm, Packing
 from mt.data.reading.corpus import data_root, local_files
 from mt.errors import ConfigError
+from mt.runtime.machine import usable_cores
 from mt.terminal import say
 
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
+    from mt.data.cleaning.executors import Progress
+    from mt.data.cleaning.plan import CleaningPlan
 
+# Ranks of a stage on a cluster without --workers.
+RANKS = 64
 # Without a terminal: seconds between lines about progress.
 SECONDS_BETWEEN_LINES = 60.0
 
@@ -40,6 +47,28 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
     clean["against"] = [*clean.get("against", []), *(str(path.absolute()) for path in against)]
     section = {"data": {"clean": clean}}
     return data.model_copy(update={"clean": config_from_mapping(section, "--limit").data.clean})
+
+
+def chosen_executor(
+    name: str, workers: int | None, sbatch: list[str]
+) -> Callable[[CleaningPlan, Progress], None]:
+    """What runs the stages of a plan. Raises ConfigError."""
+    options = dict(option.split("=", 1) for option in sbatch if "=" in option)
+    if len(options) < len(sbatch) or (sbatch and name != "slurm"):
+        raise ConfigError(
+            f"--sbatch {sbatch[0]}: must be KEY=VALUE, such as partition=cpu, with --executor slurm"
+        )
+    match name:
+        case "local":
+            count = workers or usable_cores()
+            return lambda plan, progress: run_here(plan, count, progress)
+        case "slurm" if "partition" in options:
+            ranks = workers or RANKS
+            return lambda plan, progress: run_on_slurm(plan, ranks, options, progress)
+        case "slurm":
+            raise ConfigError("--executor slurm: needs --sbatch partition=NAME; sinfo lists them")
+        case _:
+            raise ConfigError(f"--executor: must be local or slurm, found {name!r}")
 
 
 @dataclass(frozen=True)

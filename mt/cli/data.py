@@ -74,7 +74,9 @@ def get(
     as_json = --json: print the report as JSON
     --overwrite: replace files that are there already
     Execution:
-    --workers N in 1..: processes (default: one per core)
+    --workers N in 1..: processes (default: one per core); with --executor slurm, ranks of a stage
+    --executor NAME: local, or slurm: job arrays, started by datatrove (extra cluster) from here
+    --sbatch KEY=VALUE: with --executor slurm, option of sbatch, such as partition=cpu; repeatable
     work = --work FOLDER: folder for scores, which stay there: another --limit scores nothing again
         (default: OUT.work, removed at the end)
 """)
@@ -88,6 +90,8 @@ def clean(
     as_json: bool = False,
     overwrite: bool = False,
     workers: int | None = None,
+    executor: str = "local",
+    sbatch: list[str] | None = None,
     work: Path | None = None,
 ) -> None:
     """Clean corpora: repair texts, drop bad pairs, duplicates and leaks.
@@ -102,13 +106,12 @@ def clean(
     mt data clean corpus/train --langs de-en --against test.en -o clean
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
-    from mt.cli.clean import cleaning_files, data_to_clean, stage_progress
+    from mt.cli.clean import chosen_executor, cleaning_files, data_to_clean, stage_progress
     from mt.data.cleaning.clean import clean_corpora
-    from mt.data.cleaning.executors import run_here
     from mt.data.cleaning.plan import plan_of
     from mt.data.cleaning.report import report_text
-    from mt.runtime.machine import usable_cores
 
+    run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
     files = cleaning_files(prefix, rejected, data)
     files.refuse_overwrite(data, overwrite)
@@ -117,7 +120,7 @@ def clean(
     with stage_progress() as progress:
         report = clean_corpora(
             plan,
-            lambda plan: run_here(plan, workers or usable_cores(), progress),
+            lambda plan: run(plan, progress),
             [files.output],
             rejected,
             keep_work=work is not None,

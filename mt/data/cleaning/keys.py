@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -17,6 +18,7 @@ _LOWER = bytes(range(128)).lower() + bytes(range(128, 256))
 _ASCII_SIGNS = bytes(code for code in range(128) if not chr(code).isalnum())
 # Accents go, as marks that NFKD has set apart. Marks of Indic and South-East Asian scripts are
 # vowels, and those of kana make another letter: they stay.
+_OTHERS = re.compile(r"[^\x00-\x7f]+")
 _SIGNS = re.compile(r"[^\w\u0900-\u1cff\u3099\u309a]+|_+")
 
 
@@ -25,13 +27,19 @@ def normalised(text: str) -> bytes:
 
     A text of signs only stays as it is: `!` and `?` are not the same.
     """
-    letters = text.encode("utf-8", "surrogatepass").translate(_LOWER, _ASCII_SIGNS)
-    if not letters.isascii():
-        decomposed = unicodedata.normalize(
-            "NFKD", letters.decode("utf-8", "surrogatepass").casefold()
-        )
-        letters = _SIGNS.sub("", decomposed).encode("utf-8", "surrogatepass")
+    folded = text if text.isascii() else _OTHERS.sub(_fold, text)
+    letters = folded.encode("utf-8", "surrogatepass").translate(_LOWER, _ASCII_SIGNS)
     return letters or text.strip().encode("utf-8", "surrogatepass")
+
+
+def _fold(run: re.Match[str]) -> str:
+    return _folded(run[0])
+
+
+@lru_cache(maxsize=1 << 16)  # German has a few umlauts, Russian its frequent words
+def _folded(text: str) -> str:
+    """Characters that are not ASCII without case, accents and signs; the result may be ASCII."""
+    return _SIGNS.sub("", unicodedata.normalize("NFKD", text.casefold()))
 
 
 def hashes(texts: Iterable[bytes]) -> Hashes:

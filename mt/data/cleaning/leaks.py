@@ -22,6 +22,8 @@ MAX_RUNS = 4_000_000
 # A table of the runs' first bits, which tells most of the others at once.
 TABLE_BITS = 22
 PAIRS_AT_A_TIME = 10_000
+# Texts whose runs are hashed at a time: they fit into the cache of a core.
+BLOCK = 1_000
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -118,7 +120,12 @@ class LeakIndex:
 
         The larger one of both sides; 0 where a side is shorter than a run.
         """
-        return np.maximum(self._src_runs.shares(src), self._tgt_runs.shares(tgt))
+        blocks = [slice(start, start + BLOCK) for start in range(0, len(src), BLOCK)]
+        shares = [
+            np.maximum(self._src_runs.shares(src[rows]), self._tgt_runs.shares(tgt[rows]))
+            for rows in blocks
+        ]
+        return np.concatenate([np.zeros(0, np.float32), *shares])
 
     def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
         """What of the evaluation sets these training pairs contain, read once."""
