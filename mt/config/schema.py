@@ -157,7 +157,7 @@ class Clean(_Strict):
         0.15, "share of signs that are no usual punctuation, beyond the other side's"
     )
     max_repeats: Repeats | None = _key(
-        5, "words that only repeat those before them, beyond the other side's"
+        3, "words that only repeat those before them, beyond the other side's"
     )
     max_copied: UpToOne | None = _key(0.8, "share of the target's words that the source has too")
     max_other_script: UpToOne | None = _key(
