@@ -100,6 +100,7 @@ def test_score(rule: str, src: str, tgt: str, expected: float) -> None:
 def test_names_in_latin_letters_are_spared_where_another_script_is_expected() -> None:
     assert scored("script", "a", "Windows XP", "en ja") < 0.5
     assert scored("script", "a", "This is no Japanese sentence.", "en ja") == round(24 / 34, 4)
+    assert scored("script", "a", "Привет", "en ja") == round(6 / 7, 4)
     assert scored("script", "a", "これは日本語です", "en ja") == 0
 
 

@@ -14,6 +14,7 @@ from mt.data.cleaning import contents
 from mt.data.cleaning.characters import (
     DIGIT,
     OTHER_LETTER,
+    SCRIPTS,
     SYMBOL,
     WEIGHTS,
     CharacterCounts,
@@ -131,8 +132,8 @@ def other_script(block: PairBlock) -> Values:
             weighted = side.classes * WEIGHTS
             own = weighted[:, [OTHER_LETTER, *language.scripts]].sum(1)
             letters = weighted[:, OTHER_LETTER:].sum(1)
-            added = 1 if language.is_latin else NAMES_ADDED
-            shares.append((letters - own) / (letters + added))
+            names = 0 if language.is_latin else side.classes[:, SCRIPTS["Latn"]]
+            shares.append((letters - own - names) / (letters + 1) + names / (letters + NAMES_ADDED))
     return np.max(shares, axis=0) if shares else np.full(len(block.pairs), np.nan)
 
 
