@@ -61,6 +61,15 @@ def test_the_report_as_text(mt: Mt) -> None:
     assert says(text, "test.en: of 1 sentences", "1 targets", "leak: 1 of 1", "a.de:4: its target")
 
 
+def test_damage_that_is_left_out_is_counted_and_said(mt: Mt) -> None:
+    Path("a.de").write_bytes("\n".join(DE).encode().replace(b"heute", b"\xff"))
+    source = "{src: a.de, tgt: a.en, errors: skip}"
+    ended = mt("data", "clean", source, "-o", "out.tsv", "--rejected", "bad.tsv")
+    assert says(ended.out.decode(), "read", " 4", "IN[0]: ", "UTF-8", "1, the first in", "a.de")
+    # Lines were left out, so that a pair's number is no line.
+    assert says(Path("bad.tsv").read_text(), "empty", "a.de, pair 2", "duplicate", "a.de, pair 3")
+
+
 def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
     assert mt(*IN, "-o", "out", "--work", "w").code == 0
     scored = {name for name in files() if "scores" in name}

@@ -80,6 +80,12 @@ def sum_up_plan(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     compared = sum(shard.pairs for shard in shards) if plan.clean.duplicates else 0
     corpora = [(corpus.name, corpus.source.weight) for corpus in plan.corpora]
     leak_counts = index.counts(found) if index is not None else {}
+    damage = [
+        f"{plan.corpora[part.corpus].where}: {message}"
+        for number, part in enumerate(plan.parts)
+        for message in plan.index(number)["damage"]
+    ]
+    notes = notes + damage
     return sum_up(corpora, counts, leak_counts, expected_false_drops(compared), notes)
 
 

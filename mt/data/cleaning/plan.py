@@ -280,7 +280,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
         for src, tgt in aligned_files(source, root, corpus.where):
             own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
             own_files = source.model_copy(update={**own, "path": None, "format": None})
-            yield Part(number, own_files, str(src), True)
+            yield Part(number, own_files, str(src), source.errors != "skip")
     elif is_pattern(source.path) and (files := matching_files(source.path, root)):
         for file in files:
             own = {"path": str(file.absolute())}

@@ -36,7 +36,7 @@ from mt.data.cleaning.rejected import (
 )
 from mt.data.cleaning.rules import RULES, PairScorer, decide
 from mt.data.reading.corpus import read_pairs
-from mt.data.reading.text_files import FileRecords
+from mt.data.reading.text_files import Damage, FileRecords
 
 Pairs: TypeAlias = list[tuple[str, str]]
 Stage: TypeAlias = Callable[[CleaningPlan, int, int], None]
@@ -59,13 +59,14 @@ def read(plan: CleaningPlan, rank: int, world: int) -> None:
         part = plan.parts[number]
         records: FileRecords = {}
         where = plan.corpora[part.corpus].where
-        pairs = read_pairs(part.source, plan.root, where, records=records)
+        damage = Damage()
+        pairs = read_pairs(part.source, plan.root, where, records=records, damage=damage)
         with new_result(folder) as partial:
             counts: list[int] = []
             for text, count in _shard_texts(pairs, plan.pairs_per_shard):
                 (partial / f"{len(counts):05}").write_bytes(text)
                 counts.append(count)
-            index = {"pairs": counts, "records": records}
+            index = {"pairs": counts, "records": records, "damage": damage.messages()}
             (partial / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
