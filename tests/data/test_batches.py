@@ -134,18 +134,24 @@ def test_the_budget_of_a_batch_does_not_change_which_sentences_form_an_update() 
         assert sum(map(len, cut)) >= len(cut) * 4000 / budget
 
 
-def test_each_update_has_sentences_of_all_lengths() -> None:
-    """Its share of tokens in sentences up to any length is that of the text, within a quarter."""
-    store = random_store(20_000)
+@pytest.mark.parametrize(("update", "shares"), [(8191, 1), (8192, 2), (16384, 4), (40_000, 4)])
+def test_a_large_update_has_sentences_of_all_lengths(update: int, shares: int) -> None:
+    """Its share of tokens in sentences up to any length is that of the text, within a quarter.
+
+    A smaller one is of fewer lengths and fewer batches.
+    """
+    store = random_store(40_000)
     sizes = store.tgt_lengths + 1
 
     def up_to_each_length(sentences: np.ndarray) -> np.ndarray:
         tokens = np.bincount(sizes[sentences], sizes[sentences], sizes.max() + 1)
         return np.asarray(tokens.cumsum() / tokens.sum())
 
-    text = up_to_each_length(np.arange(20_000))
-    for update in plan_of(store).updates(0):
-        assert abs(up_to_each_length(np.concatenate(update)) - text).max() < 0.27
+    text = up_to_each_length(np.arange(40_000))
+    updates = plan_of(store, update=update, batch=10 * update).updates(0)
+    apart = [abs(up_to_each_length(np.concatenate(update)) - text).max() for update in updates]
+    assert 0.5 / shares < max(apart) < 1.08 / shares
+    assert max(map(len, updates)) <= shares
 
 
 def test_the_order_of_an_epoch_is_random_over_the_whole_corpus() -> None:
