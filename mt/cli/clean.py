@@ -129,8 +129,11 @@ def _packing(name: str) -> Packing:
 
 
 @contextmanager
-def stage_progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A function that shows how many tasks of a stage are done: a bar, else a line now and then."""
+def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A function that shows how many tasks of a stage are done: a bar, else a line now and then.
+
+    Its arguments are the stage, the tasks done, and how many there are, or None.
+    """
     from tqdm import tqdm
 
     from mt.translate.progress import can_show_bar
@@ -138,7 +141,7 @@ def stage_progress() -> Iterator[Callable[[str, int, int], None]]:
     bar: tqdm[Any] | None = None
     said_at = time.monotonic()
 
-    def show(stage: str, done: int, total: int) -> None:
+    def show(stage: str, done: int, total: int | None) -> None:
         nonlocal bar, said_at
         if can_show_bar("-"):
             if bar is None or bar.desc != f"{stage}: ":
@@ -148,7 +151,7 @@ def stage_progress() -> Iterator[Callable[[str, int, int], None]]:
             bar.update(done - bar.n)
         elif time.monotonic() - said_at >= SECONDS_BETWEEN_LINES:
             said_at = time.monotonic()
-            say(f"{stage}: {done:,} of {total:,}")
+            say(f"{stage}: {done:,}" + (f" of {total:,}" if total is not None else ""))
 
     try:
         yield show

@@ -1,7 +1,8 @@
-"""`mt data`: fetch and clean corpora, prepare training."""
+"""`mt data`: fetch, count and clean corpora, prepare training."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mt.cli.options import described
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fetch and clean corpora, prepare training on them.",
+    help="Fetch, count and clean corpora, prepare training on them.",
     rich_markup_mode=None,
 )
 
@@ -126,6 +127,54 @@ def clean(
             keep_work=work is not None,
         )
     print_result(report.to_json() if as_json else report_text(report))
+
+
+@app.command("stats", cls=PanelCommand)
+@described("""
+    Input:
+    against = --against FILE: text that should not be in the corpora, such as a test set; repeatable
+    --tokenizer PATH: count its tokens: SentencePiece .model file, run directory or model folder
+    every_line = --all: identify the language of all lines, not of 1,000 in 10,000
+    Output:
+    as_json = --json: print the statistics as JSON
+    Execution:
+    --workers N in 1..: processes (default: one per core)
+""")
+def stats(
+    corpora: CorpusGroup = NO_CORPORA,
+    *,
+    against: list[Path] | None = None,
+    tokenizer: Path | None = None,
+    every_line: bool = False,
+    as_json: bool = False,
+    workers: int | None = None,
+) -> None:
+    """Count what corpora contain: a column for each, and for all together.
+
+    Lengths, ratios, duplicates, scripts, languages, tokens, and leaks: sentences of --against, and
+    with --config of its data.valid and data.test. A duplicate equals another pair of any corpus.
+    Ratios are those of data.clean. Languages need the extra corpora.
+
+    \b
+    mt data stats web.de web.en news.tmx
+    mt data stats corpus/train --langs de-en --against test.en --tokenizer runs/base
+    mt data stats --config base.yaml --json
+    """
+    from mt.cli.clean import data_to_clean, stage_progress
+    from mt.data.cleaning.plan import plan_of
+    from mt.inspect.corpus_statistics import count_corpora, meter_of
+    from mt.inspect.corpus_table import statistics_of, statistics_text
+    from mt.runtime.machine import usable_cores
+    from mt.translate.tokenize_file import open_tokenizer
+
+    data = data_to_clean(corpora.value(), against or [], [])
+    plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
+    opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
+    meter, notes = meter_of(plan, opened, every_line)
+    with stage_progress() as progress:
+        counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
+    values = statistics_of(plan, meter, counts, [*notes, *damage])
+    print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
 
 
 @app.command("prepare", cls=PanelCommand)

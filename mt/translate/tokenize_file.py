@@ -78,10 +78,13 @@ def train_file(
         say(f"{path}: {size:,} tokens")
 
 
-def open_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder."""
+def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
+    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder.
+
+    `option` names it in messages.
+    """
     if path.is_file():
-        return Tokenizer(read_model(path, "--model"))
+        return Tokenizer(read_model(path, option))
     if Tokenizer.exists_in(path):
         return Tokenizer.load(path)
     from mt.runs.model_folder import read_folder

