@@ -88,13 +88,14 @@ def terminate(number: int, _: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-def print_result(text: str) -> None:
+def print_result(text: str, is_printable: bool = False) -> None:
     """Print a result for a person, or JSON, to stdout; see `printable`.
 
+    `is_printable`: it is already, and its escape sequences are colours of `mt`.
     Raises MtError where that cannot be written, as on a full disk.
     """
     try:
-        print(printable(text), flush=True)
+        print(text if is_printable else printable(text), flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

@@ -173,7 +173,8 @@ def _print(evaluations: Sequence[Evaluation], digits: int, as_json: bool, as_tsv
         print_result(to_tsv(evaluations))
     else:
         style = Style(digits, colour=use_colour())
-        print_result("\n\n".join(format_evaluation(one, style) for one in evaluations))
+        text = "\n\n".join(format_evaluation(one, style) for one in evaluations)
+        print_result(text, is_printable=True)
 
 
 def use_colour() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ from mt.data.reading.words import display_width
 from mt.evaluation.differences import DifferingLine, mark
 from mt.evaluation.significance import LEVEL, TESTS, Comparison, Interval
 from mt.evaluation.systems import Evaluation, SystemScore
+from mt.terminal import printable
 
 # Marks of words that only the baseline, or only the other system has: those of
 # `git diff --word-diff`, and its colours.
@@ -36,7 +36,10 @@ class Style:
 
 
 def format_evaluation(evaluation: Evaluation, style: Style) -> str:
-    """All of an evaluation as text, without a newline at its end."""
+    """All of an evaluation as text, without a newline at its end.
+
+    Names and texts in it are made `printable`; so escape sequences are those of the colours.
+    """
     systems = evaluation.systems
     name = evaluation.data.name
     if len(systems) == 1 and not name:
@@ -45,7 +48,7 @@ def format_evaluation(evaluation: Evaluation, style: Style) -> str:
     else:
         blocks = [f"{name}: {len(evaluation.data.refs[0]):,} lines"] if name else []
         blocks += [_table(systems, style), "\n".join(_legend(evaluation))]
-    blocks += _slices(evaluation, style)
+    blocks = [printable(block) for block in (*blocks, *_slices(evaluation, style))]
     for system, lines in evaluation.differences.items():
         blocks.append(_differing_lines(evaluation, system, lines, style))
     return "\n\n".join(blocks)
@@ -164,7 +167,7 @@ def _differing_lines(
 ) -> str:
     """The lines with source, references and both translations, differing words marked."""
     data = evaluation.data
-    baseline = next(iter(evaluation.systems))
+    baseline, system = printable(next(iter(evaluation.systems))), printable(system)
     if not lines:
         return f"{baseline} and {system} do not differ in any line"
     lines_whose = "1 line whose" if len(lines) == 1 else f"{len(lines):,} lines whose"
@@ -183,8 +186,3 @@ def _differing_lines(
         rows = [f"  {name}{' ' * (width - display_width(name))}  {text}" for name, text in texts]
         blocks.append("\n".join([f"line {data.number(one.line):,}: chrF {values}", *rows]))
     return "\n\n".join(blocks)
-
-
-def printable(text: str) -> str:
-    """The text with control characters, which could move a terminal's cursor, as U+FFFD."""
-    return "".join("\ufffd" if unicodedata.category(c) == "Cc" else c for c in text)
