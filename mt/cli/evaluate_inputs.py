@@ -157,6 +157,11 @@ def _with_references(
     n_lines = len(next(iter(refs.values())))
     if len(numbers) == n_lines:
         return texts, ()
+    if not numbers:
+        raise DataError(
+            f"{' and '.join(refs)}: all {n_lines:,} lines are blank, so nothing can be scored; "
+            "give the file with the references"
+        )
     first = min(set(range(1, n_lines + 1)) - set(numbers))
     say(
         f"{name or 'references'}: {n_lines - len(numbers):,} of {n_lines:,} lines have no "

@@ -117,6 +117,19 @@ class SacreBleuMetric(Metric):
         """The object of sacreBLEU."""
         raise NotImplementedError
 
+    def present_refs(self) -> Any:  # sacreBLEU documents None, but its types lack it
+        """The references for sacreBLEU, None for a blank one where a line has another.
+
+        As a text, its length 0 would count: in the brevity penalty, and in the mean length of TER.
+        """
+        if len(self.refs) == 1:
+            return self.refs
+        rows = [
+            [ref if ref.strip() or not "".join(row).strip() else None for ref in row]
+            for row in zip(*self.refs, strict=True)
+        ]
+        return [list(refs) for refs in zip(*rows, strict=True)]
+
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
         """Detail and note of a score."""
         return "", ""
@@ -171,7 +184,9 @@ class Bleu(SacreBleuMetric):
         """`force`: tokenised lines are reported in a note, instead of in sacreBLEU's log."""
         from sacrebleu.metrics.bleu import BLEU
 
-        return BLEU(tokenize=self.tokenize, smooth_method="exp", force=True, references=self.refs)
+        return BLEU(
+            tokenize=self.tokenize, smooth_method="exp", force=True, references=self.present_refs()
+        )
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
         """Precisions and lengths, and why the value may mislead."""
@@ -210,7 +225,7 @@ class Chrf(SacreBleuMetric):
         """sacreBLEU's chrF2, which has no words."""
         from sacrebleu.metrics.chrf import CHRF
 
-        return CHRF(references=self.refs)
+        return CHRF(references=self.present_refs())
 
 
 class ChrfPlusPlus(SacreBleuMetric):
@@ -223,7 +238,7 @@ class ChrfPlusPlus(SacreBleuMetric):
         """sacreBLEU's chrF2++."""
         from sacrebleu.metrics.chrf import CHRF
 
-        return CHRF(word_order=2, references=self.refs)
+        return CHRF(word_order=2, references=self.present_refs())
 
 
 class Ter(SacreBleuMetric):
@@ -241,7 +256,7 @@ class Ter(SacreBleuMetric):
         from sacrebleu.metrics.ter import TER
 
         asian = splits_characters(self.tgt_lang)
-        return TER(normalized=asian, asian_support=asian, references=self.refs)
+        return TER(normalized=asian, asian_support=asian, references=self.present_refs())
 
     def explain(self, result: Any, hyps: Sequence[str]) -> tuple[str, str]:
         """Edits and reference words, and why the value may mislead."""
@@ -264,7 +279,8 @@ class CometMetric(Metric):
         """The score of the sentence, and 1."""
         if self.comet is None or self.sources is None:
             raise DataError("metric comet: needs a COMET model and the sources; give both")
-        scores = self.comet.sentence_scores(self.sources, hyps, self.refs[0])
+        refs = [next(filter(str.strip, row), "") for row in zip(*self.refs, strict=True)]
+        scores = self.comet.sentence_scores(self.sources, hyps, refs)
         return np.stack([np.array(scores), np.ones(len(scores))], axis=1)
 
     def value(self, sums: Sequence[float]) -> float:

@@ -180,7 +180,11 @@ def test_differing_words_are_in_colour_on_a_terminal_only(monkeypatch: pytest.Mo
             assert use_colour() is (terminal and not no_colour)
 
 
-def test_each_system_s_own_words_have_a_colour() -> None:
+def test_each_system_s_own_words_have_a_colour(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mt.cli.evaluate import _print
+
     found = largest_differences(["a b c d", "same"], ["a x c e", "same"], [["a b c d", "same"]], 5)
     (difference,) = found
     assert difference.spans == (((2, 3), (6, 7)), ((2, 3), (6, 7)))
@@ -192,6 +196,9 @@ def test_each_system_s_own_words_have_a_colour() -> None:
     assert "p          a \033[31mb\033[0m c \033[31md\033[0m" in coloured
     assert "q          a \033[32mx\033[0m c \033[32me\033[0m" in coloured
     assert "\n1 line whose chrF differs most from p, worst for q first\n" in coloured
+    monkeypatch.setattr("mt.cli.evaluate.use_colour", lambda: True)
+    _print([evaluation], 2, False, False)
+    assert capsys.readouterr().out == f"{coloured}\n"
     plain = format_evaluation(evaluation, Style())
     assert "p          a [-b-] c [-d-]\n  q          a {+x+} c {+e+}" in plain
 
@@ -340,3 +347,6 @@ def test_lines_without_a_reference_are_said_and_not_scored(mt: Mt, tmp_path: Pat
         "--ref", tmp_path / "ref", "--differences", "1",
     ).out.decode()  # fmt: skip
     assert evaluated("", "--ref", tmp_path / "second").err == ""
+    write_lines(tmp_path / "blank", ["", " "])
+    ended = mt("evaluate", "--hyp", tmp_path / "ref2", "--ref", tmp_path / "blank")
+    assert says(refused(ended), "--ref", "blank", "2 lines", "references")

@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
+from unittest.mock import Mock
 
 import pytest
 from messages import says
 
 from mt.errors import DataError
-from mt.evaluation.metrics import score_corpus
+from mt.evaluation.metrics import CometMetric, score_corpus
 
 REF = "the cat sat on the mat"
 
@@ -90,6 +91,21 @@ def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:
 
 
 # ------------------------------------------------------------------------- signatures, text, JSON
+
+
+def test_a_line_with_fewer_references_is_scored_by_those_it_has() -> None:
+    """A blank one of length 0 would hide that an output is too short."""
+    hyps, refs = ["a b", "x y z w v u"], ["a b c d e f", "x y z w v q"]
+    metrics = ["bleu", "chrf", "ter"]
+    alone = score_corpus(hyps, [refs], metrics)
+    for others in (["", " "], [refs[0], ""]):
+        for both in ([refs, others], [others, refs]):
+            scores = score_corpus(hyps, both, metrics)
+            assert [one.value for one in scores] == [one.value for one in alone]
+    assert scores[0].signature.startswith("nrefs:var|")
+    comet = Mock(sentence_scores=lambda _, __, refs: [len(ref) for ref in refs])
+    read = CometMetric([["", refs[1]], refs], hyps, comet=comet)
+    assert read.statistics(hyps)[:, 0].tolist() == [11, 11]
 
 
 def test_signatures_say_how_the_scores_came_about() -> None:
