@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 # Characters that move a cursor, colour a terminal, or make a page or a picture invalid: control
 # characters become the signs for them (␛, ␍), those without a sign U+FFFD.
@@ -20,5 +21,11 @@ def printable(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a message to stderr, with `mt: ` before each line, so that grep finds all of it."""
-    print("\n".join(f"mt: {line}" for line in printable(text).split("\n")), file=sys.stderr)
+    """Print a message to stderr, with `mt: ` before each line, so that grep finds all of it.
+
+    A stderr that cannot be written (a full disk, a closed pipe) neither ends the work nor changes
+    the exit code.
+    """
+    lines = "\n".join(f"mt: {line}" for line in printable(text).split("\n"))
+    with suppress(OSError):
+        print(lines, file=sys.stderr, flush=True)

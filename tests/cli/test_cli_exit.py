@@ -94,6 +94,9 @@ def test_a_result_on_a_full_disk_and_into_a_closed_pipe(
         ended = check(stdout=file.fileno())
     assert ended.returncode == 2
     assert says(ended.stderr, "mt: stdout", "No space left on device", "free space")
+    with open("/dev/full", "wb") as file:
+        ended = run_mt("config", "check", "-c", "none.yaml", **options | {"stderr": file.fileno()})
+    assert ended.returncode == 2  # although nobody sees the message
     reader, writer = os.pipe()
     os.close(reader)
     ended = check(stdout=writer)
