@@ -233,8 +233,9 @@ def convert(described: ModelFolder, output: Path) -> None:
 
 def user_cache() -> Path:
     """The user's folder for converted models. Raises RuntimeError for one without a home."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home) / "mt" / "ctranslate2"
+    home = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # A relative path is not valid (XDG base directories), and would be another one in each folder.
+    return (home if home.is_absolute() else Path.home() / ".cache") / "mt" / "ctranslate2"
 
 
 def _place(described: ModelFolder) -> Path | None:

@@ -210,6 +210,16 @@ def test_a_cache_that_cannot_be_written_a_full_disk_and_no_home(
     assert says(str(error.value), user_cache(), "No space", temporary, "No space", "XDG_CACHE_HOME")
 
 
+@pytest.mark.parametrize("given", ["", "caches", "~/caches"])
+def test_a_cache_has_one_place_whatever_the_current_folder(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative XDG_CACHE_HOME is not valid; it would put models into the current folder."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", given)
+    assert user_cache() == tmp_path / ".cache" / "mt" / "ctranslate2"
+
+
 @pytest.mark.slow
 def test_two_processes_convert_at_the_same_time(described: ModelFolder) -> None:
     pytest.importorskip("ctranslate2")
