@@ -35,7 +35,7 @@ class ValidationResult:
     scores: Mapping[str, Score]  # BLEU, and `train.metric` if it is another one
     outputs: list[str]
     # Of the outputs, with scores, whose last bit depends on the batch.
-    translations: list[Translation] = field(default_factory=list, compare=False)
+    translations: list[Translation] = field(default_factory=list)
 
 
 def lower_is_better(metric: str) -> bool:

@@ -134,6 +134,20 @@ def test_a_python_without_torch_compile_trains_uncompiled(
     updater.dry_run_step(batch_of(3, 7, 6))
 
 
+def test_auto_tries_nothing_where_the_device_cannot_compile(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updater = (trainer := trainer_of(BLIND)).updater
+    settings = updater.config.train.model_copy(update={"compile": "auto"})
+    updater.config = updater.config.model_copy(update={"train": settings})
+    said: list[str] = []
+    monkeypatch.setattr(updater, "say", said.append)
+    monkeypatch.setattr(update, "can_compile", lambda _: False)
+    monkeypatch.setattr(Updater, "_compile_error", lambda *_: "no compiler")
+    updater.choose_forward(trainer.plan.store)
+    assert said == []
+
+
 class BrokenBackwardError(Exception):
     pass
 

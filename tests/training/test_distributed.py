@@ -119,10 +119,12 @@ with process_group(world_from_environment(), False) as world, RunLog(run, 1, Fal
         scoring = Scoring(config, "13a")
         tokenizer = loaded.tokenizer
         validation = Validation(config, config.data.valid, run, tokenizer, log, world, scoring)
-        whole = validation.evaluate(loaded.model, device, World(), Signals())
-        sharded = validation.evaluate(loaded.model, device, world, Signals())
-        assert whole == sharded, (world.rank, whole.nll, sharded.nll, whole.scores, sharded.scores)
-    scores = world.all_gather(sharded.scores["bleu"].value)
+        results = [
+            validation.evaluate(loaded.model, device, one, Signals()) for one in (World(), world)
+        ]
+        whole, sharded = ((each.nll, each.scores, each.outputs) for each in results)
+        assert whole == sharded, (world.rank, whole, sharded)
+    scores = world.all_gather(results[1].scores["bleu"].value)
     assert len(set(scores)) == 1 and len(scores) == 3
     if world.is_main:
         print("equal", scores[0])

@@ -19,6 +19,7 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.model import checkpoint
 from mt.runtime.distributed import World
+from mt.training import update as updates
 from mt.training.trainer import Trainer
 
 
@@ -39,6 +40,34 @@ def learn(trainer: Trainer, update: Update) -> tuple[float, float]:
     _, nll, norm = trainer.updater.train_step(update, trainer.state.step)
     trainer.state.step += 1
     return float(nll), float(norm)
+
+
+def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updater = (trainer := trainer_of(BLIND, model={"dropout": 0.0})).updater
+    update = update_of(trainer, range(20))
+    parameters = [one for one in updater.model.parameters() if one.requires_grad]
+    updater.accumulate_gradients(update)
+    wanted = [one.grad.clone() for one in parameters if one.grad is not None]
+    updater.dry_run_step(update.batches[0])
+    assert all(one.grad is None for one in parameters)
+    monkeypatch.setattr(updater.optimizer, "zero_grad", lambda **_: None)
+    updater.dry_run_step(update.batches[0])
+    torch.testing.assert_close([one.grad for one in parameters], wanted)
+
+
+def test_freed_memory_is_returned_once_in_a_few_updates(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each return takes 0.1 s, which would slow down small updates."""
+    steps: list[int] = []
+    trainer = trainer_of(BLIND)
+    monkeypatch.setattr(updates, "UPDATES_BETWEEN_RELEASES", 3)
+    monkeypatch.setattr(updates, "release_freed_memory", lambda: steps.append(trainer.state.step))
+    for _ in range(7):
+        learn(trainer, update_of(trainer, range(4)))
+    assert steps == [0, 3, 6]
 
 
 @pytest.mark.parametrize("clip_norm", [0.5, None])
