@@ -137,6 +137,9 @@ def clean(
     every_line = --all: identify the language of all lines, not of 1,000 in 10,000
     Output:
     as_json = --json: print the statistics as JSON
+    html = --html FILE: also write them as a page, with histograms; completely or not at all
+    cleaning = --cleaning REPORT: what mt data clean --json printed: the page shows what each rule
+        rejected, with examples
     Execution:
     --workers N in 1..: processes (default: one per core)
 """)
@@ -147,6 +150,8 @@ def stats(
     tokenizer: Path | None = None,
     every_line: bool = False,
     as_json: bool = False,
+    html: str | None = None,
+    cleaning: Path | None = None,
     workers: int | None = None,
 ) -> None:
     """Count what corpora contain: a column for each, and for all together.
@@ -157,23 +162,35 @@ def stats(
 
     \b
     mt data stats web.de web.en news.tmx
-    mt data stats corpus/train --langs de-en --against test.en --tokenizer runs/base
-    mt data stats --config base.yaml --json
+    mt data stats corpus/train --langs de-en --tokenizer runs/base
+    mt data stats --config base.yaml --html corpora.html
+    mt data clean web.de web.en -o clean --json > report.json
+    mt data stats web.de web.en --html web.html --cleaning report.json
     """
     from mt.cli.clean import data_to_clean, stage_progress
     from mt.data.cleaning.plan import plan_of
+    from mt.errors import ConfigError
     from mt.inspect.corpus_statistics import count_corpora, meter_of
     from mt.inspect.corpus_table import statistics_of, statistics_text
+    from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
+    from mt.report.page import check_output, write_page
     from mt.runtime.machine import usable_cores
     from mt.translate.tokenize_file import open_tokenizer
 
     data = data_to_clean(corpora.value(), against or [], [])
+    if cleaning is not None and html is None:
+        raise ConfigError(f"--cleaning {cleaning}: is shown on a page only; give --html FILE")
+    if html is not None:
+        check_output(html, GENERATOR, "--html")
+    report = read_cleaning_report(cleaning) if cleaning is not None else None
     plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
     opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
     meter, notes = meter_of(plan, opened, every_line)
     with stage_progress() as progress:
         counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
     values = statistics_of(plan, meter, counts, [*notes, *damage])
+    if html is not None:
+        write_page(html, make_corpus_page(values, report), "--html")
     print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
 
 

@@ -78,10 +78,11 @@ def check_picture_file(output: Path, formats: tuple[str, ...] = FORMATS) -> None
     check_replaceable(output, GENERATOR)
 
 
-def check_replaceable(output: Path, generator: str) -> None:
+def check_replaceable(output: Path, generator: str, option: str = "-o") -> None:
     """Raise DataError if `output` cannot be written, or was not written by `generator` before.
 
-    `generator`: the name of the command, as its files have it. Devices and pipes are written to.
+    `generator`: the name of the command, as its files have it. `option` names the file. Devices and
+    pipes are written to.
     """
     folder = output.parent
     problem = ""
@@ -97,9 +98,9 @@ def check_replaceable(output: Path, generator: str) -> None:
     elif (output.is_file() or not output.exists()) and not os.access(
         os.path.dirname(os.path.realpath(output)), os.W_OK
     ):
-        problem = f"the folder {folder} cannot be written; name a file elsewhere with -o"
+        problem = f"the folder {folder} cannot be written; name a file elsewhere with {option}"
     if problem:
-        raise DataError(f"-o {output}: {problem}")
+        raise DataError(f"{option} {output}: {problem}")
 
 
 def _is_made_by(path: Path, generator: str) -> bool:

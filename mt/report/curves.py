@@ -17,6 +17,7 @@ from mt.report.run_summary import RunSummary
 from mt.runs.metrics import number
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
     Floats = npt.NDArray[np.float64]
@@ -152,12 +153,7 @@ def _draw(
     figure: Figure, runs: Sequence[RunSummary], lines: Sequence[tuple[Line, Line]], x: Axis
 ) -> Canvas:
     """Draw a figure of all runs over one axis."""
-    from matplotlib.figure import Figure as Canvas
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    canvas = Canvas(figsize=INCHES)
-    axes = canvas.subplots()
-    canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
+    canvas, axes = page_axes(x.unit, has_whole_x=x.column == 0)
     for index, (train, valid) in enumerate(lines):
         colour = series_colour(index)
         line = LINE_STYLES[index % len(LINE_STYLES)]
@@ -187,14 +183,26 @@ def _draw(
     axes.set_xlim(0, x.end / x.size * 1.015 or 1.0)
     if figure.from_zero:
         axes.set_ylim(0, axes.dataLim.y1 * 1.06 or 1.0)
-    axes.set_xlabel(x.unit)
-    axes.xaxis.set_major_locator(MaxNLocator(6, integer=x.column == 0))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    if x.column == 0:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
-    shown = "{:.2g}".format if figure.train == "lr" else _short
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(value)))
+    if figure.train == "lr":
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.2g}")
     return canvas
+
+
+def page_axes(x_label: str, has_whole_x: bool = True) -> tuple[Canvas, Axes]:
+    """An empty picture of the size and with the ticks that all pictures of pages have."""
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import MaxNLocator
+
+    canvas = Canvas(figsize=INCHES)
+    axes = canvas.subplots()
+    canvas.subplots_adjust(left=0.13, right=0.975, top=0.96, bottom=0.2)
+    axes.set_xlabel(x_label)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=has_whole_x))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if has_whole_x:
+        axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+    return canvas, axes
 
 
 def _short(value: float) -> str:

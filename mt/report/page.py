@@ -60,6 +60,26 @@ def make_page(
             translate_again(run, say)
     now = datetime.fromtimestamp(time.time())  # local time without a zone, as in the log
     chapters = [_chapter(run, n_sentences, now, say) for run in runs]
+    pictures, thinned = draw_curves(runs)
+    configs = [run.config for run in runs if run.config is not None]
+    return render_page(
+        TEMPLATE,
+        generator=GENERATOR,
+        title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
+        chapters=chapters,
+        pictures=pictures,
+        thinned=thinned,
+        compared=compare(runs, [chapter["scores"] for chapter in chapters]),
+        between=differing_keys(configs, with_data=True),
+        n_series=N_SERIES,
+    )
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Fill in a template: everything is escaped, but what the template says is an SVG of ours.
+
+    The template also gets the style, and the time as `made`.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -68,17 +88,10 @@ def make_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"safe_svg": Markup, "duration": duration}
-    pictures, thinned = draw_curves(runs)
-    configs = [run.config for run in runs if run.config is not None]
-    page = environment.get_template(TEMPLATE).render(
-        chapters=chapters,
-        style=Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8")),
-        pictures=pictures,
-        thinned=thinned,
-        compared=compare(runs, [chapter["scores"] for chapter in chapters]),
-        between=differing_keys(configs, with_data=True),
-        n_series=N_SERIES,
-        made=f"{now:%Y-%m-%d %H:%M}",
+    now = datetime.fromtimestamp(time.time())
+    style = Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8"))
+    page = environment.get_template(template).render(
+        **values, style=style, made=f"{now:%Y-%m-%d %H:%M}"
     )
     # Half of a surrogate pair cannot be written as UTF-8.
     return printable(page).encode("utf-8", "replace").decode("utf-8")
@@ -133,13 +146,13 @@ def _tiles(
         tiles.append(("training time", duration(run.metrics.seconds), "validation included"))
     parameters, pairs = (run.manifest.get(key) for key in ("parameters", "pairs"))
     if isinstance(parameters, int):
-        tiles.append(("parameters", _large(parameters), f"{parameters:,}"))
+        tiles.append(("parameters", large_number(parameters), f"{parameters:,}"))
     if isinstance(pairs, int):
-        tiles.append(("sentence pairs", _large(pairs), f"{pairs:,} kept for training"))
+        tiles.append(("sentence pairs", large_number(pairs), f"{pairs:,} kept for training"))
     return tiles
 
 
-def _large(count: int) -> str:
+def large_number(count: int) -> str:
     """`1.4 M`, `20 k`, `650`."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
@@ -150,20 +163,21 @@ def _large(count: int) -> str:
 # --- the file ---------------------------------------------------------------------------------
 
 
-def check_output(output: str) -> None:
+def check_output(output: str, generator: str = GENERATOR, option: str = "-o") -> None:
     """Raise DataError, before any work is done, if `output` cannot be written or replaced.
 
     Only an earlier page is replaced: a typing error must not cost a corpus or a file of a run.
     """
     if output != "-":
-        check_replaceable(Path(output), GENERATOR)
+        check_replaceable(Path(output), generator, option)
 
 
-def write_page(output: str, page: str) -> None:
+def write_page(output: str, page: str, option: str = "-o") -> None:
     """Write the page completely or not at all. Raises DataError if that fails."""
     try:
         write_whole(Path(output), page)
     except OSError as error:
         raise DataError(
-            f"-o {output}: cannot be written: {error.strerror}; name a file elsewhere with -o"
+            f"{option} {output}: cannot be written: {error.strerror}; name a file elsewhere with "
+            f"{option}"
         ) from error

@@ -1,0 +1,140 @@
+"""The page of `mt data stats --html`: corpora beside each other, and what a cleaning kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mt.data.cleaning.rejected import REASONS
+from mt.data.cleaning.report import CleaningReport
+from mt.errors import DataError
+from mt.inspect.corpus_table import QUANTILES, WIDTHS, Values, table_rows
+from mt.inspect.pictures import LINE_STYLES, N_SERIES, inline_svg, series_colour
+from mt.report.curves import page_axes
+from mt.report.page import large_number, render_page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Canvas
+
+TEMPLATE = "corpus_page.html.jinja"
+GENERATOR = "mt data stats"
+# Lines beyond this quantile are not drawn.
+LAST_QUANTILE = f"{QUANTILES[-1]:g}"
+
+
+def read_cleaning_report(path: Path) -> CleaningReport:
+    """The report that `mt data clean --json` printed. Raises DataError."""
+    try:
+        return CleaningReport.from_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"--cleaning {path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"--cleaning {path}: is not what mt data clean --json prints ({error}). Run it again, "
+            "with > FILE.json"
+        ) from error
+
+
+def make_corpus_page(values: Values, cleaning: CleaningReport | None = None) -> str:
+    """The HTML page about the statistics of corpora, as `statistics_of` gives them."""
+    corpora = values["corpora"]
+    own = corpora[:-1] or corpora  # of several, the last are all together
+    names = [corpus["name"] for corpus in own]
+    return render_page(
+        TEMPLATE,
+        generator=GENERATOR,
+        title=names[0] if len(names) == 1 else f"{len(names)} corpora",
+        values=values,
+        all=corpora[-1],
+        names=names,
+        tiles=_tiles(values, cleaning),
+        rows=list(table_rows(values)),
+        pictures=_pictures(values, own),
+        leaks=[(one["name"], *leak) for one in corpora for leak in one["leaks"].items()],
+        cleaning=cleaning,
+        funnel=list(_funnel(cleaning)) if cleaning else [],
+        n_series=N_SERIES,
+    )
+
+
+def _tiles(values: Values, cleaning: CleaningReport | None) -> Iterator[tuple[str, str, str]]:
+    """Yield the few figures at the top of the page: name, value, remark."""
+    total = values["corpora"][-1]
+    pairs = total["pairs"]
+    yield "pairs", large_number(pairs), f"{pairs:,}"
+    for side in ("source", "target"):
+        words, tokens = total[side]["words"], total[side]["tokens"]
+        remark = f"{words['mean'] or 0:.1f} a line"
+        if tokens:
+            remark += f" · {total[side]['tokens_per_word']:.2f} tokens per word"
+        yield f"words, {values[side]}", large_number(words["total"]), remark
+    share = 100 * total["duplicates"] / max(pairs, 1)
+    yield "duplicates", f"{share:.2f} %", f"{total['duplicates']:,} pairs"
+    if total["leaking"] is not None:
+        yield "leaks", f"{total['leaking']:,}", "pairs with a side in an evaluation set"
+    if cleaning:
+        share = 100 * cleaning.kept / max(cleaning.read, 1)
+        yield "kept by the cleaning", f"{share:.1f} %", f"{cleaning.kept:,} of {cleaning.read:,}"
+
+
+def _funnel(report: CleaningReport) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a cleaning: what a reason rejects, and what is left after it."""
+    left, corpora = report.read, report.corpora
+    short_read = sum(corpus.short_read for corpus in corpora)
+    whole = [(corpus.read, 0) for corpus in corpora]
+    yield _step("read", None, left, whole, (short_read, 0))
+    for name in REASONS:
+        if rejected := report.rejected(name):
+            left -= rejected
+            own = [(corpus.rejected[name], corpus.read) for corpus in corpora]
+            short = sum(corpus.short_rejected[name] for corpus in corpora)
+            step = _step(name, rejected, left, own, (short, short_read))
+            yield step | {"has_examples": name in report.examples}
+    kept = [(corpus.kept, corpus.read) for corpus in corpora]
+    short_kept = sum(corpus.short_kept for corpus in corpora)
+    yield _step("kept", None, left, kept, (short_kept, short_read))
+
+
+def _step(
+    name: str,
+    rejected: int | None,
+    left: int,
+    corpora: Sequence[tuple[int, int]],
+    short: tuple[int, int],
+) -> dict[str, Any]:
+    counts = {"rejected": rejected, "left": left, "corpora": corpora, "short": short}
+    return {"name": name, "has_examples": False, **counts}
+
+
+def _pictures(values: Values, corpora: Sequence[Values]) -> Iterator[dict[str, str]]:
+    """Yield a histogram of each kind of length and each side."""
+    for kind in WIDTHS:
+        for side in ("source", "target"):
+            lengths = [corpus[side][kind] for corpus in corpora]
+            if any(one and one["mean"] is not None for one in lengths):
+                title = f"{kind.capitalize()} a line, {values[side]}"
+                name = f"{kind}-{side}"
+                yield {
+                    "title": title,
+                    "svg": inline_svg(name, title, partial(_draw, lengths, kind)),
+                }
+
+
+def _draw(lengths: Sequence[Values | None], kind: str) -> Canvas:
+    """Draw the histograms of several corpora over each other, up to almost the longest lines."""
+    canvas, axes = page_axes(kind)
+    end = 1
+    for index, one in enumerate(lengths):
+        if one is None or one["mean"] is None:
+            continue
+        width, bins = one["histogram"]["width"], one["histogram"]["lines"]
+        shares = [100 * n / (sum(bins) + one["histogram"]["longer"]) for n in bins]
+        edges = [number * width for number in range(len(bins) + 1)]
+        style = LINE_STYLES[index % len(LINE_STYLES)]
+        axes.stairs(shares, edges, color=series_colour(index), linestyle=style, linewidth=1.5)
+        end = max(end, min(one["quantiles"][LAST_QUANTILE] + 2 * width, edges[-1]))
+    axes.set_xlim(0, end)
+    axes.set_ylim(0, None)
+    return canvas
