@@ -1,4 +1,4 @@
-"""`mt data`: fetch, count and clean corpora, prepare training."""
+"""`mt data`: fetch, count, show and clean corpora, prepare training."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from pathlib import Path
 
 import typer
 
-from mt.cli.console import print_result, say
+from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand
 from mt.cli.options import described
+from mt.terminal import printable
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fetch, count and clean corpora, prepare training on them.",
+    help="Fetch, count, show and clean corpora, prepare training on them.",
     rich_markup_mode=None,
 )
 
@@ -192,6 +193,57 @@ def stats(
     if html is not None:
         write_page(html, make_corpus_page(values, report), "--html")
     print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
+
+
+@app.command("view", cls=PanelCommand)
+@described("""
+    Conditions (a pair is shown that meets all):
+    --match REGEX: one side has a match
+    --rule NAME: this rule of data.clean rejects it, such as copied or language
+    --longer N in 0..: one side has more than N words
+    --min-ratio R: one side has more than R times the characters, as max_char_ratio counts
+    Output:
+    --sample N in 1..: N of the pairs, drawn at random, always the same ones
+""")
+def view(
+    corpora: CorpusGroup = NO_CORPORA,
+    *,
+    match: str | None = None,
+    rule: str | None = None,
+    longer: int | None = None,
+    min_ratio: float | None = None,
+    sample: int | None = None,
+) -> None:
+    """Show pairs of corpora that meet conditions.
+
+    On a terminal they stand beside each other, in $PAGER; elsewhere each is a line of TSV: source,
+    target, place. Limits of rules are those of data.clean in --config, or its defaults.
+
+    \b
+    mt data view web.de web.en --sample 100
+    mt data view web.tmx --langs de-en --rule language
+    mt data view web.de web.en --match '[Cc]ookie' --longer 50 > cookies.tsv
+    """
+    import shutil
+    import sys
+
+    from mt.cli.clean import data_to_clean
+    from mt.data.cleaning.plan import plan_of
+    from mt.inspect.pair_view import as_row, conditions_of, drawn, in_columns, matching_pairs
+
+    data = data_to_clean(corpora.value(), [], [])
+    assert data.clean is not None
+    conditions = conditions_of(data.clean, rule, longer, min_ratio, match)
+    plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
+    pairs = matching_pairs(plan, conditions)
+    if sample is not None:
+        pairs = drawn(pairs, sample)
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns
+        show_in_pager(in_columns(pair, width) for pair in pairs)
+    else:
+        for pair in pairs:
+            sys.stdout.write(f"{printable(as_row(pair))}\n")
 
 
 @app.command("prepare", cls=PanelCommand)

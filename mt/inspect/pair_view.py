@@ -1,0 +1,150 @@
+"""Pairs of corpora that meet conditions, with their places, as TSV or in two columns."""
+
+from __future__ import annotations
+
+import heapq
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from mt.config.load import config_from_mapping
+from mt.data.cleaning.rejected import tab_free
+from mt.data.cleaning.rules import RULES, PairScorer, Rule
+from mt.data.reading.corpus import read_pairs
+from mt.data.reading.words import display_width
+from mt.errors import ConfigError
+from mt.terminal import printable
+
+if TYPE_CHECKING:
+    from mt.config.schema import Clean
+    from mt.data.cleaning.plan import CleaningPlan
+
+PAIRS_AT_A_TIME = 1_000
+SEED = 1
+BETWEEN = " │ "
+
+
+class PlacedPair(NamedTuple):
+    """A pair, and where it is, such as `train.de:17`."""
+
+    place: str
+    src: str
+    tgt: str
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What pairs must meet to be shown, all of it.
+
+    `rules`: they reject the pair, at the limits of `clean`. `pattern`: one side has a match.
+    """
+
+    clean: Clean
+    rules: Sequence[Rule] = ()
+    pattern: re.Pattern[str] | None = None
+
+
+def conditions_of(
+    clean: Clean, rule: str | None, longer: int | None, min_ratio: float | None, match: str | None
+) -> Conditions:
+    """Return the conditions that options describe. Raises ConfigError.
+
+    `longer` and `min_ratio` are other limits of the rules `words` and `char_ratio`.
+    """
+    by_name = {one.name: one for one in RULES}
+    if rule is not None and rule not in by_name:
+        raise ConfigError(f"--rule: must be one of {', '.join(by_name)}, found {rule!r}")
+    limits = {"words": longer, "char_ratio": min_ratio}
+    chosen = {rule, *(name for name, limit in limits.items() if limit is not None)}
+    rules = [one for one in RULES if one.name in chosen]
+    values = clean.model_dump(mode="json")
+    for one in RULES:
+        if one.key is not None:
+            own = limits.get(one.name)
+            values[one.key] = None if one not in rules else values[one.key] if own is None else own
+    clean = config_from_mapping({"data": {"clean": values}}, "mt data view").data.clean or clean
+    for one in rules:
+        if one.limit(clean) is None:
+            raise ConfigError(f"--rule {one.name}: data.clean.{one.key} is null, so it is off")
+    try:
+        pattern = re.compile(match) if match is not None else None
+    except re.error as error:
+        raise ConfigError(f"--match {match}: is no regular expression: {error}") from error
+    return Conditions(clean, rules, pattern)
+
+
+def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
+    """Yield the pairs of a plan's corpora that meet the conditions. Raises DataError."""
+    scorer = PairScorer(conditions.clean, plan.src_lang, plan.tgt_lang)
+    for part in plan.parts:
+        where = plan.corpora[part.corpus].where
+        pairs = enumerate(read_pairs(part.source, plan.root, where))
+        while chunk := list(islice(pairs, PAIRS_AT_A_TIME)):
+            found = chunk
+            if (pattern := conditions.pattern) is not None:
+                found = [one for one in chunk if any(map(pattern.search, one[1]))]
+            if conditions.rules and found:
+                found = _rejected(found, conditions, scorer)
+            yield from (PlacedPair(part.place(number), *pair) for number, pair in found)
+
+
+def _rejected(
+    pairs: list[tuple[int, tuple[str, str]]], conditions: Conditions, scorer: PairScorer
+) -> list[tuple[int, tuple[str, str]]]:
+    """The pairs that all rules reject, which score repaired texts."""
+    scores = scorer.scores([(scorer.fix(src), scorer.fix(tgt)) for _, (src, tgt) in pairs])
+    goes = np.ones(len(pairs), np.bool_)
+    for rule in conditions.rules:
+        column, limit = scores[:, RULES.index(rule)], rule.limit(conditions.clean)
+        assert limit is not None  # see `conditions_of`
+        goes &= column < limit if rule.is_minimum else column > limit
+    return [pairs[row] for row in np.flatnonzero(goes).tolist()]
+
+
+def drawn(pairs: Iterator[PlacedPair], size: int) -> Iterator[PlacedPair]:
+    """Draw so many pairs at random, the same ones each time; they keep their order."""
+    draw = random.Random(SEED).random
+    keyed = ((draw(), number, pair) for number, pair in enumerate(pairs))
+    chosen = heapq.nsmallest(size, keyed)
+    return (pair for _, _, pair in sorted(chosen, key=itemgetter(1)))
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def as_row(pair: PlacedPair) -> str:
+    """Source, target and place as a line of TSV."""
+    return "\t".join(map(tab_free, (pair.src, pair.tgt, pair.place)))
+
+
+def in_columns(pair: PlacedPair, width: int) -> str:
+    """Place, then source and target beside each other, in so many columns of a terminal."""
+    column = max((width - len(BETWEEN)) // 2, 10)
+    sides = (wrapped(printable(tab_free(text)), column) for text in (pair.src, pair.tgt))
+    lines = [
+        left + " " * (column - display_width(left)) + BETWEEN + right
+        for left, right in zip_longest(*sides, fillvalue="")
+    ]
+    return "\n".join([printable(pair.place), *(line.rstrip() for line in lines), ""])
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Break a text into lines of so many columns at most, between words where that is possible."""
+    lines: list[str] = []
+    line, columns = "", 0
+    for character in text:
+        own = display_width(character)
+        if columns + own > width:
+            head, space, rest = line.rpartition(" ")
+            lines.append(head if space and head else line)
+            line = rest if space and head else ""
+            columns = display_width(line)
+        line += character
+        columns += own
+    return [*lines, line]

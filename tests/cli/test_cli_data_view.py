@@ -1,0 +1,115 @@
+"""`mt data view`: which pairs, as TSV in a pipe and beside each other on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Mt
+from messages import says
+
+from mt.data.reading.words import display_width
+from mt.inspect.pair_view import PlacedPair, in_columns
+
+PAIRS = [
+    ("Guten Tag.", "Good day."),
+    ("", "nothing"),
+    ("Eins zwei drei vier fünf sechs sieben.", "One."),
+    ("Tag und Nacht haben sie gearbeitet.", "\x1b[31mThey worked day and night."),
+    ("Das ist gleich wie hier.", "Das ist gleich wie hier."),
+]
+VIEW = ["data", "view", "a.de", "a.en"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for side, ending in enumerate(("de", "en")):
+        Path(f"a.{ending}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+
+
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [
+        ([], [1, 2, 3, 4, 5]),
+        (["--match", "[Dd]ay"], [1, 4]),
+        (["--match", "^Tag"], [4]),
+        (["--rule", "empty"], [2]),
+        (["--rule", "copied"], [5]),
+        (["--longer", "6"], [3]),
+        (["--longer", "5"], [3, 4]),
+        (["--min-ratio", "2"], [3]),
+        (["--longer", "4", "--match", "a"], [4, 5]),
+        (["--rule", "copied", "--longer", "5"], []),
+    ],
+)
+def test_pairs_that_meet_all_conditions(options: list[str], lines: list[int], mt: Mt) -> None:
+    ended = mt(*VIEW, *options)
+    assert (ended.code, ended.err) == (0, "")
+    rows = [row.split("\t") for row in ended.out.decode().splitlines()]
+    assert [row[2] for row in rows] == [f"a.de:{line}" for line in lines]
+    shown = [PAIRS[line - 1] for line in lines]
+    assert [tuple(row[:2]) for row in rows] == [(s, t.replace("\x1b", "␛")) for s, t in shown]
+
+
+def test_a_sample_is_always_the_same_and_in_order(mt: Mt) -> None:
+    lines = [f"line {i}" for i in range(500)]
+    for name in ("a.de", "a.en"):
+        Path(name).write_text("".join(f"{line}\n" for line in lines))
+    first, again = (mt(*VIEW, "--sample", "20").out.decode() for _ in range(2))
+    places = [int(row.split(":")[1]) for row in first.splitlines()]
+    assert first == again
+    assert len(set(places)) == 20
+    assert places == sorted(places)
+    assert places[-1] > 250
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--rule", "copy"], ["--rule", "empty", "copied", "'copy'"]),
+        (["--match", "(a"], ["--match (a", "regular expression"]),
+        (["--longer", "3", "none.tsv"], ["none.tsv", "no such file"]),
+    ],
+)
+def test_what_cannot_be_shown(options: list[str], parts: list[str], mt: Mt) -> None:
+    ended = mt(*VIEW, *options)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says(ended.err, *parts)
+
+
+def test_columns_fit_a_terminal() -> None:
+    pair = PlacedPair("a.de:1", "日本語のテキストです" * 3, f"{'word ' * 12}{'x' * 50}\x1b[2J")
+    for width in (40, 41, 80):
+        head, *lines, last = in_columns(pair, width).split("\n")
+        assert (head, last) == ("a.de:1", "")
+        assert max(map(display_width, lines)) <= width
+        sides = [line.split("│") for line in lines]
+        assert len({display_width(left) for left, _ in sides}) == 1
+        assert "".join(left.strip() for left, _ in sides) == pair.src
+        right = " ".join(right.strip() for _, right in sides).split()
+        assert right[:12] == ["word"] * 12
+        assert "".join(right[12:]) == f"{'x' * 50}␛[2J"
+
+
+def test_a_terminal_gets_columns_in_a_pager() -> None:
+    ours, theirs = pty.openpty()
+    env = {**os.environ, "PAGER": "cat", "COLUMNS": "60", "TERM": "xterm"}
+    command = [sys.executable, "-m", "mt", *VIEW, "--match", "worked"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while block := os.read(ours, 4096):
+                shown += block
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait(60) == 0, shown.decode()
+    os.close(ours)
+    text = shown.decode()
+    assert says(text, "a.de:4", "Tag und Nacht haben sie", "│ ␛[31mThey worked day and")
+    assert "\x1b[31m" not in text
