@@ -107,6 +107,32 @@ def test_a_file_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
     assert (found, damage) == ([("a", "b")], {"units that are not closed": 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.tmx", "<tu><tuv><seg>eins</seg></tuv><tuv><seg>one</seg></tuv></tu>"),
+        ("a.xlf", "<trans-unit><source>eins</source><target>one</target></trans-unit>"),
+    ],
+)
+def test_texts_without_languages_are_not_taken_for_their_own_translations(
+    tmp_path: Path, name: str, content: str
+) -> None:
+    write(tmp_path / name, content)
+    message = message_of(tmp_path, "de", "en", path=name)
+    assert says(message, "data.train[0].path", name, "does not say", "xml:lang", "source-language")
+    # de-AT and de-CH would both take the text in de.
+    mixed = tmx(
+        unit("gleich", "same", ("de", "en")), unit("Erdapfel", "Härdöpfel", ("de-AT", "de-CH"))
+    )
+    found = read(tmp_path, mixed, src="de-AT", tgt="de-CH")
+    assert found == ([("Erdapfel", "Härdöpfel")], {"units without text in de-AT and de-CH": 1})
+
+
+def test_only_xml_lang_and_lang_say_the_language_of_a_text(tmp_path: Path) -> None:
+    content = tmx(unit("eins", "one")).replace("<tuv ", '<tuv srclang="fr" ')
+    assert read(tmp_path, content) == ([("eins", "one")], {})
+
+
 def test_an_xml_bomb_is_refused(tmp_path: Path) -> None:
     entities = '<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;">'
     write(tmp_path / "a.tmx", tmx(unit("&b;", "x"), doctype=f"<!DOCTYPE tmx [{entities}]>\n"))
@@ -123,8 +149,9 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     assert read(tmp_path, content, errors="skip")[0] == [("b", "c")]
     found, damage = read(tmp_path, content, errors="replace")
     assert (found[0], sum(damage.values())) == (("gr\ufffdn", "green"), 1)
-    write(tmp_path / "a.tmx", tmx(unit("a", "b"), encoding="ebcdic-of-mars"))
-    assert says(message_of(tmp_path, "de", "en", path="a.tmx"), "ebcdic-of-mars", "Correct")
+    for unknown in ("ebcdic-of-mars", "base64", "rot13"):  # the last two are codecs of Python
+        write(tmp_path / "a.tmx", tmx(unit("a", "b"), encoding=unknown))
+        assert says(message_of(tmp_path, "de", "en", path="a.tmx"), unknown, "Correct")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import codecs
 import html
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _ITEM = re.compile(
 _OPEN = re.compile(r"<(?:(?:[\w.-]+:)?(?:tu|trans-unit|segment|file|xliff)(?=[\s>])|!--)")
 _LANGUAGE = re.compile(r"""(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']+)""")
 _SIDES = {"source-language": "source", "srcLang": "source"}
+# Attributes that say the language of a text, in TMX of all versions.
+_LANG = {"lang", "{http://www.w3.org/XML/1998/namespace}lang"}
 # The content of these elements is code of the file that was translated.
 _CODE = {"bpt", "ept", "it", "ph", "ut"}
 # An ampersand that begins no entity of XML, a `<` that begins no tag, and characters not in XML.
@@ -80,12 +82,12 @@ def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterat
             continue
         texts = _texts(element, of_file, keep)
         languages.update(texts.keys())
-        found = [_choose(texts, wanted) for wanted in (source.src, source.tgt)]
-        if None in found:
+        src, tgt = (_choose(texts, wanted) for wanted in (source.src, source.tgt))
+        if src is None or tgt is None or src == tgt:  # one text is not its own translation
             damage.add(f"units without text in {source.src} and {source.tgt}, left out", place)
             continue
         n_pairs += 1
-        yield place, {source.src: found[0], source.tgt: found[1]}
+        yield place, {source.src: texts[src], source.tgt: texts[tgt]}
     if not n_pairs:
         raise DataError(_no_pairs(path, source, where, n_units, languages))
 
@@ -96,11 +98,16 @@ def _no_pairs(path: Path, source: Source, where: str, n_units: int, languages: C
             f"{where}.path: {path} has no units (<tu>, <trans-unit> or <segment>), at least one is "
             "required. Name a TMX or XLIFF file, or set format."
         )
-    there = dict.fromkeys(languages, "")
+    if languages.keys() == {ANY}:
+        return (
+            f"{where}.path: {path} does not say the languages of its texts, which are required to "
+            "tell source from target. Add them: xml:lang in each <tuv>, or source-language and "
+            "target-language in <file>."
+        )
     missing = [
         side
         for side, wanted in (("src", source.src), ("tgt", source.tgt))
-        if _choose(there, wanted) is None
+        if _choose(languages, wanted) is None
     ]
     shown = ", ".join(f"{name} ({count:,})" for name, count in languages.most_common())
     return (
@@ -162,6 +169,7 @@ def _decoded(file: Any, path: Path, where: str) -> Iterator[str]:
     start = file.read(_BLOCK)
     encoding = _encoding(start)
     try:
+        "".encode(encoding)  # raises for codecs that are no text, such as base64
         is_utf8 = codecs.lookup(encoding).name.startswith("utf-8")
         decoder = codecs.getincrementaldecoder(encoding)("surrogateescape" if is_utf8 else "strict")
         while start:
@@ -235,7 +243,7 @@ def _texts(unit: Any, of_file: dict[str, str], keep: bool) -> dict[str, str]:
     for child in unit:
         match _name(child):
             case "tuv":
-                names = (v for k, v in child.attrib.items() if k.endswith("lang"))
+                names = (v for k, v in child.attrib.items() if k in _LANG)
                 language = next(names, ANY)
                 segment = next((one for one in child if _name(one) == "seg"), None)
             case "source" | "target" as side:
@@ -266,18 +274,18 @@ def _name(element: Any) -> str:
     return str(element.tag).rpartition("}")[2].rpartition(":")[2]
 
 
-def _choose(texts: dict[str, str], wanted: str) -> str | None:
-    """The text in a language: the very one, else the first of which either code opens the other.
+def _choose(languages: Collection[str], wanted: str) -> str | None:
+    """The language wanted: the very one, else the first of which either code opens the other.
 
     `de` takes de-DE and DE_at, and de-AT takes de. A text whose language is not said fits where
     none else does.
     """
     wanted = wanted.lower().replace("_", "-")
-    fitting = texts.get(ANY)
-    for language, text in reversed(texts.items()):
+    fitting = None
+    for language in languages:
         code = language.lower().replace("_", "-")
         if code == wanted:
-            return text
+            return language
         if code.startswith(f"{wanted}-") or wanted.startswith(f"{code}-"):
-            fitting = text
-    return fitting
+            fitting = fitting or language
+    return fitting or (ANY if ANY in languages else None)
