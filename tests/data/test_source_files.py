@@ -110,6 +110,10 @@ def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:
     write(tmp_path / "parts" / "README.md", "about\n")
     expected = [(f"satz {part}", f"sentence {part}") for part in ("1", "2", "more/3")]
     assert pairs_of(tmp_path, "de", "en", path="parts/*") == expected[:2]
+    (tmp_path / "parts" / ".old").mkdir()
+    for side in ("de", "en"):
+        write(tmp_path / "parts" / f"LICENSE.{side}", "free\n")
+        write(tmp_path / "parts" / ".old" / f"1.{side}", "old\n")
     assert pairs_of(tmp_path, "de", "en", path="parts") == expected
     message = message_of(tmp_path, "de", "fr", path="parts", format="text")
     assert says(message, "data.train[0].tgt", "ends in .fr", "ending")
@@ -124,7 +128,11 @@ def test_a_folder_has_files_of_one_format_or_the_source_says_which(tmp_path: Pat
     for n in "12":
         os.rename(tmp_path / rows_file(tmp_path, ".jsonl", [("ja", n)]), folder / f"{n}.jsonl")
     write(folder / "LICENSE.txt", "free\n")
-    assert pairs_of(tmp_path, "de", "en", path="rows") == [("ja", "1"), ("ja", "2")]
+    os.rename(
+        tmp_path / rows_file(tmp_path, ".jsonl", [("ja", "3")]), folder / "manifesto-1848.jsonl"
+    )
+    three = [("ja", "1"), ("ja", "2"), ("ja", "3")]
+    assert pairs_of(tmp_path, "de", "en", path="rows") == three
     write(folder / "3.tsv", "de\ten\nnein\tno\n")
     message = message_of(tmp_path, "de", "en", path="rows")
     assert says(

@@ -20,8 +20,10 @@ SUFFIXES: dict[str, SourceFormat] = {
     **{".parquet": "parquet", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff"},
     **{".sdlxliff": "xliff", ".mxliff": "xliff", ".mqxliff": "xliff"},
 }
-# Files that tell about the others in a folder, by the beginnings of their names.
-ABOUT = (".", "_", "readme", "license", "licence", "citation", "dataset_info", "manifest")
+# Files that tell about the others in a folder; of a hidden folder, all. manifesto.de is a text.
+_ABOUT = re.compile(
+    r"(?:.*/)?(?:[.].*|_.*|(?:readme|licen[cs]e|citation|dataset_infos?|manifest)\b[^/]*)", re.I
+)
 
 
 def format_of(source: Source, root: Path) -> SourceFormat:
@@ -42,20 +44,27 @@ def folder_formats(source: Source, folder: Path) -> list[SourceFormat]:
     """The formats of the files in a folder, without those that are about others."""
     if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
         return ["dataset"]  # written by save_to_disk
-    found = {format_in_folder(source, file) for file in _files_in(folder)} - {None}
+    found = {format_in_folder(source, file) for file in _texts_in(folder)} - {None}
     return [name for name in get_args(SourceFormat) if name in found]
 
 
 def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
     """The format of a file of a folder; a name that ends in a language is a side of a text."""
-    if file.name.lower().startswith(ABOUT):
-        return None
     endings = (f".{source.src}", f".{source.tgt}")
     return "text" if unpacked_name(file.name).endswith(endings) else SUFFIXES.get(suffix_of(file))
 
 
 def _files_in(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def _texts_in(folder: Path) -> list[Path]:
+    """The files in a folder without those that are about others, and without hidden ones."""
+    return [
+        file
+        for file in _files_in(folder)
+        if not _ABOUT.fullmatch(file.relative_to(folder).as_posix())
+    ]
 
 
 def local_files(source: Source, root: Path) -> list[Path]:
@@ -67,10 +76,9 @@ def local_files(source: Source, root: Path) -> list[Path]:
     if kind == "text":
         return [file for side in _sides(source, root) for file in side.values()]
     if path.is_dir():
-        files = _files_in(path)
-        # A data set consists of other files too.
-        is_whole = kind in ("dataset", "parquet")
-        return files if is_whole else [f for f in files if format_in_folder(source, f) == kind]
+        if kind in ("dataset", "parquet"):  # which consists of other files too
+            return _files_in(path)
+        return [file for file in _texts_in(path) if format_in_folder(source, file) == kind]
     return [file for file in matching_files(source.path, root) if file.is_file()]
 
 
@@ -81,7 +89,7 @@ def require_one_format(source: Source, root: Path, where: str) -> None:
         return
     if len(kinds := folder_formats(source, path)) > 1:
         examples = (
-            next(file for file in _files_in(path) if format_in_folder(source, file) == kind)
+            next(file for file in _texts_in(path) if format_in_folder(source, file) == kind)
             for kind in kinds
         )
         shown = ", ".join(
@@ -138,7 +146,7 @@ def _side(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path
     """The files whose names are `path`, a dot and the ending, plain or compressed."""
     path = under(root, source.path or "")
     if path.is_dir():
-        names = {file: unpacked_name(str(file.relative_to(path))) for file in _files_in(path)}
+        names = {file: unpacked_name(str(file.relative_to(path))) for file in _texts_in(path)}
         return {
             (name.removesuffix(f".{ending}"),): file
             for file, name in names.items()
