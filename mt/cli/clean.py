@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from mt.data.cleaning.cluster import run_on_slurm
 from mt.data.cleaning.executors import run_here
 from mt.data.cleaning.plan import OutputForm, Packing
 from mt.data.reading.corpus import data_root, local_files
+from mt.data.reading.text_files import matching_files
 from mt.errors import ConfigError
 from mt.runtime.machine import usable_cores
 from mt.terminal import say
@@ -89,8 +91,8 @@ class CleaningFiles:
             for name, source in named_sources(data)
             for path in local_files(source, root)
         }
-        against = data.clean.against if data.clean else []
-        read |= {f"--against {path}": Path(path) for path in against}
+        for name in data.clean.against if data.clean else []:
+            read |= {f"--against {path}": path for path in matching_files(name, root)}
         written = [*self.output.paths, *([self.rejected] if self.rejected else [])]
         for path in written:
             refuse_overwrite(str(path), read)
@@ -98,7 +100,7 @@ class CleaningFiles:
                 raise ConfigError(
                     f"{path}: exists; give another name, or --overwrite to replace it"
                 )
-        if len({path.absolute() for path in written}) < len(written):
+        if len({os.path.realpath(path) for path in written}) < len(written):
             raise ConfigError(f"--rejected {self.rejected}: is the output too; name another file")
         for path in written:
             if not path.absolute().parent.is_dir():
@@ -111,6 +113,8 @@ def cleaning_files(prefix: str, rejected: Path | None, data: DataConfig) -> Clea
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     if packing and not is_table:
         raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
+    if prefix.endswith("/") or Path(prefix).is_dir():
+        raise ConfigError(f"--output {prefix}: is a folder; add a name, as {Path(prefix)}/clean")
     endings = (data.src_lang, data.tgt_lang)
     if endings[0] == endings[1] and not is_table:
         raise ConfigError(

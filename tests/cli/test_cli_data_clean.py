@@ -85,6 +85,9 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
         (["-o", "a"], ["--output a.de", "a.de", "name another"]),
         (["-o", "o", "--rejected", "test.en", "--against", "test.en"], ["test.en", "--against"]),
         (["-o", "o", "--rejected", "o.de"], ["--rejected o.de", "output too"]),
+        (["-o", "o", "--rejected", "link"], ["--rejected link", "output too"]),
+        (["-o", "other/"], ["--output other/", "folder", "other/clean"]),
+        (["-o", "o", "--against", "t.tmx"], ["data.clean.against", "t.tmx", "data.test"]),
         (["-o", "there"], ["there.en: exists", "--overwrite"]),
         (["-o", "no/folder"], ["no/folder.de", "no folder no"]),
         (["-o", "o.gz"], ["--output o.gz", "only a table", ".tsv.gz"]),
@@ -99,6 +102,8 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
 )
 def test_messages(arguments: list[str], parts: list[str], mt: Mt) -> None:
     Path("there.en").write_text("kept\n")
+    Path("t.tmx").write_text("<tmx/>\n")
+    Path("link").symlink_to("o.en")
     Path("other").mkdir()
     Path("other", "letter").write_text("kept\n")
     Path("old").mkdir()
@@ -109,6 +114,19 @@ def test_messages(arguments: list[str], parts: list[str], mt: Mt) -> None:
     assert says(ended.err, *parts)
     new = {name: Path(name).read_bytes() for name in files() if not name.startswith("o.work")}
     assert new == before
+
+
+def test_files_below_data_root_that_must_not_leak_are_not_overwritten(mt: Mt) -> None:
+    Path("root").mkdir()
+    kept = Path("root/test.en")
+    kept.write_text("kept\n")
+    Path("c.yaml").write_text(
+        "data: {root: root, src_lang: de, tgt_lang: en, clean: {against: [test.*]},"
+        " train: [{src: ../a.de, tgt: ../a.en}]}"
+    )
+    ended = mt("data", "clean", "--config", "c.yaml", "-o", "root/test", "--overwrite")
+    assert (ended.code, kept.read_text()) == (2, "kept\n")
+    assert says(ended.err, "root/test.en", "--against", "name another")
 
 
 def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> None:

@@ -18,8 +18,9 @@ from mt import __version__
 from mt.config.schema import named_sources
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES
+from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
-from mt.data.reading.formats import aligned_files, format_of
+from mt.data.reading.formats import SUFFIXES, aligned_files, format_of
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.errors import DataError
 from mt.files import sync_files, write_whole
@@ -170,6 +171,11 @@ class CleaningPlan:
         """The validation and test sets, and the files of `clean.against`; None without any."""
         sets = {name: list(read_pairs(source, self.root, name)) for name, source in self.evaluation}
         for path in self.against:
+            if (kind := SUFFIXES.get(suffix_of(path), "tsv")) != "tsv":
+                raise DataError(
+                    f"{AGAINST}: {path} is {kind}, in which lines are no sentences; lines of text, "
+                    "with or without tabs, are required. Name it in data.test of a config instead."
+                )
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
