@@ -96,7 +96,7 @@ def character_units(pieces: Sequence[str]) -> tuple[list[int], list[str]]:
     """Number the units of a line without spaces from 0, one number per piece; and spell each unit.
 
     A unit is a piece with the vowel and tone signs that follow, or a character that is spelled in
-    bytes. A `▁` alone is part of the next one.
+    bytes. A `▁` alone is part of the next one, at the end of the last one.
     """
     numbers, spelled = list[int](), list[bytes]()
     for piece in pieces:
@@ -107,10 +107,13 @@ def character_units(pieces: Sequence[str]) -> tuple[list[int], list[str]]:
         else:
             text = piece.replace("▁", " ").strip().encode()
             continues = text != b"" and unicodedata.category(piece[0]).startswith("M")
-        if not spelled or (text and spelled[-1] and not continues):
+        if not spelled or (spelled[-1] and not continues):
             spelled.append(b"")
         spelled[-1] += text
         numbers.append(len(spelled) - 1)
+    if len(spelled) > 1 and not spelled[-1]:
+        spelled.pop()
+        numbers = [min(number, len(spelled) - 1) for number in numbers]
     return numbers, [unit.decode("utf-8", "replace") for unit in spelled]
 
 

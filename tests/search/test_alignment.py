@@ -18,6 +18,7 @@ from mt.model import cpu_ops, transformer
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
 from mt.search.alignment import (
+    character_units,
     cross_attention,
     joined_word_links,
     parse_heads,
@@ -122,6 +123,9 @@ def test_without_spaces_pieces_are_named_by_their_characters() -> None:
     back = attention.T.contiguous()
     found = word_links(back, english[0], japanese, english[1], line)
     assert found == "0-0:2 1-3:5 2-5:6"
+    spaced = ["私は", "▁", *bytes_of_cat, "▁"]  # a space belongs to what follows, as with words
+    assert character_units(spaced) == ([0, 1, 1, 1, 1, 1, 1], ["私は", "🐈"])
+    assert character_units(["▁"]) == ([0], [""])
     thai = "ฉันรักแมว"
     unknown = ["▁ฉ", "ัน", "<unk>", "แมว"]  # a vowel sign; and what ends where the next begins
     attention = torch.eye(4)[1:]
