@@ -18,7 +18,7 @@ from mt import __version__
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
-from mt.runs.manifest import read_manifest
+from mt.runs.manifest import read_manifest, recorded_corpora
 from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import run_dir_of
 
@@ -108,7 +108,7 @@ def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
 
 def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
     """Each corpus that `mt data get` fetched, with its licence as its source states it."""
-    for corpus in manifest.get("corpora") or ():
+    for corpus in recorded_corpora(manifest):
         changed = ", ".join(corpus["changed"])
         state = f"changed since it was fetched: {changed}" if changed else "as fetched"
         origin = f"{corpus['fetched']} from {', '.join(corpus['url'])}"
@@ -118,7 +118,7 @@ def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
 
 def _citations(manifest: dict[str, Any]) -> str:
     """What the corpora ask to be cited, word for word."""
-    texts = dict.fromkeys(corpus["citation"] for corpus in manifest.get("corpora") or ())
+    texts = dict.fromkeys(corpus["citation"] for corpus in recorded_corpora(manifest))
     stated = [f"```\n{text}\n```" for text in texts if not text.startswith("not stated")]
     return "\n\n".join(["Citations, word for word:", *stated]) if stated else ""
 

@@ -17,6 +17,7 @@ from mt.data.reading.corpus import data_root, local_files, read_pairs, training_
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.run_summary import RunSummary, scored_sources
+from mt.runs.manifest import recorded_corpora
 from mt.training.clean_text import cleaned_data
 
 # Training pairs that are read to count leaks.
@@ -41,7 +42,7 @@ def read_corpora(run: RunSummary) -> dict[str, Any]:
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
     files = _files(run.config, data, run.recorded_files)
-    fetched = run.manifest.get("corpora") or []  # as mt/runs/manifest.py writes them
+    fetched = recorded_corpora(run.manifest)
     return {"files": files, "fetched": fetched, "leaks": leaks, "note": note}
 
 

@@ -14,8 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from mt import __version__
-from mt.data.reading.corpus_record import read_record
+from mt.data.reading.corpus_record import TrainedCorpus, read_record
 from mt.errors import ConfigError
 from mt.files import read_json, write_whole
 from mt.runtime.machine import processor_name
@@ -67,6 +69,16 @@ def fetched_corpora(files: Mapping[str, Mapping[str, Any]]) -> list[dict[str, An
         if record and (names := record.files.keys() & used):
             changed = sorted(name for name in names if used[name] != record.files[name].sha256)
             corpora.append({**record.model_dump(), "changed": changed})
+    return corpora
+
+
+def recorded_corpora(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What `fetched_corpora` has written into a manifest; what is damaged is left out."""
+    corpora = []
+    entries = manifest.get("corpora")
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(ValidationError):
+            corpora.append(TrainedCorpus.model_validate(entry).model_dump())
     return corpora
 
 

@@ -70,7 +70,9 @@ def test_the_card_has_licence_and_citation_of_fetched_corpora(
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
     manifest = json.loads((run / "manifest.json").read_text())
-    (run / "manifest.json").write_text(json.dumps(manifest | {"corpora": CORPORA}))
+    (run / "manifest.json").write_text(
+        json.dumps(manifest | {"corpora": [{"name": "damaged"}, *CORPORA]})
+    )
     card = model_card(load_model(run), "Use it.")
     assert "Licence: not stated." in card  # that of the model is the user's to state
     assert says(

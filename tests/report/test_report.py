@@ -116,8 +116,9 @@ def test_fetched_corpora_have_their_licence_and_citation(tiny_run: Path, tmp_pat
     manifest = json.loads((run / "manifest.json").read_text(encoding="utf-8"))
     assert "Fetched corpora" not in make_page([run])
     corpus = {"name": "Digits", "version": "v2", "languages": ["de", "en"], "url": ["https://a"]}
+    corpus |= {"source": "opus:Digits/v2"}
     corpus |= {"licence": "CC-BY & <b>", "fetched": "2026-11-23", "citation": "A. Author"}
-    corpora = [{**corpus, "changed": []}, {**corpus, "changed": ["corpus.de"]}]
+    corpora = [{**corpus, "changed": []}, 5, {**corpus, "changed": ["corpus.de"]}]  # 5: damaged
     (run / "manifest.json").write_text(json.dumps(manifest | {"corpora": corpora}))
     text = Page(make_page([run])).text
     row = "Digits v2, de-en CC-BY & <b> 2026-11-23"

@@ -14,7 +14,7 @@ from conftest import BLIND, QuickConfig
 
 from mt import __version__
 from mt.data.reading.corpus_record import CorpusRecord, files_in
-from mt.runs.manifest import is_of_this_job, read_manifest, write_manifest
+from mt.runs.manifest import is_of_this_job, read_manifest, recorded_corpora, write_manifest
 from mt.training.launch import train
 
 SLURM = {"SLURM_JOB_ID": "7"}
@@ -106,3 +106,15 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
         "fetched": [], "changed": ["train.src", "train.tgt"],
     }  # fmt: skip
     assert corpora[0]["licence"] == "CC0-1.0"
+
+
+@pytest.mark.parametrize("entries", [None, "text", 5, [5, "text", {}, {"name": 1}]])
+def test_damaged_corpora_of_a_manifest_are_left_out(entries: object) -> None:
+    """And what a later version may record of a good one."""
+    assert recorded_corpora({"corpora": entries}) == []
+    record = CorpusRecord(
+        source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
+        fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
+    )  # fmt: skip
+    good = {**record.model_dump(), "changed": ["a.de"]}
+    assert recorded_corpora({"corpora": [1, {**good, "new": 1}]}) == [good]

@@ -57,6 +57,14 @@ class CorpusRecord(BaseModel):
         write_whole(folder / RECORD, HEADING + yaml_text.dump(self.model_dump()))
 
 
+class TrainedCorpus(CorpusRecord):
+    """A fetched corpus in the manifest of a run that was trained on it."""
+
+    model_config = ConfigDict(extra="ignore")  # a later version may record more
+
+    changed: list[str]  # the files that are not as they were fetched
+
+
 def files_in(folder: Path) -> dict[str, CorpusFile]:
     """Size and SHA-256 of the files in `folder`, by name."""
     paths = sorted(path for path in folder.iterdir() if path.is_file())
