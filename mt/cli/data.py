@@ -12,7 +12,6 @@ from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand
 from mt.cli.options import described
-from mt.terminal import printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -243,7 +242,7 @@ def view(
         show_in_pager(in_columns(pair, width) for pair in pairs)
     else:
         for pair in pairs:
-            sys.stdout.write(f"{printable(as_row(pair))}\n")
+            print_result(as_row(pair))
 
 
 @app.command("prepare", cls=PanelCommand)
