@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,6 +222,42 @@ def test_a_killed_cleaning_continues_with_what_is_done(
     folder.clean(plan, checked)
     assert folder.bytes == wanted
     assert not list((folder.path / "killed").rglob("*.partial"))
+
+
+def test_two_cleanings_in_one_work_folder_take_turns(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = folder.plan()
+    begun: list[str] = []
+
+    def run(plan: CleaningPlan) -> None:
+        begun.append("second")
+        in_one_process(plan)
+
+    other = threading.Thread(target=folder.clean, args=(plan, run))
+
+    def run_first(plan: CleaningPlan) -> None:
+        other.start()
+        in_one_process(plan)
+        other.join(0.3)
+        begun.append("first")
+
+    folder.clean(plan, run_first)
+    other.join()
+    assert begun == ["first", "second"]
+    assert says(capsys.readouterr().err, "waiting", str(plan.work))
+
+
+def test_the_processes_end_when_the_main_one_is_killed() -> None:
+    code = (
+        "import os\nfrom mt.data.cleaning.executors import process_pool\n"
+        "if __name__ == '__main__':\n with process_pool(1, str, '') as pool:\n"
+        "  print(pool.submit(os.getpid).result(), flush=True)\n  os.kill(os.getpid(), 9)"
+    )
+    # They hold stdout too: it ends when all of them have.
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30)
+    assert ended.returncode == -9
+    assert int(ended.stdout)
 
 
 # --- duplicates and sources with many targets -------------------------------------------------

@@ -18,8 +18,10 @@ from mt.data.cleaning.report import CleaningReport, sum_up
 from mt.data.cleaning.rules import PairScorer
 from mt.data.reading.text_files import FileRecords
 from mt.errors import DataError
-from mt.files import whole_file
+from mt.files import exclusive, whole_file
+from mt.terminal import say
 
+LOCK = "lock"  # in the work folder
 Run = Callable[[CleaningPlan], None]
 
 
@@ -46,6 +48,21 @@ def clean_corpora(
     # Raises first of all where a package is missing.
     notes = PairScorer(plan.clean, plan.src_lang, plan.tgt_lang).notes
     claim_work(plan.work)
+    waiting = f"waiting for another process in the work folder {plan.work}"
+    with exclusive(plan.work / LOCK, lambda: say(waiting)):
+        claim_work(plan.work)  # the other process may have removed it
+        return _clean_corpora(plan, run, outputs, rejected, keep_work, notes)
+
+
+def _clean_corpora(
+    plan: CleaningPlan,
+    run: Run,
+    outputs: Sequence[CleanedFiles],
+    rejected: Path | None,
+    keep_work: bool,
+    notes: list[str],
+) -> CleaningReport:
+    """Clean in a work folder of which no other process removes what this one still reads."""
     try:
         run(plan)
         if rejected is not None:

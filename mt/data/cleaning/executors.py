@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -95,7 +97,15 @@ def process_pool(
 
 def _start(start: Callable[[Any], None], value: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends this
+    # A main process that is killed ends nothing: the pool would wait for tasks for ever.
+    threading.Thread(target=_end_with_main_process, daemon=True).start()
     start(value)
+
+
+def _end_with_main_process() -> None:
+    if (main := multiprocessing.parent_process()) is not None:
+        main.join()
+        os._exit(1)
 
 
 _plan_of_worker: CleaningPlan | None = None
