@@ -328,7 +328,7 @@ def contenders(args: argparse.Namespace, shape: str, folder: Path) -> list[Conte
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             models.append(Contender(name, precision, own_step(trainer), feed, trainer))
         if args.marian:
-            marian = marian_step(config, trainer.tokenizer.tgt_vocab_size, device)
+            marian = marian_step(config, trainer.tokenizer.tgt.size, device)
             feed = Prefetcher(trainer.plan, 0, 0, device=device.device)
             models.append(Contender("Marian", precision, marian, feed, trainer))
     return models
@@ -351,7 +351,7 @@ def summarize(contender: Contender, shape: str, args: argparse.Namespace) -> Row
     """Make one row of the rounds of a model."""
     trainer = contender.trainer
     rounds = contender.rounds
-    vocab_size = trainer.tokenizer.tgt_vocab_size
+    vocab_size = trainer.tokenizer.tgt.size
     speeds = [one.n_tgt / one.seconds for one in rounds]
     tflops = statistics.median(
         matrix_flops(trainer.config, vocab_size, one.n_src, one.n_tgt) / one.seconds / 1e12

@@ -163,13 +163,13 @@ def serve_ctranslate2(
 
     def translate(lines: list[str], size: int) -> list[str]:
         results = translator.translate_batch(
-            [tokenizer.src_pieces_of(ids) for ids in tokenizer.encode_src(lines)],
+            [tokenizer.src.pieces_of(ids) for ids in tokenizer.src.encode(lines)],
             beam_size=beam,
             length_penalty=described.config.decode.length_penalty,
             max_batch_size=size,
         )
-        hypotheses = ([tokenizer.tgt_piece_id(p) for p in r.hypotheses[0]] for r in results)
-        return tokenizer.decode_tgt(list(hypotheses))
+        hypotheses = ([tokenizer.tgt.piece_id(p) for p in r.hypotheses[0]] for r in results)
+        return tokenizer.tgt.decode(list(hypotheses))
 
     def seconds(lines: list[str], size: int) -> float:
         start = perf_counter()
@@ -246,7 +246,7 @@ def bench_speed(args: argparse.Namespace, lines: list[str]) -> list[dict[str, An
 def summarize(engine: Engine, tokenizer: Tokenizer, references: list[str] | None) -> Speed:
     """Make a row of the turns of an engine."""
     n_lines = len(engine.output)
-    n_tokens = sum(len(ids) + 1 for ids in tokenizer.encode_tgt(engine.output))
+    n_tokens = sum(len(ids) + 1 for ids in tokenizer.tgt.encode(engine.output))
     seconds = statistics.median(engine.seconds)
     bleu = None
     if references:

@@ -178,7 +178,7 @@ def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[
         for side in ("src", "tgt")
     )
     tokenizer = loaded.tokenizer
-    return list(zip(tokenizer.encode_src(src), tokenizer.encode_tgt(tgt), strict=True))
+    return list(zip(tokenizer.src.encode(src), tokenizer.tgt.encode(tgt), strict=True))
 
 
 @pytest.fixture(scope="module")

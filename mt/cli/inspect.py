@@ -65,8 +65,8 @@ def model(
     if trained is not None:
         folder = read_folder(trained)
         values = folder.config
-        src_size = folder.tokenizer.src_vocab_size
-        tgt_size = folder.tokenizer.tgt_vocab_size
+        src_size = folder.tokenizer.src.size
+        tgt_size = folder.tokenizer.tgt.size
         joint = folder.tokenizer.joint
     else:
         assert config is not None
@@ -75,7 +75,7 @@ def model(
         joint = values.tokenizer.joint
         if values.tokenizer.model is not None:
             own = own_tokenizer(values.tokenizer)
-            src_size, tgt_size = own.src_vocab_size, own.tgt_vocab_size
+            src_size, tgt_size = own.src.size, own.tgt.size
     if length > values.model.max_positions:
         raise ConfigError(
             f"--length: at most model.max_positions ({values.model.max_positions:,}), found "

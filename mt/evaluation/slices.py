@@ -87,10 +87,10 @@ def by_unknown_pieces(sources: Sequence[str], tokenizer: Tokenizer) -> Slicing:
 
     Such characters become the unknown token, or bytes with `tokenizer.byte_fallback`.
     """
-    known = [bool(text) for text, _ in tokenizer.src_vocabulary()]
+    known = [bool(text) for text, _ in tokenizer.src.scored_pieces()]
     labels = [
         "none" if all(known[token] for token in ids) else "1 or more"
-        for ids in tokenizer.encode_src(list(sources))
+        for ids in tokenizer.src.encode(list(sources))
     ]
     return _slicing("unknown", "unknown pieces in the source", labels, ["none", "1 or more"])
 

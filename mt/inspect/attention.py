@@ -64,14 +64,14 @@ def read_attentions(
         raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {unknown[0]!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
-    src = _checked(tokenizer.encode_src([source])[0], "the sentence", inference.max_tokens)
+    src = _checked(tokenizer.src.encode([source])[0], "the sentence", inference.max_tokens)
     if target is None:
         tgt = list(TorchEngine(inference, loaded.config.decode).search([src], [[]])[0][0].tokens)
     else:
-        tgt = _checked(tokenizer.encode_tgt([target])[0], "--target", inference.max_tokens)
+        tgt = _checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
-    src_side = _labels(tokenizer.src_pieces_of(src), source, pieces)
-    tgt_side = _labels(tokenizer.tgt_pieces_of(tgt), tokenizer.decode_tgt([tgt])[0], pieces)
+    src_side = _labels(tokenizer.src.pieces_of(src), source, pieces)
+    tgt_side = _labels(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0], pieces)
     src_then_eos, tgt_then_eos = (
         ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)
     )

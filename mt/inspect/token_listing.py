@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import display_width, is_unspaced, words
-from mt.data.tokens.tokenizer import UNK, Tokenizer
+from mt.data.tokens.tokenizer import UNK, Side, Tokenizer
 from mt.search.alignment import BYTE
 
 WIDTH = 100  # columns of a line of tokens, on a wide terminal or none
@@ -20,7 +20,7 @@ class TokenCounts:
     """Counts over the lines of one side."""
 
     name: str  # source or target
-    tokenizer: Tokenizer
+    vocabulary: Side
     lines: int = 0
     words: int = 0
     tokens: int = 0
@@ -31,7 +31,7 @@ class TokenCounts:
 
     def split(self, line: str) -> list[tuple[str, int]]:
         """Pieces and ids of a line, which is counted; a piece that is unknown is its text."""
-        processor = self.tokenizer.processor("src" if self.name == "source" else "tgt")
+        processor = self.vocabulary.processor
         text = normalize_line(line)
         ids = processor.encode(text)
         pieces = processor.encode(text, out_type=str)
@@ -44,19 +44,16 @@ class TokenCounts:
         self.used.update(ids)
         return list(zip(pieces, ids, strict=True))
 
-    @property
-    def vocabulary(self) -> int:
-        """Tokens of this side's vocabulary."""
-        tokenizer = self.tokenizer
-        return tokenizer.src_vocab_size if self.name == "source" else tokenizer.tgt_vocab_size
-
 
 def list_tokens(tokenizer: Tokenizer, texts: dict[str, Iterable[str]], shown: int) -> Iterator[str]:
     """Show the first `shown` lines of each side token by token, then counts over all lines.
 
     `texts`: lines by side, `source` and `target`; a line of each in turn.
     """
-    sides = {name: TokenCounts(name, tokenizer) for name in texts}
+    sides = {
+        name: TokenCounts(name, tokenizer.src if name == "source" else tokenizer.tgt)
+        for name in texts
+    }
     for number, lines in enumerate(zip_longest(*texts.values()), 1):
         for name, line in zip(texts, lines, strict=True):
             if line is None:
@@ -120,7 +117,7 @@ def _summary(sides: list[TokenCounts]) -> Iterator[str]:
         "tokens of the longest line": [f"{side.longest:,}" for side in sides],
         "byte tokens": [share(side.bytes, side) for side in sides],
         "unknown tokens": [share(side.unknown, side) for side in sides],
-        "vocabulary used": [f"{len(side.used):,} of {side.vocabulary:,}" for side in sides],
+        "vocabulary used": [f"{len(side.used):,} of {side.vocabulary.size:,}" for side in sides],
     }
     for name, cells in rows.items():
         yield f"{name:<27}" + "".join(f"{cell:>22}" for cell in cells)

@@ -152,7 +152,7 @@ class ExportedFolder:
 def build(library: Any, loaded: LoadedModel) -> Any:
     """The model of transformers, with our weights."""
     config, tokenizer, decode = loaded.model.config, loaded.tokenizer, loaded.config.decode
-    sizes = [tokenizer.src_vocab_size, tokenizer.tgt_vocab_size]
+    sizes = [tokenizer.src.size, tokenizer.tgt.size]
     one_matrix = tokenizer.joint and config.tie_embeddings
     values = config.model_dump()
     if config.activation_dropout is None:

@@ -107,7 +107,7 @@ def model_config(
             **{key: name for key, name in names.items() if isinstance(name, str) and name},
         },
         "tokenizer": {
-            "vocab_size": max(own.src_vocab_size, own.tgt_vocab_size),
+            "vocab_size": max(own.src.size, own.tgt.size),
             "type": "bpe" if model_info(own.models[0]).algorithm == "bpe" else "unigram",
             "joint": own.joint,
             "byte_fallback": b"<0x00>" in own.models[0],

@@ -164,8 +164,8 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     (folder / SOURCE_MODEL).write_bytes(with_normalization(tokenizer.models[0]))
     (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
-    source = tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))
-    target = tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size)))
+    source = tokenizer.src.all_pieces()
+    target = tokenizer.tgt.all_pieces()
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},
         TARGET_VOCABULARY: {piece: number for number, piece in enumerate(target)},

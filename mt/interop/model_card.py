@@ -66,7 +66,7 @@ def model_card(
 
 def _literal_tokens(loaded: LoadedModel) -> str:
     """Special tokens that SentencePiece gives for the same characters in a text, all unknown."""
-    read = [f"`{piece}`" for piece in SPECIAL_PIECES if piece in loaded.tokenizer.src_pieces(piece)]
+    read = [f"`{piece}`" for piece in SPECIAL_PIECES if piece in loaded.tokenizer.src.pieces(piece)]
     if not read:
         return ""
     return (
@@ -78,9 +78,9 @@ def _literal_tokens(loaded: LoadedModel) -> str:
 def _shape(loaded: LoadedModel) -> str:
     config, tokenizer = loaded.config.model, loaded.tokenizer
     total = sum(parameter.numel() for parameter in loaded.model.parameters())
-    sizes = f"{tokenizer.src_vocab_size:,} tokens for both languages"
+    sizes = f"{tokenizer.src.size:,} tokens for both languages"
     if not tokenizer.joint:
-        sizes = f"{tokenizer.src_vocab_size:,} and {tokenizer.tgt_vocab_size:,} tokens"
+        sizes = f"{tokenizer.src.size:,} and {tokenizer.tgt.size:,} tokens"
     text = (
         f"Transformer (Vaswani et al., 2017) with {config.n_encoder_layers} encoder and "
         f"{config.n_decoder_layers} decoder layers, d_model {config.d_model}, {config.n_heads} "

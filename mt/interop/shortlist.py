@@ -52,8 +52,8 @@ def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
 
 def shortlist(store: Store, tokenizer: Tokenizer) -> Iterator[str]:
     """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always."""
-    src_texts = tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))
-    tgt_texts = tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size)))
+    src_texts = tokenizer.src.all_pieces()
+    tgt_texts = tokenizer.tgt.all_pieces()
     counts = np.bincount(store.tgt, minlength=len(tgt_texts))
     frequent = np.argsort(-counts, kind="stable")[:ALWAYS]
     yield "\t" + " ".join(tgt_texts[i] for i in frequent.tolist() if i > EOS and counts[i])

@@ -80,9 +80,7 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], where: str) -> 
 
 def build_model(config: Config, tokenizer: Tokenizer) -> Transformer:
     """Build the model of a config with freshly initialised weights."""
-    return Transformer(
-        config.model, tokenizer.src_vocab_size, tokenizer.tgt_vocab_size, tokenizer.joint
-    )
+    return Transformer(config.model, tokenizer.src.size, tokenizer.tgt.size, tokenizer.joint)
 
 
 # --- writing ----------------------------------------------------------------------------------

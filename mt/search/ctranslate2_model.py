@@ -57,8 +57,8 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
     _copy_linear(spec.decoder.projection, model.output)
-    spec.register_source_vocabulary(tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size))))
-    spec.register_target_vocabulary(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
+    spec.register_source_vocabulary(tokenizer.src.all_pieces())
+    spec.register_target_vocabulary(tokenizer.tgt.all_pieces())
     spec.config.add_source_eos = True  # src = tokens + eos
     spec.config.layer_norm_epsilon = model.encoder_layers[0].around_attention.norm.eps
     spec.validate()
@@ -118,8 +118,8 @@ def scorer(tokenizer: Tokenizer, translator: Any) -> LogProbs:
     """Return what scores pairs of token ids with a `ctranslate2.Translator`."""
 
     def log_probs(pairs: Sequence[Pair]) -> list[Sequence[float]]:
-        sources = [tokenizer.src_pieces_of(list(src)) for src, _ in pairs]
-        targets = [tokenizer.tgt_pieces_of(list(tgt)) for _, tgt in pairs]
+        sources = [tokenizer.src.pieces_of(list(src)) for src, _ in pairs]
+        targets = [tokenizer.tgt.pieces_of(list(tgt)) for _, tgt in pairs]
         return [score.log_probs for score in translator.score_batch(sources, targets)]
 
     return log_probs

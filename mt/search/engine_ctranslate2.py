@@ -275,11 +275,11 @@ class CTranslate2Engine(Engine):
 
     @cached_property
     def _src_texts(self) -> list[str]:
-        return self.tokenizer.src_pieces_of(list(range(self.tokenizer.src_vocab_size)))
+        return self.tokenizer.src.all_pieces()
 
     @cached_property
     def _tgt_texts(self) -> list[str]:
-        return self.tokenizer.tgt_pieces_of(list(range(self.tokenizer.tgt_vocab_size)))
+        return self.tokenizer.tgt.all_pieces()
 
     @cached_property
     def _tgt_ids(self) -> Mapping[str, int]:

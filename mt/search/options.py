@@ -176,9 +176,9 @@ class EngineOptions:
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:
-    number = tokenizer.tgt_piece_id(token)
+    number = tokenizer.tgt.piece_id(token)
     if number <= EOS:  # unk: not in the vocabulary; pad, bos and eos are not part of a text
-        tokens = " ".join(tokenizer.tgt_pieces(token)) or "nothing"
+        tokens = " ".join(tokenizer.tgt.pieces(token)) or "nothing"
         raise ConfigError(
             f"--forbid: must name a token of the target vocabulary, found {token!r}; "
             f"the tokenizer splits this text into {tokens}"
@@ -196,7 +196,7 @@ def encode_prefixes(
     """
     if not any(prefixes):
         return [[] for _ in prefixes]
-    rows = tokenizer.encode_tgt(prefixes)
+    rows = tokenizer.tgt.encode(prefixes)
     for number, (text, ids) in enumerate(zip(prefixes, rows, strict=True), first_line):
         if len(ids) > max_tokens:
             raise DataError(

@@ -87,5 +87,5 @@ def random_pairs(loaded: LoadedModel) -> list[Pair]:
     def random_ids(vocab_size: int) -> list[int]:
         return [draw.randrange(EOS + 1, vocab_size) for _ in range(draw.randint(1, longest))]
 
-    sizes = loaded.tokenizer.src_vocab_size, loaded.tokenizer.tgt_vocab_size
+    sizes = loaded.tokenizer.src.size, loaded.tokenizer.tgt.size
     return [(random_ids(sizes[0]), random_ids(sizes[1])) for _ in range(PAIRS)]

@@ -58,7 +58,6 @@ class TrainState:
     bad_validations: int = 0  # since the best one
     tie: float = 0.0  # difference of scores up to which the last validation would tie
     seconds: float = 0.0  # of training, over all starts
-    tokens: int = 0  # target tokens trained on
     scores: dict[str, float] = field(default_factory=dict)  # of the kept checkpoints, by name
     nlls: dict[str, float] = field(default_factory=dict)  # the same; not recorded by 0.2.0
     plan: str = ""  # fingerprint of the data order that (epoch, update) refers to
@@ -67,8 +66,12 @@ class TrainState:
 
     @classmethod
     def from_saved(cls, saved: Mapping[str, Any]) -> TrainState:
-        """The state as `state.pt` holds it; version 0.1 called `valid_fingerprint` `judged_on`."""
+        """The state as `state.pt` holds it; version 0.1 called `valid_fingerprint` `judged_on`.
+
+        Up to version 0.2.0 it also counted target tokens, which nothing read.
+        """
         values = dict(saved)
+        values.pop("tokens", None)
         if "judged_on" in values:
             values["valid_fingerprint"] = values.pop("judged_on")
         return cls(**values)
@@ -76,7 +79,6 @@ class TrainState:
     def advance(self, update: Update) -> None:
         """Count `update` as done."""
         self.step += 1
-        self.tokens += update.n_tgt
         self.epoch = update.epoch + update.last
         self.update = 0 if update.last else update.number + 1
 

@@ -92,9 +92,9 @@ def sentences(update: Update, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     for batch in update.batches:
         if not batch.n_tgt:  # a placeholder for a rank without sentences
             continue
-        src_pieces = [tokenizer.src_pieces_of(row) for row in _text_ids(batch.src)]
+        src_pieces = [tokenizer.src.pieces_of(row) for row in _text_ids(batch.src)]
         src = ["".join(pieces).replace("\u2581", " ").strip() for pieces in src_pieces]
-        tgt = tokenizer.decode_tgt(_text_ids(batch.tgt_in))
+        tgt = tokenizer.tgt.decode(_text_ids(batch.tgt_in))
         pairs += list(zip(src, tgt, strict=True))
     return pairs
 

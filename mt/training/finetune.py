@@ -180,8 +180,8 @@ def load_initial_weights(
         + (f", update {step:,}" if isinstance(step, int) else "")
     )
     matches = {
-        "source": _match_rows(_src_pieces(tokenizer), _src_pieces(source.tokenizer)),
-        "target": _match_rows(_tgt_pieces(tokenizer), _tgt_pieces(source.tokenizer)),
+        "source": _match_rows(tokenizer.src.all_pieces(), source.tokenizer.src.all_pieces()),
+        "target": _match_rows(tokenizer.tgt.all_pieces(), source.tokenizer.tgt.all_pieces()),
     }
     if tokenizer.joint and source.tokenizer.joint:
         say(f"joint vocabulary: {matches['target']}")
@@ -227,14 +227,6 @@ class _RowMatch:
         for row, ids in self.spelled:
             if ids:
                 new[row] = old[ids].mean(0).to(new)
-
-
-def _src_pieces(tokenizer: Tokenizer) -> list[str]:
-    return tokenizer.src_pieces_of(list(range(tokenizer.src_vocab_size)))
-
-
-def _tgt_pieces(tokenizer: Tokenizer) -> list[str]:
-    return tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size)))
 
 
 def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:

@@ -153,9 +153,9 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     order = np.concatenate([batch for update in updates for batch in update])
     n_src = int((store.src_lengths[order] + 1).sum())
     n_tgt = int((store.tgt_lengths[order] + 1).sum())
-    vocabulary = f"{tokenizer.src_vocab_size:,}"
+    vocabulary = f"{tokenizer.src.size:,}"
     if not tokenizer.joint:
-        vocabulary += f" and {tokenizer.tgt_vocab_size:,}"
+        vocabulary += f" and {tokenizer.tgt.size:,}"
     left = max(0, prepared.config.train.max_steps - state.step)
     seconds = preflight.seconds_per_update
     rows = {

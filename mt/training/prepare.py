@@ -158,9 +158,9 @@ def prepare_tokenizer(
             tokenizer = base.tokenizer
         elif config.tokenizer.model is not None:
             tokenizer = own_tokenizer(config.tokenizer)
-            size = f"{tokenizer.src_vocab_size:,}"
+            size = f"{tokenizer.src.size:,}"
             if not tokenizer.joint:
-                size += f" and {tokenizer.tgt_vocab_size:,}"
+                size += f" and {tokenizer.tgt.size:,}"
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")

@@ -33,7 +33,7 @@ from mt.training.checkpoints import (
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
-from mt.training.runlog import Meter, format_duration, perplexity
+from mt.training.runlog import Meter, format_duration, perplexity, shown_perplexity
 from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
@@ -306,7 +306,7 @@ class Trainer:
             **decision.figures(),
         )
         self.log.say(
-            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {perplexity(result.nll):.2f} "
+            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {shown_perplexity(result.nll)} "
             + "".join(f"| {score.name} {score.value:.2f} " for score in result.scores.values())
             + f"| {seconds:.1f} s"
             + f" | {decision}"
@@ -378,7 +378,6 @@ class Trainer:
             epoch=state.epoch,
             update=state.update,
             seconds=state.seconds,
-            tokens=state.tokens,
             rollbacks=state.rollbacks + 1,
         )
         self._drop_scores_of_other_validation_set()

@@ -70,14 +70,14 @@ def split_source(text: str, tokenizer: Tokenizer, max_tokens: int) -> list[list[
     target language at the beginning of the text is repeated in each segment.
     """
     language, text = tokenizer.split_language(text)
-    first = tokenizer.encode_src([language])[0] if language else []
+    first = tokenizer.src.encode([language])[0] if language else []
     max_tokens = max(1, max_tokens - len(first))
     segments = [text]
     for separator in SEPARATORS:
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
         ]
-    rows = [ids for ids in tokenizer.encode_src(segments) if ids]
+    rows = [ids for ids in tokenizer.src.encode(segments) if ids]
     return [
         first + ids[start : start + max_tokens]
         for ids in rows
@@ -92,7 +92,7 @@ def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens
     """
     ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
-    whole, *sizes = (len(ids) for ids in tokenizer.encode_src([text, *parts]))
+    whole, *sizes = (len(ids) for ids in tokenizer.src.encode([text, *parts]))
     if whole <= max_tokens:
         return [text]
     packed: list[str] = []

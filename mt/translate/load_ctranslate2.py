@@ -150,7 +150,7 @@ def _read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"--shortlist {path}: must be UTF-8; {remedy}") from error
-    known = set(tokenizer.tgt_pieces_of(list(range(tokenizer.tgt_vocab_size))))
+    known = set(tokenizer.tgt.all_pieces())
     for number, line in enumerate(lines, 1):
         _, tab, candidates = line.partition("\t")
         unknown = [piece for piece in candidates.split(" ") if piece and piece not in known]

@@ -49,7 +49,7 @@ def load_torch(
         search.constraints(first.tokenizer),
     )
     if large and not searches and can_compile(device):
-        engine = with_fused_candidates(engine, first.tokenizer.tgt_vocab_size, report)
+        engine = with_fused_candidates(engine, first.tokenizer.tgt.size, report)
     workers = 1 if device.is_cuda else options.workers or torch.get_num_threads()
     translator = Translator(
         engine,

@@ -90,8 +90,8 @@ class Scorer:
     def _score_window(self, lines: list[tuple[str, str]]) -> list[ScoredPair]:
         start = time.perf_counter()
         tokenizer = self.tokenizer
-        sources = tokenizer.encode_src([source for source, _ in lines])
-        targets = tokenizer.encode_tgt([target for _, target in lines])
+        sources = tokenizer.src.encode([source for source, _ in lines])
+        targets = tokenizer.tgt.encode([target for _, target in lines])
         pairs = list(zip(sources, targets, strict=True))
         results = []
         for number, ((src, tgt), forced) in enumerate(
@@ -99,8 +99,8 @@ class Scorer:
         ):
             total = sum(forced.log_probs)
             score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
-            src_pieces = tuple(tokenizer.src_pieces_of(src))
-            tgt_pieces = tuple(tokenizer.tgt_pieces_of(tgt))
+            src_pieces = tuple(tokenizer.src.pieces_of(src))
+            tgt_pieces = tuple(tokenizer.tgt.pieces_of(tgt))
             results.append(ScoredPair(*lines[number], src_pieces, tgt_pieces, forced, score))
             if not forced.log_probs:
                 self.too_long.add(self.pairs + number + 1)

@@ -74,8 +74,8 @@ class PairFilter:
 
         `truncated`: whether the search has stopped at the length limit.
         """
-        n_texts = [len(ids) for ids in self.tokenizer.encode_src(list(texts))]
-        n_outputs = [len(ids) for ids in self.tokenizer.encode_tgt(list(outputs))]
+        n_texts = [len(ids) for ids in self.tokenizer.src.encode(list(texts))]
+        n_outputs = [len(ids) for ids in self.tokenizer.tgt.encode(list(outputs))]
         rows = zip(texts, outputs, n_texts, n_outputs, truncated, strict=True)
         return [bool(row[0]) and self._keeps(*row) for row in rows]
 

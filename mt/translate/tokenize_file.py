@@ -69,7 +69,7 @@ def train_file(
     pairs = zip(lines, repeat("")) if files else training_pairs(config.data)
     unit = "lines" if files else "pairs"
     tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit)
-    sizes = tokenizer.src_vocab_size, tokenizer.tgt_vocab_size
+    sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:
             write_whole(path, model)
@@ -103,7 +103,7 @@ def processor_of(
             "--side: must be src or tgt, as source and target have SentencePiece models of their "
             "own"
         )
-    return tokenizer.processor(side or "src")
+    return (tokenizer.tgt if side == "tgt" else tokenizer.src).processor
 
 
 def tokenize_file(

@@ -205,7 +205,7 @@ class Translator:
         """
         begins = encode_prefixes(prefixes, first, self.engine.max_length, self.tokenizer)
         threads = self.engine.n_parallel if len(texts) >= LINES_PER_THREAD else 1
-        sources = self.tokenizer.encode_src(texts, threads)
+        sources = self.tokenizer.src.encode(texts, threads)
         lines = []
         for number, (text, source, prefix) in enumerate(
             zip(texts, sources, begins, strict=True), first
@@ -242,7 +242,7 @@ class Translator:
         for number, answer in self._answers(jobs):
             # A whole batch: a call of the tokenizer costs more than decoding ten rows.
             rows = [list(hypothesis.tokens) for row in answer for hypothesis in row]
-            texts = iter(self.tokenizer.decode_tgt(rows))
+            texts = iter(self.tokenizer.tgt.decode(rows))
             for place, hypotheses in zip(batches[number], answer, strict=True):
                 segment = segments[place]
                 segment.hypotheses = hypotheses
@@ -291,8 +291,8 @@ class Translator:
             parts = [
                 (
                     forced.attention,
-                    self.tokenizer.src_pieces_of(segment.source),
-                    self.tokenizer.tgt_pieces_of(list(hypothesis.tokens)),
+                    self.tokenizer.src.pieces_of(segment.source),
+                    self.tokenizer.tgt.pieces_of(list(hypothesis.tokens)),
                 )
                 for segment, hypothesis, forced in zip(
                     line.segments,

@@ -38,7 +38,7 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
         if is_empty:
             assert line == ""
     assert f"mt: 300 lines ({sum(blank)} blank; " in ended.err
-    sizes = [len(ids) for ids in Tokenizer.load(tiny_run).encode_src(lines)]
+    sizes = [len(ids) for ids in Tokenizer.load(tiny_run).src.encode(lines)]
     long = [number for number, size in enumerate(sizes, start=1) if size > 32]  # data.max_tokens
     assert len(long) > 5
     shown = ", ".join(map(str, long[:5]))

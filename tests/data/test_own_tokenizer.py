@@ -55,10 +55,10 @@ def learned(**keys: Any) -> Tokenizer:
 @pytest.mark.parametrize("line", ["<br>", "a<br>b", "Hund <br> Katze", "x {name}<br>{name} y"])
 def test_user_defined_symbols_are_one_token_each(kind: str, line: str) -> None:
     tokenizer = learned(type=kind, user_defined_symbols=["<br>", "{name}"])
-    pieces = tokenizer.src_pieces(line)
+    pieces = tokenizer.src.pieces(line)
     assert pieces.count("<br>") == line.count("<br>")
     assert pieces.count("{name}") == line.count("{name}")
-    assert tokenizer.decode_tgt(tokenizer.encode_tgt([line])) == [line]
+    assert tokenizer.tgt.decode(tokenizer.tgt.encode([line])) == [line]
 
 
 @pytest.mark.parametrize(("kind", "sampler"), [("bpe", BpeDropout), ("unigram", UnigramSampling)])
@@ -66,14 +66,14 @@ def test_sampling_never_splits_user_defined_symbols(kind: str, sampler: Any) -> 
     """The same text in other tokens, but the symbols as they were; in part of the words only."""
     tokenizer = learned(type=kind, user_defined_symbols=["<Hund>", "Schlaf"])
     lines = ["Hunde schlafen<Hund>laufen", "<Hund> Schlaf <Hund>", "Schlafboot Hausboot Hunde"] * 20
-    rows = tokenizer.encode_src(lines)
-    segmenter = sampler(tokenizer.src_vocabulary(), 0.3)
+    rows = tokenizer.src.encode(lines)
+    segmenter = sampler(tokenizer.src.scored_pieces(), 0.3)
     lengths = np.array([len(row) for row in rows])
     ids, lengths = segmenter.sample(np.concatenate(rows), lengths, np.random.default_rng(1))
     sampled = [row.tolist() for row in np.split(ids, lengths.cumsum()[:-1])]
-    assert tokenizer.decode_tgt(sampled) == lines
+    assert tokenizer.tgt.decode(sampled) == lines
     assert sampled != rows
-    symbols = {tokenizer.tgt_piece_id(piece) for piece in ("<Hund>", "Schlaf")}
+    symbols = {tokenizer.tgt.piece_id(piece) for piece in ("<Hund>", "Schlaf")}
     for row, other in zip(rows, sampled, strict=True):
         assert [i for i in row if i in symbols] == [i for i in other if i in symbols]
 
@@ -83,14 +83,14 @@ def test_digits_stay_together_where_asked() -> None:
     for split in (True, False):
         cfg = TokenizerConfig(vocab_size=320, split_digits=split)
         tokenizer = train_tokenizer(cfg, pairs, 1, lambda _: None)
-        assert ("▁1987" in tokenizer.src_pieces("1987")) is not split
+        assert ("▁1987" in tokenizer.src.pieces("1987")) is not split
 
 
 def test_characters_below_the_coverage_are_bytes() -> None:
     pairs = [("ab " * 60, "ab " * 60), ("aß", "ab")]
     for coverage, piece in ((1.0, "ß"), (0.98, "<0xC3>")):
         cfg = TokenizerConfig(vocab_size=270, character_coverage=coverage)
-        assert piece in train_tokenizer(cfg, pairs, 1, lambda _: None).src_pieces("ß")
+        assert piece in train_tokenizer(cfg, pairs, 1, lambda _: None).src.pieces("ß")
 
 
 def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:

@@ -42,8 +42,8 @@ def test_sampled_tokens_are_other_tokens_for_the_same_text(
     sampled = sampling_of(store, tokenizer, kind, factor * STRONG[kind], max_tokens=1000)(0)
     src, tgt = rows(sampled)
     src_model = Tokenizer(tokenizer.models[0])  # decodes source ids
-    assert src_model.decode_tgt(src) == [normalize_line(line) for line, _ in pairs]
-    assert tokenizer.decode_tgt(tgt) == [normalize_line(line) for _, line in pairs]
+    assert src_model.tgt.decode(src) == [normalize_line(line) for line, _ in pairs]
+    assert tokenizer.tgt.decode(tgt) == [normalize_line(line) for _, line in pairs]
     assert sum(a != b for a, b in zip(src + tgt, chain(*rows(store)), strict=True)) > 100
     assert (sampled.src.dtype, sampled.kept, len(sampled)) == (
         store.src.dtype,
@@ -64,7 +64,7 @@ def test_bpe_that_skips_nearly_all_spells_characters() -> None:
     tokenizer = trained("bpe")
     store = store_of(tokenizer, [("Hunde schlafen", "Häuser")])
     ((src,), _) = rows(sampling_of(store, tokenizer, "bpe", 1 - 1e-12)(0))
-    assert tokenizer.src_pieces_of(src) == list("▁Hunde▁schlafen")
+    assert tokenizer.src.pieces_of(src) == list("▁Hunde▁schlafen")
 
 
 def test_unknown_characters_stay_unknown_and_the_rest_is_sampled(kind: str) -> None:
@@ -73,7 +73,7 @@ def test_unknown_characters_stay_unknown_and_the_rest_is_sampled(kind: str) -> N
     seen = {tuple(row) for row in rows(sampling_of(store, tokenizer, kind, STRONG[kind])(0))[0]}
     assert len(seen) > 3
     assert all(row.count(UNK) == 1 for row in seen)
-    assert {"".join(tokenizer.src_pieces_of([i for i in row if i != UNK])) for row in seen} == {
+    assert {"".join(tokenizer.src.pieces_of([i for i in row if i != UNK])) for row in seen} == {
         "▁Hunde▁▁schlafen"
     }
 
@@ -86,7 +86,7 @@ def test_rows_that_would_become_too_long_keep_their_tokens(kind: str, tokenizer:
     assert all(len(new) <= longest or new == old for old, new in zip(before, after, strict=True))
     assert all(new == old for old, new in zip(before, after, strict=True) if len(old) > longest)
     assert sum(new != old for old, new in zip(before, after, strict=True)) > 20
-    assert tokenizer.decode_tgt(after) == tokenizer.decode_tgt(before)
+    assert tokenizer.tgt.decode(after) == tokenizer.tgt.decode(before)
 
 
 # --- drawn as the papers say --------------------------------------------------------------------
@@ -136,7 +136,7 @@ def dropout(merges_of: Mapping[str, int], word: str, alpha: float) -> dict[tuple
 @pytest.mark.parametrize("alpha", [0.1, 0.6])
 def test_each_merge_is_skipped_with_probability_alpha(word: str, alpha: float) -> None:
     tokenizer = trained("bpe")
-    vocabulary = tokenizer.src_vocabulary()
+    vocabulary = tokenizer.src.scored_pieces()
     ids = {text: number for number, (text, _) in enumerate(vocabulary)}
     best_first = sorted(
         (text for text, _ in vocabulary if len(text) > 1),
@@ -144,7 +144,7 @@ def test_each_merge_is_skipped_with_probability_alpha(word: str, alpha: float) -
     )
     outcomes = dropout({text: rank for rank, text in enumerate(best_first)}, word, alpha)
     expected = {tuple(ids[text] for text in tokens): share for tokens, share in outcomes.items()}
-    row = tokenizer.encode_src([word.removeprefix("▁")])[0]
+    row = tokenizer.src.encode([word.removeprefix("▁")])[0]
     check_shares(drawn(BpeDropout(vocabulary, alpha), row, 20_000), expected)
 
 
@@ -161,16 +161,16 @@ def test_segmentations_come_as_often_as_their_smoothed_probability_says(
     word: str, alpha: float
 ) -> None:
     tokenizer = trained("unigram")
-    vocabulary = tokenizer.src_vocabulary()
+    vocabulary = tokenizer.src.scored_pieces()
     ids = {text: number for number, (text, _) in enumerate(vocabulary)}
-    byte = tokenizer.src_pieces("x")[-1]  # never seen: spelled as a byte, which has no other form
-    spelled = tokenizer.tgt_piece_id(byte)
+    byte = tokenizer.src.pieces("x")[-1]  # never seen: spelled as a byte, which has no other form
+    spelled = tokenizer.tgt.piece_id(byte)
     all_of = [tuple(ids[text] for text in way) for way in segmentations(word.replace("x", ""), ids)]
     if "x" in word:
         all_of = [(way[0], spelled, *way[1:]) for way in all_of if vocabulary[way[0]][0] == "▁"]
     mass = np.exp([alpha * sum(vocabulary[i][1] for i in way if i != spelled) for way in all_of])
     expected = dict(zip(all_of, (mass / mass.sum()).tolist(), strict=True))
-    row = tokenizer.encode_src([word.removeprefix("▁")])[0]
+    row = tokenizer.src.encode([word.removeprefix("▁")])[0]
     check_shares(drawn(UnigramSampling(vocabulary, alpha), row, 20_000), expected)
 
 
@@ -181,7 +181,7 @@ def test_words_of_a_line_and_lines_of_a_text_are_drawn_apart(
     monkeypatch.setattr(subword_regularisation, "LINES_PER_CHUNK", 20)
     store = store_of(tokenizer, [("schlafen schlafen", "schlafen schlafen")] * 100)
     src, tgt = (
-        [" ".join(tokenizer.src_pieces_of(row)).removeprefix("▁").split("▁") for row in side]
+        [" ".join(tokenizer.src.pieces_of(row)).removeprefix("▁").split("▁") for row in side]
         for side in rows(sampling_of(store, tokenizer, kind, STRONG[kind])(0))
     )
     assert sum(a.strip() != b.strip() for a, b in src) > 30

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,8 +61,8 @@ def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
     assert len(store) == len(KEPT)
     for number, kept in enumerate(KEPT):
         src, tgt = store.pair(number)
-        assert src.tolist() == tokenizer.encode_src([PAIRS[kept][0]])[0]
-        assert tgt.tolist() == tokenizer.encode_tgt([PAIRS[kept][1]])[0]
+        assert src.tolist() == tokenizer.src.encode([PAIRS[kept][0]])[0]
+        assert tgt.tolist() == tokenizer.tgt.encode([PAIRS[kept][1]])[0]
         assert (store.src_lengths[number], store.tgt_lengths[number]) == (len(src), len(tgt))
     assert said == [
         "data.train: 3 of 7 pairs kept; dropped: 1 with an empty side, 1 duplicate, "
@@ -78,7 +79,7 @@ def test_more_lines_than_are_encoded_at_a_time(
     store = build(root, tokenizer, dedupe=False)
     kept = [0, 1, 2, 6]
     assert [store.pair(i)[0].tolist() for i in range(len(store))] == [
-        tokenizer.encode_src([PAIRS[i][0]])[0] for i in kept
+        tokenizer.src.encode([PAIRS[i][0]])[0] for i in kept
     ]
 
 
@@ -88,9 +89,9 @@ def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(
     write(root / "b", [("drei", "three"), ("fünf", "five"), ("fünf eins", "five one")])
     store = build(root, tokenizer, "ab")
     assert store.kept == (3, 2)
-    assert store.pair(3)[0].tolist() == tokenizer.encode_src(["fünf"])[0]
+    assert store.pair(3)[0].tolist() == tokenizer.src.encode(["fünf"])[0]
     assert build(root, tokenizer, "ba").kept == (3, 2)
-    assert build(root, tokenizer, "ba").pair(0)[0].tolist() == tokenizer.encode_src(["drei"])[0]
+    assert build(root, tokenizer, "ba").pair(0)[0].tolist() == tokenizer.src.encode(["drei"])[0]
 
 
 def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
@@ -102,7 +103,7 @@ def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
     store = build(root, tokenizer, "ab", said.append, weights={"b": 5.0})
     assert store.kept == (1, 2)
     assert [store.pair(i)[0].tolist() for i in range(3)] == [
-        tokenizer.encode_src([PAIRS[i][0]])[0] for i in (6, 0, 1)
+        tokenizer.src.encode([PAIRS[i][0]])[0] for i in (6, 0, 1)
     ]
     whole, of_a, warning, of_b = said
     assert says(whole, "data.train: 3 of 9 pairs kept", "3 duplicates", "over 3 times the other")
@@ -146,16 +147,11 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
 ) -> None:
     """65,536 tokens have ids up to 65,535."""
 
-    class Wide:
-        src_vocab_size, tgt_vocab_size, fingerprint = 300, size, f"wide {size}"
+    def side(size: int, ids: list[int]) -> SimpleNamespace:
+        return SimpleNamespace(size=size, encode=lambda lines, _: [ids for _ in lines])
 
-        def encode_src(self, lines: list[str], _: int) -> list[list[int]]:
-            return [[4, 5, 6] for _ in lines]
-
-        def encode_tgt(self, lines: list[str], _: int) -> list[list[int]]:
-            return [[size - 1, 7] for _ in lines]
-
-    store = build(root, Wide())  # type: ignore[arg-type]
+    wide = {"src": side(300, [4, 5, 6]), "tgt": side(size, [size - 1, 7])}
+    store = build(root, SimpleNamespace(**wide, fingerprint="wide"))  # type: ignore[arg-type]
     assert store.tgt.dtype == dtype
     assert store.pair(0)[1].tolist() == [size - 1, 7]
     assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.dtype.itemsize * len(
@@ -255,7 +251,7 @@ def test_swapped_sides_are_another_corpus(
     build(root, tokenizer)
     for old, new in (("a.de", "x"), ("a.en", "a.de"), ("x", "a.en")):
         (root / old).rename(root / new)
-    assert build(root, tokenizer).pair(1)[0].tolist() == tokenizer.encode_src(["three"])[0]
+    assert build(root, tokenizer).pair(1)[0].tolist() == tokenizer.src.encode(["three"])[0]
     assert len(builds) == 2
 
 
@@ -274,8 +270,8 @@ def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: T
         ids: list[int] = store.pair(0)[0].tolist()
         return ids
 
-    assert made("de") == tokenizer.encode_src(["drei"])[0]
-    assert made("nl") == tokenizer.encode_src(["vier"])[0]
+    assert made("de") == tokenizer.src.encode(["drei"])[0]
+    assert made("nl") == tokenizer.src.encode(["vier"])[0]
 
 
 def test_another_tokenizer_rebuilds_it(
@@ -287,8 +283,8 @@ def test_another_tokenizer_rebuilds_it(
     assert len(builds) == 2
     assert (
         store.pair(0)[0].tolist()
-        == other.encode_src([PAIRS[0][0]])[0]
-        != tokenizer.encode_src([PAIRS[0][0]])[0]
+        == other.src.encode([PAIRS[0][0]])[0]
+        != tokenizer.src.encode([PAIRS[0][0]])[0]
     )
 
 

@@ -100,19 +100,19 @@ def test_white_space_and_composition_are_unified_and_nothing_else(line: str, for
 @settings(max_examples=300)
 @given(line=st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_any_line_comes_back(joint: Tokenizer, line: str) -> None:
-    (ids,) = joint.encode_tgt([line])
-    assert joint.decode_tgt([ids]) == [normalize_line(line)]
-    assert all(EOS < i < joint.tgt_vocab_size for i in ids)
+    (ids,) = joint.tgt.encode([line])
+    assert joint.tgt.decode([ids]) == [normalize_line(line)]
+    assert all(EOS < i < joint.tgt.size for i in ids)
     assert bool(ids) == bool(normalize_line(line))
-    assert joint.encode_src([line]) == [ids]  # one vocabulary
+    assert joint.src.encode([line]) == [ids]  # one vocabulary
 
 
 @given(ids=st.lists(st.integers(0, 299), max_size=40))
 def test_any_ids_decode_to_one_line(joint: Tokenizer, ids: list[int]) -> None:
-    (text,) = joint.decode_tgt([ids])
+    (text,) = joint.tgt.decode([ids])
     assert len((text + "|").splitlines()) == 1
     assert normalize_line(text) == text
-    assert joint.decode_tgt([[BOS, *(i for i in ids if i > EOS), EOS, PAD]]) == [text]
+    assert joint.tgt.decode([[BOS, *(i for i in ids if i > EOS), EOS, PAD]]) == [text]
 
 
 @pytest.mark.parametrize(
@@ -121,76 +121,76 @@ def test_any_ids_decode_to_one_line(joint: Tokenizer, ids: list[int]) -> None:
 )
 def test_text_that_looks_special_is_text(joint: Tokenizer, separate: Tokenizer, line: str) -> None:
     for tokenizer in (joint, separate):
-        (ids,) = tokenizer.encode_tgt([line])
+        (ids,) = tokenizer.tgt.encode([line])
         assert not {PAD, UNK, BOS, EOS} & set(ids)
-        assert tokenizer.decode_tgt([ids]) == [line]
+        assert tokenizer.tgt.decode([ids]) == [line]
 
 
 def test_numbers_are_split_into_digits(joint: Tokenizer) -> None:
-    assert joint.src_pieces("1987") == ["▁", "1", "9", "8", "7"]
+    assert joint.src.pieces("1987") == ["▁", "1", "9", "8", "7"]
     # 3, 4, 5 and 6 were never seen and are bytes.
-    assert joint.tgt_pieces("71 3456") == [
+    assert joint.tgt.pieces("71 3456") == [
         *["▁", "7", "1", "▁", "<0x33>", "<0x34>", "<0x35>", "<0x36>"]
     ]
 
 
 def test_pieces_are_what_the_ids_stand_for(separate: Tokenizer) -> None:
-    assert "".join(separate.src_pieces("das Haus")) == "▁das▁Haus"
-    assert len(separate.src_pieces("das Haus")) == len(separate.encode_src(["das Haus"])[0])
-    assert len(separate.tgt_pieces("the cat")) == len(separate.encode_tgt(["the cat"])[0])
+    assert "".join(separate.src.pieces("das Haus")) == "▁das▁Haus"
+    assert len(separate.src.pieces("das Haus")) == len(separate.src.encode(["das Haus"])[0])
+    assert len(separate.tgt.pieces("the cat")) == len(separate.tgt.encode(["the cat"])[0])
 
 
 def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_and_bytes(
     joint: Tokenizer, separate: Tokenizer
 ) -> None:
-    vocabulary = joint.tgt_vocabulary()
-    assert vocabulary == joint.src_vocabulary()
+    vocabulary = joint.tgt.scored_pieces()
+    assert vocabulary == joint.src.scored_pieces()
     assert len(vocabulary) == 300
     assert [text for text, _ in vocabulary[: 4 + 256]] == [""] * (4 + 256)
     assert all(
-        text and joint.tgt_piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260
+        text and joint.tgt.piece_id(text) == i for i, (text, _) in enumerate(vocabulary) if i >= 260
     )
     assert all(score < 0 or i <= 260 for i, (_, score) in enumerate(vocabulary) if vocabulary[i][0])
-    assert "ß" in {text for text, _ in separate.src_vocabulary()} - {
-        text for text, _ in separate.tgt_vocabulary()
+    assert "ß" in {text for text, _ in separate.src.scored_pieces()} - {
+        text for text, _ in separate.tgt.scored_pieces()
     }
 
 
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
     spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
-    pieces = {joint._tgt.id_to_piece(i): i for i in range(joint.tgt_vocab_size)}
-    dog, cat = (joint.encode_tgt([word])[0] for word in ("dog", "cat"))
+    pieces = {joint.tgt.processor.id_to_piece(i): i for i in range(joint.tgt.size)}
+    dog, cat = (joint.tgt.encode([word])[0] for word in ("dog", "cat"))
     for byte in spelled.values():
-        assert joint.decode_tgt([[*dog, pieces[byte], *cat]]) == ["dog cat"]
+        assert joint.tgt.decode([[*dog, pieces[byte], *cat]]) == ["dog cat"]
     next_line = [pieces["<0xC2>"], pieces["<0x85>"]]
     line_separator = [pieces["<0xE2>"], pieces["<0x80>"], pieces["<0xA8>"]]
-    assert joint.decode_tgt([[*dog, *next_line, *dog, *line_separator, *dog]]) == ["dog dog dog"]
-    assert joint.decode_tgt([[*dog, pieces["<0xC3>"]]]) == ["dog\ufffd"]
+    assert joint.tgt.decode([[*dog, *next_line, *dog, *line_separator, *dog]]) == ["dog dog dog"]
+    assert joint.tgt.decode([[*dog, pieces["<0xC3>"]]]) == ["dog\ufffd"]
 
 
 def test_empty_input_gives_empty_output(joint: Tokenizer) -> None:
-    assert joint.encode_src([]) == []
-    assert joint.decode_tgt([]) == []
-    assert joint.encode_tgt(["", " "]) == [[], []]
-    assert joint.decode_tgt([[], [BOS, EOS, PAD, UNK]]) == ["", ""]
+    assert joint.src.encode([]) == []
+    assert joint.tgt.decode([]) == []
+    assert joint.tgt.encode(["", " "]) == [[], []]
+    assert joint.tgt.decode([[], [BOS, EOS, PAD, UNK]]) == ["", ""]
 
 
 def test_a_line_of_any_length_is_encoded(joint: Tokenizer) -> None:
     line = " ".join(["Häuser"] * 3000)
     unbroken = "ä" * 100_000
-    assert joint.decode_tgt(joint.encode_tgt([line, unbroken])) == [line, unbroken]
+    assert joint.tgt.decode(joint.tgt.encode([line, unbroken])) == [line, unbroken]
 
 
 def test_threads_do_not_change_the_ids(joint: Tokenizer) -> None:
     lines = [src for src, _ in made_pairs()]
-    assert joint.encode_src(lines, threads=3) == joint.encode_src(lines)
-    assert joint.encode_src(lines) == [joint.encode_src([line])[0] for line in lines]
+    assert joint.src.encode(lines, threads=3) == joint.src.encode(lines)
+    assert joint.src.encode(lines) == [joint.src.encode([line])[0] for line in lines]
 
 
 @pytest.mark.parametrize("bad", [-1, 300, 10**6])
 def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> None:
     with pytest.raises(AssertionError) as caught:
-        joint.decode_tgt([[5], [7, bad]])
+        joint.tgt.decode([[5], [7, bad]])
     assert str(caught.value) == f"target ids must be in 0..299, found a row [7, {bad}]"
 
 
@@ -199,40 +199,45 @@ def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> N
 
 def test_special_ids_and_sizes(joint: Tokenizer, separate: Tokenizer) -> None:
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
-    assert [joint._src.id_to_piece(i) for i in range(4)] == ["<pad>", "<unk>", "<s>", "</s>"]
+    assert [joint.src.processor.id_to_piece(i) for i in range(4)] == [
+        "<pad>",
+        "<unk>",
+        "<s>",
+        "</s>",
+    ]
     assert joint.joint
-    assert joint.src_vocab_size == joint.tgt_vocab_size == 300
+    assert joint.src.size == joint.tgt.size == 300
     assert not separate.joint
-    assert (separate.src_vocab_size, separate.tgt_vocab_size) == (300, 300)
+    assert (separate.src.size, separate.tgt.size) == (300, 300)
 
 
 def test_separate_vocabularies_learn_from_their_own_side(separate: Tokenizer) -> None:
-    assert "ß" in separate.src_pieces("groß")[-1]
-    assert separate.tgt_pieces("ß") == ["▁", "<0xC3>", "<0x9F>"]
-    assert separate.decode_tgt(separate.encode_tgt(["groß"])) == ["groß"]
+    assert "ß" in separate.src.pieces("groß")[-1]
+    assert separate.tgt.pieces("ß") == ["▁", "<0xC3>", "<0x9F>"]
+    assert separate.tgt.decode(separate.tgt.encode(["groß"])) == ["groß"]
 
 
 def test_without_byte_fallback_every_seen_character_keeps_a_piece_and_others_are_unknown() -> None:
     pairs = [("a" * 50 + " b", "a b")] * 400 + [("ñ", "ø")]
     tokenizer = trained(pairs, byte_fallback=False, vocab_size=12)
-    assert UNK not in tokenizer.encode_src(["ñ ø a b"])[0]
-    (ids,) = tokenizer.encode_tgt(["a ß b"])
+    assert UNK not in tokenizer.src.encode(["ñ ø a b"])[0]
+    (ids,) = tokenizer.tgt.encode(["a ß b"])
     assert UNK in ids
-    assert tokenizer.decode_tgt([ids]) == ["a b"]
+    assert tokenizer.tgt.decode([ids]) == ["a b"]
 
 
 def test_a_large_alphabet_of_rare_characters_leaves_room_by_spelling_them_in_bytes() -> None:
     rare = "".join(chr(0x4E00 + i) for i in range(40))
     pairs = [("ab " * 60, "ba " * 60)] * 500 + [(rare, rare)]
     tokenizer = trained(pairs, vocab_size=265)
-    assert tokenizer.src_vocab_size == 265
-    assert tokenizer.decode_tgt(tokenizer.encode_tgt([rare])) == [rare]
+    assert tokenizer.src.size == 265
+    assert tokenizer.tgt.decode(tokenizer.tgt.encode([rare])) == [rare]
 
 
 def test_a_vocabulary_larger_than_the_text_supports_shrinks_and_says_so() -> None:
     for kind in ("bpe", "unigram"):
         said: list[str] = []
-        size = trained(log=said.append, type=kind, vocab_size=9000).src_vocab_size
+        size = trained(log=said.append, type=kind, vocab_size=9000).src.size
         assert 290 < size < 9000
         (line,) = said
         assert says(line, "the training data supports", f"{size:,}", "tokenizer.vocab_size 9,000")
@@ -243,7 +248,7 @@ def test_each_vocabulary_shrinks_on_its_own() -> None:
     said: list[str] = []
     pairs = [("a", tgt) for _, tgt in made_pairs()]
     tokenizer = trained(pairs, log=said.append, joint=False, vocab_size=290)
-    assert (tokenizer.src_vocab_size, tokenizer.tgt_vocab_size) == (263, 290)
+    assert (tokenizer.src.size, tokenizer.tgt.size) == (263, 290)
     (line,) = said
     assert says(line, "the source training data", "263", "290; the source vocabulary has 263")
 
@@ -255,7 +260,7 @@ def test_a_vocabulary_too_small_for_the_alphabet_names_the_least_that_works() ->
     message = str(caught.value)
     assert says(message, "tokenizer.vocab_size: the vocabulary", "271 tokens", "4 special tokens")
     assert says(message, "256 bytes, 11 characters of ", "found 265", "Set it to several times 271")
-    assert trained(letters, vocab_size=271).src_vocab_size == 271
+    assert trained(letters, vocab_size=271).src.size == 271
     with pytest.raises(DataError) as caught:
         trained(letters, vocab_size=7, joint=False, byte_fallback=False)
     message = str(caught.value)
@@ -278,8 +283,8 @@ def test_a_line_too_long_to_learn_from_is_counted() -> None:
     long = "ø" * (MAX_LINE_LENGTH + 1)
     tokenizer = trained([*made_pairs(), (long, "a"), ("a", long)], log=said.append)
     assert said == ["tokenizer: 2 lines of over 10,000 characters left out"]
-    assert tokenizer.src_pieces("ø") == ["▁", "<0xC3>", "<0xB8>"]
-    assert trained([*made_pairs(), ("ø" * MAX_LINE_LENGTH, "a")]).src_pieces("ø") == ["▁", "ø"]
+    assert tokenizer.src.pieces("ø") == ["▁", "<0xC3>", "<0xB8>"]
+    assert trained([*made_pairs(), ("ø" * MAX_LINE_LENGTH, "a")]).src.pieces("ø") == ["▁", "ø"]
 
 
 # --- sampling and repeatability --------------------------------------------------------------
@@ -311,7 +316,7 @@ def test_sampling_is_said_and_bounds_what_is_learned_from() -> None:
     pairs = [("ab ab", "ba ba")] * 20 + [("ñ ñ", "ñ ñ")]
     sampled = trained(pairs, log=said.append, seed=2, sample_lines=2, vocab_size=264)
     assert said[0] == "tokenizer: trained on 2 of 21 pairs, drawn at random"
-    assert sampled.src_pieces("ñ") == ["▁", "<0xC3>", "<0xB1>"]
+    assert sampled.src.pieces("ñ") == ["▁", "<0xC3>", "<0xB1>"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -358,8 +363,8 @@ def test_saved_and_loaded_tokenizers_are_the_same(
         assert sorted(path.name for path in folder.iterdir()) == files
         loaded = Tokenizer.load(folder)
         assert loaded.joint == tokenizer.joint
-        assert loaded.encode_src(["das Häuser?"]) == tokenizer.encode_src(["das Häuser?"])
-        assert loaded.encode_tgt(["the houses?"]) == tokenizer.encode_tgt(["the houses?"])
+        assert loaded.src.encode(["das Häuser?"]) == tokenizer.src.encode(["das Häuser?"])
+        assert loaded.tgt.encode(["the houses?"]) == tokenizer.tgt.encode(["the houses?"])
         content = b"".join((folder / file).read_bytes() for file in files)
         assert loaded.fingerprint == tokenizer.fingerprint == hashlib.sha256(content).hexdigest()
 
@@ -460,10 +465,10 @@ def multi30k_pairs() -> list[tuple[str, str]]:
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 def test_multi30k_comes_back_whole(multi30k_pairs: list[tuple[str, str]], kind: str) -> None:
     tokenizer = trained(multi30k_pairs, vocab_size=8000, type=kind)
-    assert tokenizer.src_vocab_size == 8000
+    assert tokenizer.src.size == 8000
     for side in zip(*multi30k_pairs, strict=True):
-        ids = tokenizer.encode_tgt(list(side))
+        ids = tokenizer.tgt.encode(list(side))
         assert not any(UNK in row for row in ids)
-        assert tokenizer.decode_tgt(ids) == [normalize_line(line) for line in side]
+        assert tokenizer.tgt.decode(ids) == [normalize_line(line) for line in side]
     again = trained(multi30k_pairs, vocab_size=8000, type=kind)
     assert again.fingerprint == tokenizer.fingerprint

@@ -188,7 +188,7 @@ def test_the_command_takes_another_vocabulary_and_refuses_bad_options(
 ) -> None:
     base = ("inspect", "model", "--config", "base.yaml", "--json")
     ended = mt(*base, "--set", f"tokenizer.model={tiny_run / 'tokenizer.model'}")
-    size = Tokenizer.load(tiny_run).src_vocab_size
+    size = Tokenizer.load(tiny_run).src.size
     assert json.loads(ended.out)["vocabulary"] == {"source": size, "target": size, "joint": True}
     precisions = "fp32, bf16, fp16"
     assert says(refused(mt(*base, "--precision", "int8")), "--precision", precisions, "'int8'")

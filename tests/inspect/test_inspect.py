@@ -33,8 +33,8 @@ def joint() -> Tokenizer:
 def test_tokens_stand_above_their_ids(joint: Tokenizer) -> None:
     shown = list(list_tokens(joint, {"source": ["Hunde ☃😀"]}, 1))
     assert shown[0] == "source 1: Hunde ☃😀"
-    assert shown[1].split() == joint.src_pieces("Hunde ☃😀")
-    assert [int(i) for i in shown[2].split()] == joint.encode_src(["Hunde ☃😀"])[0]
+    assert shown[1].split() == joint.src.pieces("Hunde ☃😀")
+    assert [int(i) for i in shown[2].split()] == joint.src.encode(["Hunde ☃😀"])[0]
     for piece, number in zip(shown[1].split(), shown[2].split(), strict=True):
         assert shown[1].index(f" {piece}") == shown[2].index(f" {number}") or piece == "▁"
     assert shown[3] == "  in bytes: ☃ (U+2603), 😀 (U+1F600)"
@@ -49,8 +49,8 @@ def test_counts_are_of_all_lines(joint: Tokenizer) -> None:
     assert words.split() == ["words", "4"], "characters, where the script has no spaces"
     lines = list(list_tokens(joint, texts, 0))
     found = {line[:27].strip(): re.split(r"\s{2,}", line[27:].strip()) for line in lines}
-    tokens = len(joint.encode_src(["Hunde"])[0]) + 8
-    of_x = len(joint.encode_src(["x"])[0])
+    tokens = len(joint.src.encode(["Hunde"])[0]) + 8
+    of_x = len(joint.src.encode(["x"])[0])
     assert [found[name] for name in ("", "lines", "words", "tokens")] == [
         ["source", "target"], ["3", "1"], ["2", "1"], [str(tokens), str(of_x)],
     ]  # fmt: skip

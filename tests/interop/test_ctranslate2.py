@@ -103,12 +103,12 @@ def test_a_trained_model_translates_alike(
     assert compared is not None
     assert int(compared[1]) >= 39
     tokenizer = load_model(tiny_run).tokenizer
-    lines = [tokenizer.src_pieces(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    lines = [tokenizer.src.pieces(line) for line in source.read_text(encoding="utf-8").splitlines()]
     translator = library.Translator(str(out), device="cpu", compute_type="float32")
     results = translator.translate_batch(
         lines, beam_size=1, disable_unk=True, max_decoding_length=64
     )
-    theirs = [tokenizer._tgt.decode(result.hypotheses[0]) for result in results]
+    theirs = [tokenizer.tgt.processor.decode(result.hypotheses[0]) for result in results]
     ours = mt("translate", "-m", tiny_run, source, "--beam-size", 1, "--precision", "fp32").lines
     assert sum(one == other for one, other in zip(ours, theirs, strict=True)) >= 39
     assert {path.name for path in out.iterdir()} >= {"model.bin", "tokenizer.model"}

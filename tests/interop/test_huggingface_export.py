@@ -160,9 +160,7 @@ def comes_back(loaded: LoadedModel, folder: Path, text: str) -> None:
     lines = [*text.splitlines(), *LITERAL, "drei acht " * 40]  # split at data.max_tokens
     assert translations(back, lines) == translations(loaded, lines)
     assert weights_of(back.model).keys() >= weights_of(loaded.model).keys()
-    sizes = [
-        (each.src_vocab_size, each.tgt_vocab_size) for each in (back.tokenizer, loaded.tokenizer)
-    ]
+    sizes = [(each.src.size, each.tgt.size) for each in (back.tokenizer, loaded.tokenizer)]
     assert sizes[0] == sizes[1]
     assert back.config.model == loaded.config.model.model_copy(update=ALWAYS)
     assert back.config.decode == loaded.config.decode

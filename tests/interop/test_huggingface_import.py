@@ -80,7 +80,7 @@ def compare(
     """
     rows = read_tokenizer(folder, read_config(folder), [])
     assert rows is not None
-    sources = loaded.tokenizer.encode_src(lines)
+    sources = loaded.tokenizer.src.encode(lines)
     their_ids = [[rows.source.rows[i] for i in [*row, EOS]] for row in sources]
     assert their_ids == theirs.ids(lines)
 
@@ -119,7 +119,7 @@ def test_computes_what_transformers_computed(imported: Path) -> None:
     src, tgt_in = saved.tensors["src"], saved.tensors["tgt_in"]
     batch = [src, src != read_config(SAVED)["pad_token_id"], tgt_in]
     outputs = compare(loaded, SAVED, saved.content["lines"], batch, saved)
-    assert loaded.tokenizer.decode_tgt(outputs) == saved.content["texts"]
+    assert loaded.tokenizer.tgt.decode(outputs) == saved.content["texts"]
 
 
 @pytest.mark.slow
@@ -352,11 +352,11 @@ def test_messages_about_files(
 def test_every_segment_of_a_long_line_names_the_target_language(imported: Path) -> None:
     tokenizer = load_model(imported).tokenizer
     text = "Nein. Die kleine Katze schläft. " * 3
-    ((code,),) = tokenizer.encode_src([">>deu<<"])
+    ((code,),) = tokenizer.src.encode([">>deu<<"])
     rows = split_source(f" >>deu<< {text}", tokenizer, 20)
     assert len(rows) > 2
     assert all(row[0] == code and len(row) <= 20 for row in rows)
     without = split_source(text, tokenizer, 19)
     assert [row[1:] for row in rows] == without
-    assert tokenizer.src_pieces(">>deu<< Nein")[0] == ">>deu<<"
-    assert ">>xyz<<" not in tokenizer.src_pieces(">>xyz<< Nein")
+    assert tokenizer.src.pieces(">>deu<< Nein")[0] == ">>deu<<"
+    assert ">>xyz<<" not in tokenizer.src.pieces(">>xyz<< Nein")

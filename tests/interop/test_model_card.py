@@ -114,8 +114,8 @@ def test_special_tokens_in_a_text_are_text_or_the_card_warns(
     translator = ctranslate2.Translator(str(folder))
     differ = []
     for piece in SPECIAL_PIECES:
-        ours, theirs = loaded.tokenizer.src_pieces_of, processor.encode(piece, out_type=str)
-        sources = [ours(loaded.tokenizer.encode_src([piece])[0]), theirs]
+        ours, theirs = loaded.tokenizer.src.pieces_of, processor.encode(piece, out_type=str)
+        sources = [ours(loaded.tokenizer.src.encode([piece])[0]), theirs]
         (one,), (other,) = (
             result.log_probs for result in translator.score_batch(sources, [[]] * 2)
         )

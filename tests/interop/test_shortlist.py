@@ -22,7 +22,7 @@ def test_the_table_is_that_of_ibm_model_1(tiny_run: Path, monkeypatch: pytest.Mo
     """The same in loops over words, as in the paper."""
     monkeypatch.setattr(shortlist, "MOST_LINKS", 2_000)
     store = open_built(tiny_run / "store" / "train")
-    size = Tokenizer.load(tiny_run).tgt_vocab_size
+    size = Tokenizer.load(tiny_run).tgt.size
     source, target, probability = translation_table(store, size)
     links = int(((store.src_lengths + 1) * store.tgt_lengths).sum())
     pairs = [store.pair(number) for number in range(0, len(store), 1 + links // 2_000)]
@@ -57,9 +57,9 @@ def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_pat
     tokenizer = Tokenizer.load(tiny_run)
     texts = [(tiny_corpus / f"test.{side}").read_text(encoding="utf-8") for side in ("src", "tgt")]
     hits = [
-        piece in set().union(*(table.get(one, set()) for one in tokenizer.src_pieces(source)))
+        piece in set().union(*(table.get(one, set()) for one in tokenizer.src.pieces(source)))
         for source, target in zip(*(text.splitlines() for text in texts), strict=True)
-        for piece in tokenizer.tgt_pieces(target)
+        for piece in tokenizer.tgt.pieces(target)
     ]
     assert sum(hits) > 0.9 * len(hits)
     arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--engine", "ctranslate2"]
@@ -79,7 +79,7 @@ def test_a_file_that_is_no_shortlist_of_the_model(
     """Also where the engine is chosen: torch would not use it."""
     arguments = ["translate", "-m", tiny_run, tiny_corpus / "test.src", "--device", "cpu"]
     path = tmp_path / "vmap.txt"
-    piece = Tokenizer.load(tiny_run).tgt_pieces_of([10])[0]
+    piece = Tokenizer.load(tiny_run).tgt.pieces_of([10])[0]
     for content, parts in (
         (None, ["cannot be read", "No such file"]),
         (b"\t\xff\n", ["must be UTF-8"]),

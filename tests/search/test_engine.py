@@ -107,7 +107,7 @@ def test_the_batches_of_a_gpu_fill_half_of_its_memory(
     config = loaded.model.config
     # Four columns of keys and values in float32; a row of logits, twice, for eight tokens.
     per_token = 4.0 * 2 * config.n_decoder_layers * config.d_model * 4
-    per_token += loaded.tokenizer.tgt_vocab_size * 8 / 8
+    per_token += loaded.tokenizer.tgt.size * 8 / 8
     assert inference.bytes_per_token(8) == per_token
     both = Ensemble([inference, inference])
     assert both.bytes_per_token(8) == 2 * per_token

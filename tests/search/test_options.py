@@ -44,9 +44,9 @@ def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> N
             SearchOptions(forbid=forbidden), EngineOptions(models=[tiny_run], precision="fp32")
         )
         tokenizer = translator.tokenizer
-        sources = tokenizer.encode_src(text.read_text(encoding="utf-8").splitlines())
+        sources = tokenizer.src.encode(text.read_text(encoding="utf-8").splitlines())
         found = translator.engine.search([ids for ids in sources if ids])
-        return [token for best, *_ in found for token in tokenizer.tgt_pieces_of(list(best.tokens))]
+        return [token for best, *_ in found for token in tokenizer.tgt.pieces_of(list(best.tokens))]
 
     free = tokens()
     first, second = sorted(set(free), key=free.count)[-2:]

@@ -100,7 +100,7 @@ def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: Loade
     targets = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
     tokens = 0
     for row, target in zip(rows, targets, strict=True):
-        assert row["tokens"] == [*loaded.tokenizer.tgt_pieces(target), "</s>"]
+        assert row["tokens"] == [*loaded.tokenizer.tgt.pieces(target), "</s>"]
         assert row["log_prob"] == pytest.approx(sum(row["token_log_probs"]), abs=1e-4)
         assert row["score"] == pytest.approx(row["log_prob"] / len(row["tokens"]), abs=1e-4)
         assert len(row["alignment"].split()) == len(target.split())

@@ -56,8 +56,8 @@ def trained(kind: str, joint: bool = True, byte_fallback: bool = True) -> Tokeni
 def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:
     """The token store of `pairs`, in memory."""
     sides = (
-        tokenizer.encode_src([src for src, _ in pairs]),
-        tokenizer.encode_tgt([tgt for _, tgt in pairs]),
+        tokenizer.src.encode([src for src, _ in pairs]),
+        tokenizer.tgt.encode([tgt for _, tgt in pairs]),
     )
     lengths = np.array([[len(row) for row in rows] for rows in sides], np.int64)
     src, tgt = (np.array(list(chain.from_iterable(rows)), "<u2") for rows in sides)

@@ -61,7 +61,7 @@ def test_before_the_first_update_it_scores_as_the_other_model(
         "tokenizer: taken from train.init_from (train.new_vocabulary: true trains one on this data)"
     )
     assert f"initial weights from {best}, update {int(best.name[5:])}" in started.log
-    size = started.trainer.tokenizer.tgt_vocab_size
+    size = started.trainer.tokenizer.tgt.size
     assert f"joint vocabulary: {size} pieces kept, 0 new, 0 dropped" in started.log
 
 

@@ -24,7 +24,7 @@ from mt.errors import ConfigError
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
-from mt.training.runlog import Meter, RunLog, format_duration
+from mt.training.runlog import Meter, RunLog, format_duration, shown_perplexity
 from mt.training.trainer import Trainer
 from mt.training.update import Updater
 
@@ -299,3 +299,8 @@ def test_speed_and_waiting_are_relative_to_the_time_of_the_interval(
     assert (figures["tokens_per_second"], figures["waiting"]) == (50.0, 0.25)
     meter.exclude(2.0)  # a validation
     assert meter.figures()["tokens_per_second"] == 100.0
+
+
+@pytest.mark.parametrize(("nll", "shown"), [(1.5, "4.48"), (700.0, "1.01e+304"), (math.nan, "nan")])
+def test_a_perplexity_of_any_loss_is_short(nll: float, shown: str) -> None:
+    assert shown_perplexity(nll) == shown

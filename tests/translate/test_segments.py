@@ -19,8 +19,9 @@ class Letters:
 
     def __init__(self, first: str = "") -> None:
         self.first = first
+        self.src = self.tgt = self
 
-    def encode_src(self, lines: list[str]) -> list[list[int]]:
+    def encode(self, lines: list[str]) -> list[list[int]]:
         return [
             [ord(letter) for letter in self.first + line if not letter.isspace()] for line in lines
         ]
@@ -28,7 +29,7 @@ class Letters:
     def split_language(self, line: str) -> tuple[str, str]:
         return "", line
 
-    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
+    def decode(self, ids: list[list[int]]) -> list[str]:
         return ["".join(map(chr, row)) for row in ids]
 
 

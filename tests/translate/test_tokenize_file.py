@@ -42,7 +42,7 @@ def test_the_command_and_training_learn_the_same_bytes(
     of_config = tmp_path / "config.model"
     ended = mt("tokenizer", "train", "--config", tiny_config, "-o", of_config)
     assert of_config.read_bytes() == expected
-    size = Tokenizer(expected).src_vocab_size
+    size = Tokenizer(expected).src.size
     assert ended.err.split("\n")[-2] == f"mt: {of_config}: {size} tokens"
 
 
@@ -56,20 +56,20 @@ def test_a_config_with_two_vocabularies_gives_two_files(
     assert ended.code == 0, ended.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["own.src.model", "own.tgt.model"]
     source = Tokenizer((tmp_path / "own.src.model").read_bytes())
-    assert source.src_pieces("eins") != Tokenizer(
+    assert source.src.pieces("eins") != Tokenizer(
         (tmp_path / "own.tgt.model").read_bytes()
-    ).src_pieces("eins")
+    ).src.pieces("eins")
 
 
 def test_the_options_are_those_of_the_config(mt: Mt, tmp_path: Path) -> None:
     options = ("--vocab-size", 90, "--type", "unigram", "--no-byte-fallback", "--no-split-digits")
     path = learn(mt, tmp_path, *options, "--user-defined-symbols", "<br>,{x}")
     tokenizer = Tokenizer(path.read_bytes())
-    assert {"<br>", "{x}"} < set(tokenizer.src_pieces("a<br>b {x}"))
-    assert tokenizer.src_vocab_size <= 90
+    assert {"<br>", "{x}"} < set(tokenizer.src.pieces("a<br>b {x}"))
+    assert tokenizer.src.size <= 90
     settings = ("--set", "tokenizer.user_defined_symbols=[a]", "--config", "tiny.yaml")
     by_config = learn(mt, tmp_path, *settings, "--vocab-size", 340, name="other.model")
-    assert Tokenizer(by_config.read_bytes()).src_pieces("Bad")[-2:] == ["a", "d"]
+    assert Tokenizer(by_config.read_bytes()).src.pieces("Bad")[-2:] == ["a", "d"]
 
 
 # --- encode and decode ------------------------------------------------------------------------
@@ -96,8 +96,8 @@ def test_tokens_are_those_of_the_model(mt: Mt, model: Path) -> None:
     tokenizer = Tokenizer(model.read_bytes())
     line = "eins zwei 🦄 xyz"
     encode = ("tokenizer", "encode", "--model", model)
-    assert mt(*encode, stdin=line.encode()).lines == [" ".join(tokenizer.src_pieces(line))]
-    ids = " ".join(map(str, tokenizer.encode_src([line])[0]))
+    assert mt(*encode, stdin=line.encode()).lines == [" ".join(tokenizer.src.pieces(line))]
+    ids = " ".join(map(str, tokenizer.src.encode([line])[0]))
     assert mt(*encode, "--ids", stdin=line.encode()).lines == [ids]
 
 

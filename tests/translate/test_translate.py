@@ -167,13 +167,13 @@ def test_a_score_is_the_forced_log_probability_over_the_length(
 ) -> None:
     one = translator(loaded, n_best=min(2, beam_size), beam_size=beam_size, length_penalty=alpha)
     lines = sources[:20]
-    ids = loaded.tokenizer.encode_src(lines)
+    ids = loaded.tokenizer.src.encode(lines)
     lengths = set()
     for line, source, hypotheses in zip(
         one.translate(lines), ids, one.engine.search(ids), strict=True
     ):
         for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
-            assert [text] == loaded.tokenizer.decode_tgt([list(hypothesis.tokens)])
+            assert [text] == loaded.tokenizer.tgt.decode([list(hypothesis.tokens)])
             length = len(hypothesis.tokens) + 1  # with eos
             assert score == pytest.approx(
                 forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4
@@ -189,7 +189,7 @@ def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
     lines = sources[:12]
     decode = loaded.config.decode
     expected = []
-    for source in loaded.tokenizer.encode_src(lines):
+    for source in loaded.tokenizer.src.encode(lines):
         src = torch.tensor([[*source, EOS]])
         target: list[int] = []
         limit = int(decode.max_len_factor * len(source) + decode.max_len_extra)
@@ -203,7 +203,7 @@ def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
                 break
             target.append(word)
         expected.append(target)
-    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.decode_tgt(
+    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.tgt.decode(
         expected
     )
 
@@ -333,7 +333,7 @@ def test_whatever_bytes_the_model_spells_a_line_is_one_line(
     loaded: LoadedModel, tmp_path: Path
 ) -> None:
     names = {
-        loaded.tokenizer._tgt.id_to_piece(i): i for i in range(loaded.tokenizer.tgt_vocab_size)
+        loaded.tokenizer.tgt.processor.id_to_piece(i): i for i in range(loaded.tokenizer.tgt.size)
     }
     path = tmp_path / "out"
     texts = ("\n", "a\nb", "\r\n", "\r", "\x85", "a\u2028b\u2029c", "\x0b\x0c\x1c")
@@ -416,9 +416,9 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     # Each piece is translated as if it stood alone; text and score are put together from them.
     ids = split_source(long, loaded.tokenizer, one.max_source)
     whole = list(itertools.chain(*ids))  # the vocabulary is joint
-    assert loaded.tokenizer.decode_tgt([whole])[0].split() == long.split()
+    assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
     parts = one.engine.search(ids)
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
-        assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.decode_tgt(tokens)))
+        assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.tgt.decode(tokens)))
         assert found[1].scores[rank] == pytest.approx(sum(part[rank].score for part in parts))

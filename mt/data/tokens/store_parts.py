@@ -65,7 +65,7 @@ class StoreTexts:
     @property
     def id_type(self) -> np.dtype[Any]:
         """The smallest type that holds all ids."""
-        largest = max(self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size)
+        largest = max(self.tokenizer.src.size, self.tokenizer.tgt.size)
         return np.dtype("<u2" if largest <= 2**16 else "<u4")
 
     @property
@@ -161,8 +161,8 @@ def _encode(
 ) -> list[tuple[list[int], list[int]]]:
     """The ids of pairs, encoded on all cores."""
     threads = usable_cores()
-    src = tokenizer.encode_src([src for src, _ in pairs], threads)
-    tgt = tokenizer.encode_tgt([tgt for _, tgt in pairs], threads)
+    src = tokenizer.src.encode([src for src, _ in pairs], threads)
+    tgt = tokenizer.tgt.encode([tgt for _, tgt in pairs], threads)
     return list(zip(src, tgt, strict=True))
 
 

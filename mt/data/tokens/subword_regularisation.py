@@ -51,11 +51,11 @@ class SubwordRegularisation:
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
         algorithm = ALGORITHMS[config.tokenizer.type]
-        self.src = algorithm(tokenizer.src_vocabulary(), alpha)
+        self.src = algorithm(tokenizer.src.scored_pieces(), alpha)
         self.tgt = self.src
         # An imported tokenizer may split the two sides differently over one joint vocabulary.
         if not (tokenizer.joint and tokenizer.has_own_ids):
-            self.tgt = algorithm(tokenizer.tgt_vocabulary(), alpha)
+            self.tgt = algorithm(tokenizer.tgt.scored_pieces(), alpha)
 
     @property
     def longest(self) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
     from mt.config.schema import TokenizerConfig
+
+    Processor = SentencePieceProcessor | PieceVocabulary
 
 PAD, UNK, BOS, EOS = SPECIAL_IDS
 
@@ -53,6 +55,75 @@ FEW_LINES = 50
 TRAINING_THREADS = 4
 
 
+class Side:
+    """One language of a tokenizer: its own vocabulary, or that of both languages."""
+
+    def __init__(self, processor: Processor, model: bytes) -> None:
+        """`processor`: does not normalise lines. `model`: of SentencePiece."""
+        self.processor = processor
+        self._model = model
+
+    @property
+    def size(self) -> int:
+        """Tokens of the vocabulary, special ones included."""
+        return int(self.processor.piece_size())
+
+    def encode(self, lines: list[str], threads: int = 1) -> list[list[int]]:
+        """Ids of each line, without bos and eos; an empty list for a blank line."""
+        lines = [normalize_line(line) for line in lines]
+        if len(lines) < FEW_LINES:
+            return [self.processor.encode(line) for line in lines]
+        rows: list[list[int]] = self.processor.encode(lines, num_threads=threads)
+        return rows
+
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """One line of normalised text per row of ids.
+
+        Special ids are left out; bytes that are not UTF-8 become U+FFFD. Byte pieces can spell any
+        character, also a line feed. The text is normalised again, so no row can give two lines.
+        """
+        top = self.size - 1
+        for row in ids:
+            if row and not (min(row) >= 0 and max(row) <= top):
+                raise AssertionError(f"ids must be in 0..{top}, found a row {row}")
+        rows = [[i for i in row if i > EOS] for row in ids]
+        if len(rows) < FEW_LINES and not isinstance(self.processor, PieceVocabulary):
+            texts = [self.processor.decode(row) for row in rows]
+        else:
+            texts = self.processor.decode(rows)
+        return [normalize_line(text) for text in texts]
+
+    def pieces(self, line: str) -> list[str]:
+        """The pieces of a line as text, `▁` for a space, `<0xC3>` for a byte."""
+        return list(self.processor.encode(normalize_line(line), out_type=str))
+
+    def pieces_of(self, ids: Sequence[int]) -> list[str]:
+        """Ids as text, as `pieces` gives it."""
+        return list(self.processor.id_to_piece(list(ids)))
+
+    def all_pieces(self) -> list[str]:
+        """The vocabulary as text, in the order of its ids."""
+        return self.pieces_of(range(self.size))
+
+    def piece_id(self, piece: str) -> int:
+        """The id of a piece given as text; the id of unk if there is no such piece."""
+        return int(self.processor.piece_to_id(piece))
+
+    def scored_pieces(self) -> list[tuple[str, float]]:
+        """Text and score (for unigram a log-probability) of each id.
+
+        The text of special ids, bytes and user-defined symbols is "": they are never split or
+        joined.
+        """
+        model = self.processor
+        is_own = not isinstance(model, PieceVocabulary)
+        symbols = set(model_info(self._model).user_defined_symbols if is_own else ())
+        return [
+            ("" if i <= EOS or i in symbols or model.is_byte(i) else piece, model.get_score(i))
+            for i, piece in enumerate(self.all_pieces())
+        ]
+
+
 class Tokenizer:
     """A SentencePiece model for each side, or one for both where the vocabulary is joint.
 
@@ -70,7 +141,7 @@ class Tokenizer:
         """
         files = [src_model, tgt_model, vocabulary]
         self._files = [file for file in files if file is not None]
-        processors: list[SentencePieceProcessor | PieceVocabulary]
+        processors: list[Processor]
         if vocabulary is None:
             from sentencepiece import SentencePieceProcessor
 
@@ -86,8 +157,8 @@ class Tokenizer:
         for processor in processors:
             if (found := special_ids(processor)) != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
-        self._src = processors[0]
-        self._tgt = processors[-1]
+        self.src = Side(processors[0], self.models[0])
+        self.tgt = Side(processors[-1], self.models[-1])
 
     @property
     def models(self) -> list[bytes]:
@@ -100,89 +171,18 @@ class Tokenizer:
         return len(self._files) < 3
 
     @property
-    def src_vocab_size(self) -> int:
-        """Tokens of the source vocabulary, special ones included."""
-        return int(self._src.piece_size())
-
-    @property
-    def tgt_vocab_size(self) -> int:
-        """Tokens of the target vocabulary, special ones included."""
-        return int(self._tgt.piece_size())
-
-    @property
     def fingerprint(self) -> str:
         """SHA-256 of the bytes of all files, source before target, in hex."""
         return hashlib.sha256(b"".join(self._files)).hexdigest()
-
-    def processor(self, side: str) -> SentencePieceProcessor | PieceVocabulary:
-        """SentencePiece with the vocabulary of a side, src or tgt; lines are not normalised."""
-        return self._src if side == "src" else self._tgt
-
-    def encode_src(self, lines: list[str], threads: int = 1) -> list[list[int]]:
-        """Source ids of each line, without bos and eos; an empty list for a blank line."""
-        return _encode(self._src, lines, threads)
-
-    def encode_tgt(self, lines: list[str], threads: int = 1) -> list[list[int]]:
-        """Target ids of each line, without bos and eos; an empty list for a blank line."""
-        return _encode(self._tgt, lines, threads)
-
-    def src_pieces(self, line: str) -> list[str]:
-        """The pieces of a source line as text, `▁` for a space, `<0xC3>` for a byte."""
-        return list(self._src.encode(normalize_line(line), out_type=str))
-
-    def tgt_pieces(self, line: str) -> list[str]:
-        """The pieces of a target line as text."""
-        return list(self._tgt.encode(normalize_line(line), out_type=str))
-
-    def src_pieces_of(self, ids: list[int]) -> list[str]:
-        """Source ids as text, as `src_pieces` gives it."""
-        return list(self._src.id_to_piece(ids))
-
-    def tgt_pieces_of(self, ids: list[int]) -> list[str]:
-        """Target ids as text, as `tgt_pieces` gives it."""
-        return list(self._tgt.id_to_piece(ids))
 
     def split_language(self, line: str) -> tuple[str, str]:
         """Split a source line into the token that names its target language, and text.
 
         Such a token is `>>deu<<` of an imported model; without one it is "".
         """
-        if isinstance(self._src, PieceVocabulary):
-            return self._src.split_language(normalize_line(line))
+        if isinstance(self.src.processor, PieceVocabulary):
+            return self.src.processor.split_language(normalize_line(line))
         return "", line
-
-    def tgt_piece_id(self, piece: str) -> int:
-        """The id of a target piece given as text; the id of unk if there is no such piece."""
-        return int(self._tgt.piece_to_id(piece))
-
-    def src_vocabulary(self) -> list[tuple[str, float]]:
-        """Text and score (for unigram a log-probability) of each source id.
-
-        The text of special ids, bytes and user-defined symbols is "": they are never split or
-        joined.
-        """
-        return _vocabulary(self._src, self.models[0])
-
-    def tgt_vocabulary(self) -> list[tuple[str, float]]:
-        """Text and score of each target id; see `src_vocabulary`."""
-        return _vocabulary(self._tgt, self.models[-1])
-
-    def decode_tgt(self, ids: list[list[int]]) -> list[str]:
-        """One line of normalised text per row of target ids.
-
-        Special ids are left out; bytes that are not UTF-8 become U+FFFD. Byte pieces can spell any
-        character, also a line feed. The text is normalised again, so no row can give two lines.
-        """
-        top = self.tgt_vocab_size
-        for row in ids:
-            if row and not (min(row) >= 0 and max(row) < top):
-                raise AssertionError(f"target ids must be in 0..{top - 1}, found a row {row}")
-        rows = [[i for i in row if i > EOS] for row in ids]
-        if len(rows) < FEW_LINES and not isinstance(self._tgt, PieceVocabulary):
-            texts = [self._tgt.decode(row) for row in rows]
-        else:
-            texts = self._tgt.decode(rows)
-        return [normalize_line(text) for text in texts]
 
     def save(self, folder: Path) -> None:
         """Write the model files into `folder`, each whole or not at all.
@@ -320,28 +320,6 @@ _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 
 
-def _vocabulary(
-    model: SentencePieceProcessor | PieceVocabulary, content: bytes
-) -> list[tuple[str, float]]:
-    is_own = not isinstance(model, PieceVocabulary)
-    symbols = set(model_info(content).user_defined_symbols if is_own else ())
-    ids = range(model.piece_size())
-    pieces = [
-        "" if i <= EOS or i in symbols or model.is_byte(i) else model.id_to_piece(i) for i in ids
-    ]
-    return [(piece, model.get_score(i)) for i, piece in enumerate(pieces)]
-
-
-def _encode(
-    processor: SentencePieceProcessor | PieceVocabulary, lines: list[str], threads: int
-) -> list[list[int]]:
-    lines = [normalize_line(line) for line in lines]
-    if len(lines) < FEW_LINES:
-        return [processor.encode(line) for line in lines]
-    rows: list[list[int]] = processor.encode(lines, num_threads=threads)
-    return rows
-
-
 def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
     """The bytes of a model trained on normalised lines; `side` ("source ") is for messages."""
     text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
@@ -368,7 +346,7 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
                 ) from error
             needed = match[1]
             continue
-        size = Tokenizer(model).src_vocab_size
+        size = Tokenizer(model).src.size
         if size < cfg.vocab_size:
             log(
                 f"tokenizer: the {side}training data supports {size:,} tokens, fewer than "
