@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
 from mt.cli.console import print_result, say
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True, help="Check, show and describe configs.", rich_markup_mode=None
-)
+app = command_group("Check, show and describe configs.")
 
 
 @app.command("check", cls=PanelCommand)

@@ -6,18 +6,12 @@ import json
 import re
 from pathlib import Path
 
-import typer
-
 from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.corpora import NO_CORPORA, CorpusGroup
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Fetch, count, show and clean corpora, prepare training on them.",
-    rich_markup_mode=None,
-)
+app = command_group("Fetch, count, show and clean corpora, prepare training on them.")
 
 
 @app.command("get", cls=PanelCommand)

@@ -316,12 +316,12 @@ def _load_comet(
     """Load the model, if a metric needs it. Raises DataError if it needs sources, and has none."""
     from mt.evaluation.metrics import METRICS
 
-    has_sources = all(one.data.sources is not None for one in texts)
-    for name in names:
-        if METRICS[name].needs_sources and not has_sources:
-            raise DataError(
-                f"metric {name}: reads the source too; give --src FILE, or --test-set NAME=SRC,REF"
-            )
+    reading = [name for name in names if METRICS[name].needs_sources]
+    if reading and any(one.data.sources is None for one in texts):
+        raise DataError(
+            f"metric {reading[0]}: reads the source too; give --src FILE, or "
+            "--test-set NAME=SRC,REF"
+        )
     if not any(METRICS[name].needs_model for name in names):
         return None
     from mt.evaluation.comet import Comet

@@ -242,15 +242,13 @@ def outputs_of(
 
     `decoding`: the values of options by their names, None where not given.
     """
-    outputs = {}
-    for system in systems:
-        if system.model is None:
-            outputs[system.name] = [one.hyps[system.name] for one in texts]
-        else:
-            name = system.name if len(systems) > 1 else ""
-            sets = [one.data for one in texts]
-            outputs[system.name] = _translate(system.model, sets, decoding, name)
-    return outputs
+    sets = [one.data for one in texts]
+    return {
+        system.name: [one.hyps[system.name] for one in texts]
+        if system.model is None
+        else _translate(system.model, sets, decoding, system.name if len(systems) > 1 else "")
+        for system in systems
+    }
 
 
 def _translate(

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import typer
-
 from mt.cli.console import say
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True, help="Convert a model for another program.", rich_markup_mode=None
-)
+app = command_group("Convert a model for another program.")
 
 
 @app.command("ctranslate2", cls=PanelCommand)

@@ -8,12 +8,10 @@ from typing import Annotated
 import typer
 
 from mt.cli.console import say
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True, help="Make a model of one of another program.", rich_markup_mode=None
-)
+app = command_group("Make a model of one of another program.")
 
 
 @app.command("huggingface", cls=PanelCommand)

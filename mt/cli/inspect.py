@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-import typer
-
 from mt.cli.console import print_result, say
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True,
-    help="Look inside a model, a vocabulary or a config.",
-    rich_markup_mode=None,
-)
+app = command_group("Look inside a model, a vocabulary or a config.")
 
 
 @app.command("model", cls=PanelCommand)
@@ -64,24 +58,22 @@ def model(
         raise ConfigError(f"--precision: must be one of {', '.join(BYTES)}, found {precision!r}")
     if trained is not None:
         folder = read_folder(trained)
-        values = folder.config
-        src_size = folder.tokenizer.src.size
-        tgt_size = folder.tokenizer.tgt.size
-        joint = folder.tokenizer.joint
+        values, tokenizer = folder.config, folder.tokenizer
     else:
         assert config is not None
-        values = load_config(config, settings or []).config
-        src_size = tgt_size = values.tokenizer.vocab_size
-        joint = values.tokenizer.joint
+        values, tokenizer = load_config(config, settings or []).config, None
         if values.tokenizer.model is not None:
-            own = own_tokenizer(values.tokenizer)
-            src_size, tgt_size = own.src.size, own.tgt.size
+            tokenizer = own_tokenizer(values.tokenizer)
+    sizes = [values.tokenizer.vocab_size] * 2
+    if tokenizer is not None:
+        sizes = [tokenizer.src.size, tokenizer.tgt.size]
     if length > values.model.max_positions:
         raise ConfigError(
             f"--length: at most model.max_positions ({values.model.max_positions:,}), found "
             f"{length:,}; the model reads no longer sentence"
         )
-    summary = summarise(values.model, src_size, tgt_size, joint)
+    joint = (tokenizer or values.tokenizer).joint
+    summary = summarise(values.model, sizes[0], sizes[1], joint)
     of_config = values.batch.tokens_per_batch
     cost = cost_of(
         summary,

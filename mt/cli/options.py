@@ -103,7 +103,7 @@ NO_SAMPLING = SamplingGroup()
 
 @dataclass(frozen=True)
 class EngineGroup:
-    """The options of the engine that makes a corpus."""
+    """The options of the engine that translates."""
 
     engine: str = "auto"
     workers: int | None = None
@@ -111,11 +111,11 @@ class EngineGroup:
     precision: str = "auto"
     device: str = "auto"
 
-    def value(self, models: list[Path]) -> EngineOptions:
+    def value(self, models: list[Path], **more: Any) -> EngineOptions:
         """Return the engine asked for, with these models."""
         from mt.search.options import EngineOptions
 
-        return EngineOptions(models=models, **vars(self))
+        return EngineOptions(models=models, **vars(self), **more)
 
 
 ANY_ENGINE = EngineGroup()

@@ -58,13 +58,9 @@ def score(
 
     contrastive = contrastive or []
     _check_options(src, tgt, contrastive, phenomena, aligned=alignments or bool(alignment_heads))
-    for name, path in (
-        ("--src", src),
-        ("--tgt", tgt),
-        ("--phenomena", phenomena),
-        *(("--contrastive", path) for path in contrastive),
-    ):
-        refuse_overwrite(output, {name: path}, [model])
+    refuse_overwrite(output, {"--src": src, "--tgt": tgt, "--phenomena": phenomena}, [model])
+    for path in contrastive:
+        refuse_overwrite(output, {"--contrastive": path})
     from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.score_lines import load_scorer
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
-import typer
-
 from mt.cli.console import say
-from mt.cli.help import PanelCommand
+from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = typer.Typer(
-    no_args_is_help=True, help="Learn a vocabulary; encode and decode text.", rich_markup_mode=None
-)
+app = command_group("Learn a vocabulary; encode and decode text.")
 
 
 @app.command("train", cls=PanelCommand)
@@ -83,19 +80,32 @@ def train(
     train_file(values, files or [], output, say)
 
 
+@dataclass(frozen=True)
+class TokenizeGroup:
+    """The options of `encode` and `decode`."""
+
+    tokenizer: Path
+    source: str = "-"
+    side: str | None = None
+    errors: str = "strict"
+    ids: bool = False
+    output: str = "-"
+
+    def run(self, decode: bool = False) -> None:
+        """Encode or decode the source line by line."""
+        from mt.translate.streaming import TextFiles
+        from mt.translate.tokenize_file import tokenize_file
+
+        files = TextFiles(source=self.source, output=self.output, errors=self.errors)
+        tokenize_file(self.tokenizer, files, say, side=self.side, ids=self.ids, decode=decode)
+
+
 @app.command("encode", cls=PanelCommand)
 @described("""
     Output:
     --ids: write ids, not pieces
 """)
-def encode(
-    tokenizer: Path,
-    source: str = "-",
-    side: str | None = None,
-    errors: str = "strict",
-    ids: bool = False,
-    output: str = "-",
-) -> None:
+def encode(options: TokenizeGroup) -> None:
     """Split lines into pieces or ids, separated by spaces.
 
     As many lines come out as go in. A piece that begins a word starts with U+2581 (▁); <0xC3> is a
@@ -105,11 +115,7 @@ def encode(
     mt tokenizer encode --model runs/base input.de -o pieces.de
     echo 'Guten Morgen!' | mt tokenizer encode --model mine.model --ids
     """
-    from mt.translate.streaming import TextFiles
-    from mt.translate.tokenize_file import tokenize_file
-
-    files = TextFiles(source=source, output=output, errors=errors)
-    tokenize_file(tokenizer, files, say, side=side, ids=ids)
+    options.run()
 
 
 @app.command("decode", cls=PanelCommand)
@@ -117,22 +123,11 @@ def encode(
     Input:
     --ids: read ids, not pieces
 """)
-def decode(
-    tokenizer: Path,
-    source: str = "-",
-    side: str | None = None,
-    errors: str = "strict",
-    ids: bool = False,
-    output: str = "-",
-) -> None:
+def decode(options: TokenizeGroup) -> None:
     """Join pieces or ids to text, line for line.
 
     \b
     mt tokenizer decode --model runs/base pieces.de -o text.de
     mt tokenizer decode --model mine.model --ids ids.txt
     """
-    from mt.translate.streaming import TextFiles
-    from mt.translate.tokenize_file import tokenize_file
-
-    files = TextFiles(source=source, output=output, errors=errors)
-    tokenize_file(tokenizer, files, say, side=side, ids=ids, decode=True)
+    options.run(decode=True)

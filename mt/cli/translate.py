@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mt.cli.console import say
-from mt.cli.options import NO_SAMPLING, SamplingGroup, described
+from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, described
 
 
 @described("""
@@ -60,13 +60,9 @@ def translate(
     repetition_penalty: float = 1.0,
     forbid: list[str] | None = None,
     sampling: SamplingGroup = NO_SAMPLING,
-    workers: int | None = None,
     max_wait: float | None = None,
-    batch_tokens: int | None = None,
-    engine: str = "auto",
+    engine: EngineGroup = ANY_ENGINE,
     shortlist: Path | None = None,
-    precision: str = "auto",
-    device: str = "auto",
 ) -> None:
     """Translate text, line by line. Each input line gives one output line, in the same order.
 
@@ -76,7 +72,7 @@ def translate(
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
-    from mt.search.options import EngineOptions, SearchOptions
+    from mt.search.options import SearchOptions
     from mt.translate.formats import LineFormat
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
@@ -104,15 +100,6 @@ def translate(
         sample=sampling.value(),
         alignments=alignment_heads or ("auto" if alignments else None),
     )
-    options = EngineOptions(
-        models=models,
-        ensemble=ensemble,
-        engine=engine,
-        precision=precision,
-        device=device,
-        workers=workers,
-        batch_tokens=batch_tokens,
-        shortlist=shortlist,
-    )
+    options = engine.value(models, ensemble=ensemble, shortlist=shortlist)
     line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
     translate_file(files, line_format, search, options, say)

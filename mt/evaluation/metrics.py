@@ -220,25 +220,22 @@ class Chrf(SacreBleuMetric):
     name = "chrf"
     title = "chrF2"
     in_training = True
+    word_order: ClassVar[int] = 0
 
     def implementation(self) -> Any:
-        """sacreBLEU's chrF2, which has no words."""
+        """sacreBLEU's chrF2 or chrF2++."""
         from sacrebleu.metrics.chrf import CHRF
 
-        return CHRF(references=self.present_refs())
+        return CHRF(word_order=self.word_order, references=self.present_refs())
 
 
-class ChrfPlusPlus(SacreBleuMetric):
+class ChrfPlusPlus(Chrf):
     """F2 over character 1- to 6-grams and word 1- and 2-grams."""
 
     name = "chrf++"
     title = "chrF2++"
-
-    def implementation(self) -> Any:
-        """sacreBLEU's chrF2++."""
-        from sacrebleu.metrics.chrf import CHRF
-
-        return CHRF(word_order=2, references=self.present_refs())
+    in_training = False
+    word_order = 2
 
 
 class Ter(SacreBleuMetric):

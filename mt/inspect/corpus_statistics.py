@@ -187,12 +187,11 @@ class ChunkMeter:
             classes=counted.classes.sum(0),
         )
         if self.tokenizer is not None:
-            encode = (self.tokenizer.encode_src, self.tokenizer.encode_tgt)[side]
-            size = (self.tokenizer.src_vocab_size, self.tokenizer.tgt_vocab_size)[side]
-            rows = encode(list(block.texts[side]))
+            own = (self.tokenizer.src, self.tokenizer.tgt)[side]
+            rows = own.encode(list(block.texts[side]))
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
-            pieces = np.bincount(ids, minlength=size)
+            pieces = np.bincount(ids, minlength=own.size)
             counts = replace(counts, tokens=Lengths.of(lengths), pieces=pieces)
         long = np.flatnonzero(counted.letters >= LEAST_IDENTIFIED)
         limit = len(long) if self.identified is None else min(self.identified, len(long))

@@ -82,8 +82,8 @@ def _side(counts: SideCounts, meter: ChunkMeter, side: str) -> Values:
     }
     if meter.tokenizer is None or not counts.tokens.total:
         return values | {"tokens": None}
-    processor = meter.tokenizer.processor(side)
-    pieces = list(processor.id_to_piece(list(range(processor.piece_size()))))
+    tokenizer = meter.tokenizer
+    pieces = (tokenizer.tgt if side == "tgt" else tokenizer.src).all_pieces()
     is_byte = np.array([re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None for piece in pieces])
     top = np.argsort(-counts.pieces, kind="stable")[:TOP_PIECES].tolist()
     return values | {

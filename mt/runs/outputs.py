@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from mt.files import write_whole
+from mt.files import parse_json, write_whole
 from mt.runs.metrics import number
 from mt.runs.model_folder import step_name
 
@@ -126,9 +126,9 @@ def _read(path: Path, at_most: int) -> list[Sentence]:
 def _sentence(raw: bytes) -> Sentence | None:
     """Read one line; None where it is damaged."""
     try:
-        line = json.loads(raw)
+        line = parse_json(raw)
         source, reference, output = (line[key] for key in ("source", "reference", "output"))
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     if not all(isinstance(text, str) for text in (source, reference, output)):
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora, records_of
@@ -14,6 +14,7 @@ from mt.data.cleaning.plan import new_result, plan_of
 from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords
 from mt.data.tokens.store import corpus_records
+from mt.files import read_json
 from mt.runs.run_dir import STORE
 from mt.runtime.machine import usable_cores
 
@@ -53,21 +54,22 @@ def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
 
 def original_records(run_dir: Path) -> FileRecords:
     """The records of the files that were cleaned; empty for a run without cleaned text."""
+    records = _meta(run_dir).get("records")
+    return records if isinstance(records, dict) else {}
+
+
+def _meta(run_dir: Path) -> dict[str, Any]:
     try:
-        return dict(json.loads((run_dir / FOLDER / META).read_text(encoding="utf-8"))["records"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return dict(read_json(run_dir / FOLDER / META))
+    except (OSError, ValueError, TypeError):  # there is none, or a damaged one
         return {}
 
 
 def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
     folder = run_dir / FOLDER
     plan = plan_of(data, folder.with_name("cleaning"))
-    try:
-        meta = json.loads((folder / META).read_text(encoding="utf-8"))
-        if meta["fingerprint"] == plan.kept.name:
-            return
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    if _meta(run_dir).get("fingerprint") == plan.kept.name:
+        return
 
     def progress(stage: str, done: int, total: int) -> None:
         if not done and total > LOGGED_TASKS:

@@ -72,7 +72,7 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
     assert (b["source"]["identified"], b["target"]["identified"]) == (1, 0)
 
     tokenizer = Tokenizer.load(tiny_run)
-    rows = tokenizer.encode_tgt([pair[1] for pair in A])
+    rows = tokenizer.tgt.encode([pair[1] for pair in A])
     pieces = [piece for pair in A for piece in tokenizer.tgt_pieces(pair[1])]
     target = a["target"]
     assert target["tokens"]["total"] == len(pieces) == sum(map(len, rows))

@@ -21,6 +21,7 @@ from messages import says
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.piece_vocabulary import read_vocabularies
 from mt.data.tokens.tokenizer import (
     BOS,
     EOS,
@@ -191,7 +192,7 @@ def test_threads_do_not_change_the_ids(joint: Tokenizer) -> None:
 def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> None:
     with pytest.raises(AssertionError) as caught:
         joint.tgt.decode([[5], [7, bad]])
-    assert str(caught.value) == f"target ids must be in 0..299, found a row [7, {bad}]"
+    assert str(caught.value) == f"ids must be in 0..299, found a row [7, {bad}]"
 
 
 # --- vocabularies ----------------------------------------------------------------------------
@@ -472,3 +473,8 @@ def test_multi30k_comes_back_whole(multi30k_pairs: list[tuple[str, str]], kind: 
         assert tokenizer.tgt.decode(ids) == [normalize_line(line) for line in side]
     again = trained(multi30k_pairs, vocab_size=8000, type=kind)
     assert again.fingerprint == tokenizer.fingerprint
+
+
+def test_a_vocabulary_that_is_nested_too_deep_is_a_damaged_one() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        read_vocabularies(b"[" * 99_999)

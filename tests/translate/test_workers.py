@@ -278,7 +278,7 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     for given, found in (({}, "4 of them"), ({"device": "cuda:2"}, "--device cuda:2")):
         with pytest.raises(ConfigError) as error:
             count(workers=5, **given)
-        says(str(error.value), "--workers", "GPUs", "found 5", found, "lower it")
+        assert says(str(error.value), "--workers", "GPUs", "found 5", found, "lower it")
 
 
 def test_the_last_batches_are_small() -> None:

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mt.config import yaml_text
 from mt.errors import ConfigError
 from mt.files import sha256_of, write_whole
 
 RECORD = "corpus.yaml"
-HEADING = (
-    "# Written by mt data get. Training copies it into manifest.json, and from there it comes\n"
-)
-HEADING += "# into model cards. With this file alone, mt data get fetches the same corpus again.\n"
+HEADING = """\
+# Written by mt data get. Training copies it into manifest.json, and from there it comes
+# into model cards. With this file alone, mt data get fetches the same corpus again.
+"""
 
 
-class CorpusFile(BaseModel):
+class CorpusFile(BaseModel, extra="forbid"):
     """A file as it was fetched."""
-
-    model_config = ConfigDict(extra="forbid")
 
     bytes: int
     sha256: str
 
 
-class CorpusRecord(BaseModel):
+class CorpusRecord(BaseModel, extra="forbid"):
     """What is known of a fetched corpus."""
-
-    model_config = ConfigDict(extra="forbid")
 
     source: str  # as it was asked for, such as opus:Europarl/latest
     name: str
     version: str
     languages: list[str]  # source and target
     url: list[str]
-    fetched: str  # date, ISO 8601
+    fetched: str = ""  # date, ISO 8601
     licence: str  # or "not stated by ..."
     citation: str
     files: dict[str, CorpusFile] = {}  # by name inside the folder
@@ -67,9 +63,9 @@ class TrainedCorpus(CorpusRecord):
 
 def files_in(folder: Path) -> dict[str, CorpusFile]:
     """Size and SHA-256 of the files in `folder`, by name."""
-    paths = sorted(path for path in folder.iterdir() if path.is_file())
     return {
-        path.name: CorpusFile(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in paths
+        path.name: CorpusFile(bytes=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(filter(Path.is_file, folder.iterdir()))
     }
 
 

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,6 @@ def fetch_mtdata(source: str, languages: tuple[str, str], folder: Path, say: Say
         version=entry.did.version,
         languages=list(languages),
         url=urls,
-        fetched="",
         licence="not stated by mtdata",
         citation=citation or "not stated by mtdata",
     )
@@ -146,17 +146,18 @@ def _read(entry: Any, languages: tuple[str, ...], folder: Path, what: str, say: 
                 shutil.copyfileobj(packed, unpacked)
     else:
         parser = Parser(paths, ext=entry.in_ext or None, ent=entry)
-        files = [(folder / f"corpus.{language}") for language in languages]
         written = replaced = 0
-        with (
-            files[0].open("w", encoding="utf-8") as one,
-            files[1].open("w", encoding="utf-8") as two,
-        ):
+        with ExitStack() as stack:
+            files = [
+                stack.enter_context((folder / f"corpus.{one}").open("w", encoding="utf-8"))
+                for one in languages
+            ]
             for row in parser.read_segs(show_pbar=False):
-                for file, text in zip((one, two), row[:2], strict=True):
-                    file.write(re.sub(r"[\r\n]+", " ", text or "") + "\n")
+                texts = [re.sub(r"[\r\n]+", " ", text or "") for text in row[:2]]
+                for file, text in zip(files, texts, strict=True):
+                    file.write(f"{text}\n")
                 written += 1
-                replaced += any("\ufffd" in (text or "") for text in row[:2])
+                replaced += any("\ufffd" in text for text in texts)
         if not written:
             raise DataError(f"{what}: mtdata has read no pair out of it")
         if replaced:  # which mtdata does without a word

@@ -78,7 +78,6 @@ def fetch_opus(source: str, languages: tuple[str, str], folder: Path, say: Say) 
         version=entry["version"],
         languages=list(languages),
         url=[entry["url"]],
-        fetched="",
         licence=licence or "not stated by OPUS",
         citation=citation or "not stated by OPUS",
     )

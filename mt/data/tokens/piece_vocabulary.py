@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, overload
 
 from mt.data.tokens.sentencepiece_model import model_info
+from mt.files import parse_json
 
 # The special pieces by id; data/tokens/tokenizer.py has the ids' names.
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -32,6 +33,7 @@ class PieceVocabulary:
         self._model = SentencePieceProcessor(model_proto=model)
         self._pieces = list(pieces)
         self._ids = {piece: number for number, piece in enumerate(self._pieces)}
+        self.special_ids = [self._ids.get(piece, -1) for piece in SPECIAL_PIECES]
         self._unk = self._model.unk_id()  # in the model
         self._symbols = set(model_info(model).user_defined_symbols)
 
@@ -51,23 +53,7 @@ class PieceVocabulary:
 
     def piece_to_id(self, piece: str) -> int:
         """The id of a piece; that of unk if it is not in the list."""
-        return self._ids.get(piece, self.unk_id())
-
-    def pad_id(self) -> int:
-        """The id of `<pad>`, as of the other special pieces below; -1 if it is not in the list."""
-        return self._ids.get("<pad>", -1)
-
-    def unk_id(self) -> int:
-        """The id of `<unk>`."""
-        return self._ids.get("<unk>", -1)
-
-    def bos_id(self) -> int:
-        """The id of `<s>`."""
-        return self._ids.get("<s>", -1)
-
-    def eos_id(self) -> int:
-        """The id of `</s>`."""
-        return self._ids.get("</s>", -1)
+        return self._ids.get(piece, self.special_ids[1])
 
     def is_byte(self, number: int) -> bool:
         """Whether subword regularisation must leave an id alone.
@@ -128,7 +114,7 @@ def read_vocabularies(content: bytes) -> tuple[list[str], list[str] | None]:
 
     Raises ValueError if that is not what `content` has.
     """
-    mapping = json.loads(content)
+    mapping = parse_json(content)
     if isinstance(mapping, dict) and "joint" in mapping:
         return _pieces(mapping["joint"]), None
     if not isinstance(mapping, dict) or mapping.keys() != {"source", "target"}:

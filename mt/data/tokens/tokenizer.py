@@ -155,7 +155,9 @@ class Tokenizer:
                 PieceVocabulary(tgt_model or src_model, tgt_pieces or src_pieces),
             ]
         for processor in processors:
-            if (found := special_ids(processor)) != SPECIAL_IDS:
+            listed = isinstance(processor, PieceVocabulary) and processor.special_ids
+            found = listed or special_ids(processor)
+            if found != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
