@@ -22,10 +22,10 @@ def huggingface(
     folder: Path,
     new_folder: Path,
 ) -> None:
-    """Import a Marian model (OPUS-MT) of transformers, or what mt export huggingface wrote.
+    """Import a Marian model (OPUS-MT) of transformers.
 
-    The folder is as Hugging Face transformers writes it. The new folder's config.yaml is a config
-    to fine-tune the model; see mt/interop/README.md.
+    The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new
+    folder's config.yaml is a config to fine-tune the model; see mt/interop/README.md.
 
     \b
     hf download Helsinki-NLP/opus-mt-de-en --local-dir opus-mt-de-en
