@@ -86,7 +86,7 @@ class Setting:
         self, config: Config, precision: str | None = None, world: World | None = None
     ) -> Updater:
         """Everything that an update changes, with a stand-in for the tokenizer."""
-        tokenizer = cast("Tokenizer", Vocabulary(self.vocab_size, self.vocab_size))
+        tokenizer = cast("Tokenizer", Vocabulary(self.vocab_size))
         device = self.choose(precision)
         return Updater(config, tokenizer, device, world or World(), lambda _: None)
 
@@ -151,8 +151,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a model needs to know of a tokenizer."""
+    """What a model needs to know of a tokenizer, both of whose sides it is."""
 
-    src_vocab_size: int
-    tgt_vocab_size: int
+    size: int
     joint: bool = True
+
+    @property
+    def src(self) -> Vocabulary:
+        """The source side."""
+        return self
+
+    tgt = src

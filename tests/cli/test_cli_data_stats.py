@@ -73,7 +73,7 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
 
     tokenizer = Tokenizer.load(tiny_run)
     rows = tokenizer.tgt.encode([pair[1] for pair in A])
-    pieces = [piece for pair in A for piece in tokenizer.tgt_pieces(pair[1])]
+    pieces = [piece for pair in A for piece in tokenizer.tgt.pieces(pair[1])]
     target = a["target"]
     assert target["tokens"]["total"] == len(pieces) == sum(map(len, rows))
     assert target["tokens_per_word"] == len(pieces) / target["words"]["total"]

@@ -25,6 +25,9 @@ from mt.training.loss import _chunk, batch_loss, smoothed_cross_entropy
 from mt.training.update import Updater
 
 N_TOKENS, WIDTH, VOCAB = 300, 8, 11
+SIZES: dict[str, Any] = {
+    "d_model": 8, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "d_ff": 16,
+}  # fmt: skip
 cross_entropy: Any = smoothed_cross_entropy  # with leaves, of which one may be None
 
 
@@ -272,15 +275,8 @@ def test_the_divergence_and_its_gradients_are_those_of_torch(bias: bool, smoothi
 def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: float) -> None:
     """Equation 4 of the paper, halved, from the outputs for a batch with each sentence twice."""
     batch = collate([(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))])
-    sizes: dict[str, Any] = {
-        "d_model": 8,
-        "n_heads": 2,
-        "n_encoder_layers": 1,
-        "n_decoder_layers": 1,
-        "d_ff": 16,
-    }
     torch.manual_seed(1)
-    model = Transformer(ModelConfig(**sizes, dropout=dropout), VOCAB, VOCAB, True).double().train()
+    model = Transformer(ModelConfig(**SIZES, dropout=dropout), VOCAB, VOCAB, True).double().train()
 
     torch.manual_seed(2)
     found = batch_loss(model, model.output, batch, 0.1, 4.0)
@@ -309,17 +305,11 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
     """`label_smoothing` and `rdrop` in an update of two batches: the loss of both is summed."""
     sections = {
         "data": {"src_lang": "de", "tgt_lang": "en"},
-        "model": {
-            "d_model": 8,
-            "n_heads": 2,
-            "n_encoder_layers": 1,
-            "n_decoder_layers": 1,
-            "d_ff": 16,
-            "dropout": 0.5,
-        },
+        "model": {**SIZES, "dropout": 0.5},
         "optim": {"label_smoothing": 0.2, "rdrop": 4.0},
     }
-    vocabulary: Any = SimpleNamespace(src_vocab_size=VOCAB, tgt_vocab_size=VOCAB, joint=True)
+    side = SimpleNamespace(size=VOCAB)
+    vocabulary: Any = SimpleNamespace(src=side, tgt=side, joint=True)
     config = config_from_mapping(sections, "test")
     updater = Updater(
         config, vocabulary, Device(torch.device("cpu"), "fp32"), World(), lambda _: None
