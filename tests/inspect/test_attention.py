@@ -325,8 +325,9 @@ def test_only_what_mt_has_drawn_is_replaced(
 
 
 def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    attention = ("inspect", "attention", "--model", tiny_run, SENTENCE)
-    ended = mt(*attention, "--target", "one two three eight")
+    target = ("--target", "one two three eight")
+    attention = ("inspect", "attention", "--model", tiny_run, SENTENCE, *target)
+    ended = mt(*attention)
     assert ended.code == 0, ended.err
     assert [line.split()[0] for line in ended.lines] == ["one", "two", "three", "eight", "</s>"]
     assert all(re.search(r"(eins|zwei|drei|acht|</s>) \d+ %", line) for line in ended.lines)
