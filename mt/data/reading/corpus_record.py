@@ -53,10 +53,8 @@ class CorpusRecord(BaseModel, extra="forbid"):
         write_whole(folder / RECORD, HEADING + yaml_text.dump(self.model_dump()))
 
 
-class TrainedCorpus(CorpusRecord):
+class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record more
     """A fetched corpus in the manifest of a run that was trained on it."""
-
-    model_config = ConfigDict(extra="ignore")  # a later version may record more
 
     changed: list[str]  # the files that are not as they were fetched
 
