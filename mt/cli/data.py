@@ -11,7 +11,7 @@ from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Fetch, count, show and clean corpora, prepare training on them.")
+app = command_group("Fetch, count, show and clean corpora; prepare training.")
 
 
 @app.command("get", cls=PanelCommand)
