@@ -31,11 +31,11 @@ def get(
     query: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Fetch a corpus, with licence, citation and SHA-256 in corpus.yaml.
+    """Fetch a corpus; keep its licence and checksums.
 
-    An interrupted download is continued. Run again, it checks the files; a corpus.yaml alone brings
-    the same files back. mtdata needs the extra corpora. Proxies are those of https_proxy;
-    MT_OPUS_API is another address for the index of OPUS.
+    corpus.yaml has licence, citation and SHA-256. An interrupted download is continued. Run again,
+    it checks the files; a corpus.yaml alone brings the same files back. mtdata needs the extra
+    corpora. Proxies are those of https_proxy; MT_OPUS_API is another address for the index of OPUS.
 
     \b
     mt data get --list europarl --langs de-en
@@ -89,7 +89,7 @@ def clean(
     sbatch: list[str] | None = None,
     work: Path | None = None,
 ) -> None:
-    """Clean corpora: repair texts, drop bad pairs, duplicates and leaks.
+    """Clean corpora: drop bad pairs, duplicates, leaks.
 
     The report says for each rule how many pairs it rejects, with examples. Rules and limits are
     those of data.clean in a config. With --config, leaks of its data.valid and data.test go too. A
@@ -148,7 +148,7 @@ def stats(
     cleaning: Path | None = None,
     workers: int | None = None,
 ) -> None:
-    """Count what corpora contain: a column for each, and for all together.
+    """Count what corpora contain, each in a column.
 
     Lengths, ratios, duplicates, scripts, languages, tokens, and leaks: sentences of --against, and
     with --config of its data.valid and data.test. A duplicate equals another pair of any corpus.
@@ -252,10 +252,11 @@ def prepare(
     run_dir: Path | None = None,
     shard: str = "1/1",
 ) -> None:
-    """Train the tokenizer and encode the training text, ahead of mt train in the same folder.
+    """Train the tokenizer and encode text ahead of mt train.
 
-    The result is the same for any number of jobs; in an array of Slurm, K is $SLURM_ARRAY_TASK_ID.
-    A job that was interrupted continues. Without --shard, what other jobs have left is encoded too.
+    mt train finds both in the same run directory. The result is the same for any number of jobs; in
+    an array of Slurm, K is $SLURM_ARRAY_TASK_ID. A job that was interrupted continues. Without
+    --shard, what other jobs have left is encoded too.
 
     \b
     mt data prepare --config wmt14.yaml

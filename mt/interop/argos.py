@@ -35,6 +35,7 @@ USAGE = """A package for Argos Translate and LibreTranslate, {from_name} to {to_
     python -c 'from argostranslate import package; package.install_from_path("{file}")'"""
 # Argos Translate searches so.
 SEARCH = {"beam_size": 4, "length_penalty": 0.2}
+TOKENS = 256  # of an output, at most
 NAMES = {
     "ar": "Arabic", "az": "Azerbaijani", "bg": "Bulgarian", "bn": "Bengali", "ca": "Catalan",
     "cs": "Czech", "da": "Danish", "de": "German", "el": "Greek", "en": "English",
@@ -122,6 +123,12 @@ def _faults(loaded: LoadedModel, output: Path, metadata: dict[str, str]) -> Iter
         yield (
             "export argos: Argos Translate splits both languages with one SentencePiece model, "
             "this model has two; train with tokenizer.joint: true"
+        )
+    shape = loaded.config.model
+    if shape.positions == "learned" and shape.max_positions <= TOKENS:
+        yield (
+            f"export argos: Argos Translate may search up to {TOKENS} tokens, this model has "
+            f"{shape.max_positions} learned positions; train with model.positions: sinusoidal"
         )
     for way, key in (("from", "src_lang"), ("to", "tgt_lang")):
         code = metadata[f"{way}_code"]

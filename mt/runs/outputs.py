@@ -20,7 +20,7 @@ from pathlib import Path
 
 from mt.files import parse_json, write_whole
 from mt.runs.metrics import number
-from mt.runs.model_folder import step_name
+from mt.runs.model_folder import checkpoints, step_name, step_of
 
 OUTPUTS = "outputs"
 SAMPLES = "samples"
@@ -53,15 +53,16 @@ def write_test_outputs(run_dir: Path, step: int, number: int, sentences: Sequenc
     return name
 
 
-def drop_other_outputs(run_dir: Path, best_step: int | None) -> None:
-    """Delete the outputs of validations that are not the best any more.
+def drop_other_outputs(run_dir: Path) -> None:
+    """Delete the outputs of validations that were not the best one of any checkpoint in the run.
 
-    Once the checkpoint of the best one is saved: a run killed before that resumes with the one
-    before, and needs its outputs.
+    A run that resumes from a checkpoint compares the next validation with the best one until then.
     """
-    for step in valid_output_steps(run_dir):
-        if step != best_step:
-            _valid_path(run_dir, step).unlink(missing_ok=True)
+    steps = valid_output_steps(run_dir)
+    saved = [step_of(folder.name) for folder in checkpoints(run_dir)]
+    needed = {max((step for step in steps if step <= last), default=None) for last in saved}
+    for step in set(steps) - needed:
+        _valid_path(run_dir, step).unlink(missing_ok=True)
 
 
 def valid_output_steps(run_dir: Path) -> list[int]:

@@ -19,6 +19,7 @@ from mt.model.transformer import (
     MultiHeadAttention,
     Residual,
     Transformer,
+    sinusoids,
 )
 from mt.search.parity import LogProbs
 from mt.search.scoring import Pair
@@ -26,6 +27,8 @@ from mt.search.scoring import Pair
 # CTranslate2's name of each precision that weights can be stored in.
 QUANTIZATIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
 WHOLE = slice(None)
+# CTranslate2 searches up to 256 tokens, unless it is told another limit.
+LEAST_POSITIONS = 512
 
 
 def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
@@ -43,7 +46,10 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
         embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
         embeddings.weight = _array(ours.tokens.weight)  # (V, D)
         side.scale_embeddings = True
-        side.position_encodings.encodings = _array(ours.positions)  # (positions, D)
+        # A sentence past the table is an error of CTranslate2, whose users do not know its length.
+        longest = max(config.max_positions, LEAST_POSITIONS)
+        positions = ours.positions if ours.learned else sinusoids(longest, config.d_model)
+        side.position_encodings.encodings = _array(positions)  # (positions, D)
     merged, cross = [WHOLE], [slice(config.d_model), slice(config.d_model, None)]
     for theirs, one in zip(spec.encoder.layer, model.encoder_layers, strict=True):
         _copy_attention(theirs.self_attention, one.attention, one.around_attention, merged)

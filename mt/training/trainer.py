@@ -280,7 +280,7 @@ class Trainer:
             self.validate()
         self.save()
         if self.validation is not None and self.world.is_main:
-            drop_other_outputs(self.run_dir, self.state.best_step)
+            drop_other_outputs(self.run_dir)
 
     def validate(self) -> ValidationResult | None:
         """Evaluate the model on the validation set, if there is one, and record the result."""

@@ -18,7 +18,7 @@ from mt.evaluation.metrics import METRICS, Metric
 from mt.evaluation.significance import Comparison, resample
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model, read_meta
-from mt.runs.outputs import drop_other_outputs, read_valid_outputs
+from mt.runs.outputs import drop_other_outputs, read_valid_outputs, valid_output_steps
 from mt.runtime.devices import choose_device
 from mt.training import validation
 from mt.training.checkpoints import TrainState
@@ -317,11 +317,13 @@ def test_where_the_last_best_is_not_known_nothing_is_compared(
     assert BLEU.decide(14.33, 1.8, (14.33, 1.9, 14.33)).is_best  # equal scores tie
 
 
-def test_outputs_of_earlier_bests_go_once_the_checkpoint_is_saved(
-    run_of: Callable[[list[str]], Path],
-) -> None:
+def test_outputs_stay_while_a_checkpoint_needs_them(run_of: Callable[[list[str]], Path]) -> None:
+    """Those of the best validation until each checkpoint, from which a run may resume."""
     run_dir = run_of(["a", "ß"])
-    (run_dir / "outputs" / "step-00000200-valid.jsonl").touch()
-    drop_other_outputs(run_dir, 100)
+    for step in (50, 200, 400):
+        (run_dir / "outputs" / f"step-{step:08d}-valid.jsonl").touch()
+    for step in (150, 300):
+        (run_dir / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    drop_other_outputs(run_dir)
+    assert valid_output_steps(run_dir) == [100, 200]
     assert read_valid_outputs(run_dir, 100) == ["a", "ß"]
-    assert read_valid_outputs(run_dir, 200) is None
