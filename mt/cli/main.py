@@ -26,6 +26,7 @@ from mt.cli.report import report
 from mt.cli.score import score
 from mt.cli.train import train
 from mt.cli.translate import translate
+from mt.runtime.machine import limit_spinning
 
 app = typer.Typer(
     cls=Commands,
@@ -79,6 +80,7 @@ def main() -> NoReturn:
     if sys.stderr is None:  # closed; messages must not end up in the output
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     signal.signal(signal.SIGTERM, terminate)
+    limit_spinning()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A name that the terminal's encoding lacks must not end in a traceback.
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -37,8 +37,8 @@ EXTRAS = {
 MODULES = {"comet": "comet", "ja": "MeCab", "ko": "mecab_ko"}
 # Environment variables that change what `mt` does.
 VARIABLES = (
-    "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CC", "SLURM_JOB_ID", "HF_HUB_OFFLINE",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "CUDA_VISIBLE_DEVICES", "CC",
+    "SLURM_JOB_ID", "HF_HUB_OFFLINE", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
 )  # fmt: skip
 # Names of instruction sets: torch's, and those that users and vendors write.
 UNITS = {

@@ -13,6 +13,15 @@ from typing import Any
 
 # Seconds that another program has to describe itself.
 TIMEOUT = 20
+# How often a thread of OpenMP (GNU's libgomp) looks for work before it sleeps; its default is
+# 300,000. Beside one busy process on two cores that costs half of the time: scripts/README.md.
+SPIN_COUNT = "1000"
+
+
+def limit_spinning() -> None:
+    """Set GOMP_SPINCOUNT, unless the user has said how threads wait; before torch is loaded."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def usable_cores() -> int:

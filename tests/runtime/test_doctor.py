@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
+import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
@@ -180,3 +182,29 @@ def test_the_probes_in_a_process_of_their_own() -> None:
     assert report["problems"] == []
     assert report["update"] == {"device": report["torch"]["auto"]["device"]}
     assert {*requirements()} < report["packages"].keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "spin_count"),
+    [
+        ({}, machine.SPIN_COUNT),
+        ({"GOMP_SPINCOUNT": "7"}, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, "not set"),
+    ],
+)
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
+    given: dict[str, str], spin_count: str
+) -> None:
+    # libgomp reads the variable when torch is loaded, so it must be set before.
+    code = (
+        "import sys\nfrom mt.cli import main\ndef app(**_):\n    from os import environ\n"
+        "    assert 'torch' not in sys.modules\n"
+        "    print(environ.get('GOMP_SPINCOUNT', 'not set'))\n"
+        "main.app = app\nmain.main()\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k not in doctor.VARIABLES} | given
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == spin_count
+    assert {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} <= set(doctor.VARIABLES)
