@@ -36,9 +36,10 @@ def write_packed(path: Path, text: str, packing: Packing) -> None:
         case ".gz":
             path.write_bytes(gzip.compress(content, 6, mtime=0) if content else b"")
         case ".zst":
-            import zstandard
+            from xopen import xopen
 
-            path.write_bytes(zstandard.ZstdCompressor(3).compress(content) if content else b"")
+            with xopen(path, "wb", threads=0, format="zst") as file:
+                file.write(content)
         case _:
             assert_never(packing)
 
