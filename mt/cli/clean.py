@@ -41,6 +41,8 @@ def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> D
         key, separator, value = limit.partition("=")
         if not separator:
             raise ConfigError(f"--limit {limit}: must be KEY=VALUE, such as max_words=100")
+        if key == "against":
+            raise ConfigError(f"--limit {limit}: names a file, not a limit; give --against {value}")
         try:
             clean[key] = yaml_text.parse(value)
         except ValueError as error:

@@ -92,6 +92,7 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
         (["-o", "no/folder"], ["no/folder.de", "no folder no"]),
         (["-o", "o.gz"], ["--output o.gz", "only a table", ".tsv.gz"]),
         (["-o", "o", "--limit", "max_words"], ["--limit max_words", "KEY=VALUE"]),
+        (["-o", "o", "--limit", "against=test.en"], ["--limit", "--against test.en"]),
         (["-o", "o", "--limit", "max_word=2"], ["--limit", "max_word", "max_words"]),
         (["-o", "o", "--limit", "max_words=0"], ["--limit", "data.clean.max_words", "0"]),
         (["-o", "o", "--against", "no.en"], ["data.clean.against", "no.en"]),
