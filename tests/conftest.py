@@ -149,7 +149,8 @@ def tiny_run(
         tiny_mapping,
         {
             "model": {"dropout": 0.0},
-            "train": {"max_steps": 400, "valid_every": 100, "log_every": 50},
+            "batch": {"tokens_per_update": 1000, "tokens_per_batch": 1000},
+            "train": {"max_steps": 200, "valid_every": 100, "log_every": 50},
         },
     )
     run = tmp_path_factory.mktemp("tiny") / "run"

@@ -76,7 +76,8 @@ def test_outputs_are_kept_with_what_their_scores_were_computed_from(tiny_run: Pa
     assert test["outputs"] == "outputs/step-00000200-test-1.jsonl"
     valid_name = f"step-{best['step']:08d}-valid.jsonl"
     names = {path.name for path in (tiny_run / "outputs").iterdir()}
-    assert names == {valid_name, "step-00000200-test-1.jsonl"}
+    earlier = "step-00000100-valid.jsonl"  # the best one until the first checkpoint
+    assert names == {earlier, valid_name, "step-00000200-test-1.jsonl"}
     for figures, name in ((test, test["outputs"]), (best, f"outputs/{valid_name}")):
         text = (tiny_run / name).read_text(encoding="utf-8")
         lines = [json.loads(line) for line in text.splitlines()]

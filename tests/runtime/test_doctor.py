@@ -197,7 +197,7 @@ def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(
 ) -> None:
     # libgomp reads the variable when torch is loaded, so it must be set before.
     code = (
-        "import sys\nfrom mt.cli import main\ndef app(**_):\n    from os import environ\n"
+        "import sys\nfrom mt.cli import main\ndef app(*_, **__):\n    from os import environ\n"
         "    assert 'torch' not in sys.modules\n"
         "    print(environ.get('GOMP_SPINCOUNT', 'not set'))\n"
         "main.app = app\nmain.main()\n"
