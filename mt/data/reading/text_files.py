@@ -95,28 +95,28 @@ def read_lines(
 
 def _blocks_of_lines(file: BinaryIO, name: str, errors: str, limit: int) -> Iterator[bytes]:
     r"""Blocks of whole lines, without the last `\n`; one decoding for all of them is fast."""
-    begun: list[bytes] = []  # a line whose end has not been read yet
+    pending: list[bytes] = []  # a line whose end has not been read yet
     number = 1
     # read1 gives what there is: a pipe may be slow.
     while block := file.read1(BLOCK):  # type: ignore[attr-defined]
         head, newline, rest = block.rpartition(b"\n")
         if newline:
-            lines = b"".join((*begun, head))
+            lines = b"".join((*pending, head))
             yield lines
             number += lines.count(b"\n") + 1
-            begun = [rest] if rest else []
+            pending = [rest] if rest else []
         else:
-            begun.append(rest)
-            if len(begun) * BLOCK > limit and sum(map(len, begun)) > limit:
+            pending.append(rest)
+            if len(pending) * BLOCK > limit and sum(map(len, pending)) > limit:
                 if errors != "skip":
                     raise DataError(
                         f"{name}, line {number:,} is longer than {limit:,} bytes, so it is no "
                         "sentence; most often line feeds are missing. Correct the file, or leave "
                         "out such lines with errors: skip."
                     )
-                begun = [b"\xff"]  # not UTF-8
-    if begun:
-        yield b"".join(begun)
+                pending = [b"\xff"]  # not UTF-8
+    if pending:
+        yield b"".join(pending)
 
 
 def file_record(
