@@ -143,10 +143,12 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[tuple[str, str, d
                         languages = {_SIDES.get(key, "target"): name for key, name in found}
                 elif item["name"]:
                     unit = item.group()
-                    begun = max(unit.rfind(f"<{item['name']}{after}", 1) for after in "> \n\r\t")
-                    if begun > 0:
+                    unit_start = max(
+                        unit.rfind(f"<{item['name']}{after}", 1) for after in "> \n\r\t"
+                    )
+                    if unit_start > 0:
                         damage.add("units that are not closed, left out", place)
-                        unit = unit[begun:]
+                        unit = unit[unit_start:]
                     yield place, unit, languages
                 line += text.count("\n", item.start(), item.end())
                 end = item.end()
