@@ -65,14 +65,8 @@ class ResumableOutput:
             # Renamed or removed, and then the power failed or the user stopped there.
             self._record_path.unlink(missing_ok=True)
         with _locked(self._partial) as file:
-            keep_mode(file, path)
-            # --resume opens it again, even if the output that it will replace is read-only.
-            os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
-            size = self._load_record()
-            file.truncate(size)
-            file.seek(size)
-            self._recorded_at = time.monotonic()
             try:
+                self._continue(file, path)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -84,6 +78,18 @@ class ResumableOutput:
             except BaseException as error:
                 self._keep_or_remove(error)
                 raise
+
+    def _continue(self, file: BinaryIO, path: Path) -> None:
+        """Give the partial output the mode of `path`, and go to the end of its finished lines."""
+        keep_mode(file, path)
+        # --resume opens it again, even if the output that it will replace is read-only.
+        os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
+        self._refused = True
+        size = self._load_record()
+        self._refused = False
+        file.truncate(size)
+        file.seek(size)
+        self._recorded_at = time.monotonic()
 
     def _keep_or_remove(self, error: BaseException) -> None:
         """After an interruption: say how to resume, or remove a part without finished lines."""

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from conftest import Mt, mt_command, refused
@@ -275,3 +276,12 @@ def test_only_a_file_can_be_resumed(mt: Mt, tiny_run: Path, text: Path) -> None:
     assert refused(mt("translate", "-m", tiny_run, text, "--resume")) == (
         "--resume: continues an output file; name it with -o"
     )
+
+
+def test_an_interrupt_before_the_first_line_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "keep_mode", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out")
+    assert files(tmp_path) == []
