@@ -8,14 +8,14 @@ from functools import lru_cache
 
 # Scripts written without spaces between words; each of their characters counts as a word: Thai,
 # Lao, Burmese, Khmer (with their vowel signs), kana, Chinese characters.
-_UNSPACED = (
+UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
     "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-_CHARACTER = re.compile(f"[{_UNSPACED}]")
-_UNIT = re.compile(f"[{_UNSPACED}]|[^{_UNSPACED}]+")
+_CHARACTER = re.compile(f"[{UNSPACED}]")
+_UNIT = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
 # Also the spaces and punctuation between them.
-_TOKEN = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+(?:['’-][^\W{_UNSPACED}]+)*|\s+|[^\w\s]")
+_TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-][^\W{UNSPACED}]+)*|\s+|[^\w\s]")
 
 
 def is_unspaced(text: str) -> bool:

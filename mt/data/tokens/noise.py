@@ -1,0 +1,215 @@
+"""Text as people write it: in capitals, without a final stop, with typos, with emoji.
+
+Every function is pure: the same text, language code and state of `random` give the same text. Where
+a script has no case, or no keyboard that is known here, text stays as it is. Lines are normalised.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
+from typing import TypeVar
+
+from mt.data.cleaning.languages import base_code
+from mt.data.reading.words import UNSPACED
+
+T = TypeVar("T")
+_language = lru_cache(base_code)
+
+# --- case -----------------------------------------------------------------------------------------
+
+# Languages with two letters i: i, İ and ı, I.
+_TWO_I = {"tr", "az", "crh", "gag"}
+_UPPER_I = str.maketrans("iı", "İI")
+_LOWER_I = str.maketrans("İI", "iı")
+# The first letter of a word and of what follows a hyphen or slash, after quotes and brackets.
+_FIRST_LETTER = re.compile(r"((?:^|[/–—-])[^\w/–—-]*)(ij|[^\W\d_])")
+# Where an accent shows that two vowels are no diphthong, capitals show it by a diaeresis.
+_GREEK_HIATUS = re.compile("(?<=[άέόύΆΈΌΎ])[ιυ]")
+_GREEK_OR = re.compile(r"\b[ήΉ]\b")  # keeps its accent, by which it differs from the article
+_GREEK_ACCENTS = dict.fromkeys(map(ord, "\u0300\u0301\u0313\u0314\u0342"))  # not the diaeresis
+
+
+def upper_case(text: str, lang: str) -> str:
+    """The text in capitals, by the rules of its language: İ in Turkish, no accents in Greek."""
+    language = _language(lang)
+    if language in _TWO_I:
+        text = text.translate(_UPPER_I)
+    elif language == "el":
+        return "Ή".join(map(_greek_capitals, _GREEK_OR.split(text)))
+    return text.upper()
+
+
+def title_case(text: str, lang: str) -> str:
+    """The text with a capital at the beginning of each word, İ in Turkish and IJ in Dutch.
+
+    Other letters stay as they are.
+    """
+    language = _language(lang)
+    return " ".join([_title_word(word, language) for word in text.split(" ")])
+
+
+def lower_case(text: str, lang: str) -> str:
+    """The text without capitals, by the rules of its language: ı for I in Turkish, final ς."""
+    if _language(lang) in _TWO_I:
+        text = text.translate(_LOWER_I)
+    return text.lower()
+
+
+@lru_cache(maxsize=1 << 16)  # six times as fast
+def _title_word(word: str, language: str) -> str:
+    def capital(match: re.Match[str]) -> str:
+        before, letter = match.groups()
+        if letter == "ij":
+            return before + ("IJ" if language == "nl" else "Ij")
+        return before + ("İ" if letter == "i" and language in _TWO_I else letter.title())
+
+    return _FIRST_LETTER.sub(capital, word)
+
+
+def _greek_capitals(text: str) -> str:
+    text = _GREEK_HIATUS.sub(lambda vowel: "ϊ" if vowel[0] == "ι" else "ϋ", text)
+    return text.translate(_greek_without_accents()).upper()
+
+
+@lru_cache(maxsize=1)
+def _greek_without_accents() -> dict[int, str]:
+    letters = map(chr, [*range(0x370, 0x400), *range(0x1F00, 0x2000)])
+    parts = {letter: unicodedata.normalize("NFD", letter) for letter in letters}
+    return {
+        ord(letter): unicodedata.normalize("NFC", decomposed.translate(_GREEK_ACCENTS))
+        for letter, decomposed in parts.items()
+        if letter.isalpha() and decomposed != letter
+    }
+
+
+# --- the end of a sentence ------------------------------------------------------------------------
+
+# Also full-width, Arabic, Devanagari, Armenian, Ethiopic, Burmese, Khmer and Tibetan ones.
+FINAL_STOPS = ".!?…。！？．｡؟۔।॥։።፧။។༎།"
+
+
+def without_final_stop(text: str) -> str:
+    """The text without full stops, question and exclamation marks at its end."""
+    if text[-1:] not in FINAL_STOPS:
+        return text
+    return text.rstrip(FINAL_STOPS + " ") or text
+
+
+# --- typos ----------------------------------------------------------------------------------------
+
+# A word of four letters or more, and not an address, a tag or a number. Chinese, Japanese, Korean
+# and scripts without spaces have none: what is mistyped there is not a letter.
+_LETTER = rf"[^\W\d_{UNSPACED}\u1100-\u11ff\u3130-\u318f\uac00-\ud7af]"
+_LONG_WORD = re.compile(rf"[\"'(\[«‹„“”‚‘’»›¿¡]*({_LETTER}{{4,}})(?![\w/@\\]|[.:]\w)")
+# Latin, Greek and Cyrillic. In other scripts a letter that is left out can be a syllable.
+_ALPHABETS = re.compile("[A-Za-z\u00c0-\u024f\u0370-\u052f\u1e00-\u1fff]")
+_QWERTY = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
+_QWERTZ = ("qwertzuiop", "asdfghjkl", "yxcvbnm")
+_AZERTY = ("azertyuiop", "qsdfghjklm", "wxcvbn")
+_QWERTZ_LANGUAGES = ("bs", "cs", "de", "hr", "hsb", "hu", "lb", "sk", "sl", "sq")
+_LATIN = {"fr": _AZERTY} | dict.fromkeys(_QWERTZ_LANGUAGES, _QWERTZ)
+_CYRILLIC = {
+    "be": ("йцукенгшўзх", "фывапролджэ", "ячсмітьбю"),
+    "bg": ("уеишщксдзц", "ьяаожгтнвмч", "юйъэфхпрлб"),
+    "ru": ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"),
+    "uk": ("йцукенгшщзхї", "фівапролджє", "ячсмитьбю"),
+}
+_ROW_OFFSETS = (0.0, 0.25, 0.75)  # in keys
+
+
+def typos(text: str, lang: str, rate: float, random: Random) -> str:
+    """The text with a typo in each word of four letters or more with probability `rate`.
+
+    Two letters swapped, or one left out, doubled or replaced by a neighbour on the keyboard, never
+    the first. In scripts other than Latin, Greek and Cyrillic, letters are only swapped.
+    """
+    draw = random.random
+    words = text.split(" ")
+    for number, word in enumerate(words):
+        if len(word) > 3 and draw() < rate and (found := _LONG_WORD.match(word)):
+            start, end = found.span(1)
+            words[number] = word[:start] + _mistyped(found[1], lang, random) + word[end:]
+    return " ".join(words)
+
+
+def _mistyped(word: str, lang: str, random: Random) -> str:
+    place = 1 + int(random.random() * (len(word) - 2))
+    before, letter, after = word[:place], word[place], word[place + 1 :]
+    kind = int(random.random() * 4) if _ALPHABETS.match(letter) else 0
+    near = _keyboard(_language(lang)).get(letter)
+    if kind == 1:
+        return before + after
+    if kind == 2:
+        return before + letter + letter + after
+    if kind == 3 and near:
+        return before + _pick(near, random) + after
+    return before + after[0] + letter + after[1:]
+
+
+@lru_cache(maxsize=64)
+def _keyboard(language: str) -> dict[str, str]:
+    """The neighbours of each letter on the keyboard of a language."""
+    near = {}
+    for rows in (_LATIN.get(language, _QWERTY), _CYRILLIC.get(language, ())):
+        places = {
+            letter: (row, column + _ROW_OFFSETS[row])
+            for row, letters in enumerate(rows)
+            for column, letter in enumerate(letters)
+        }
+        for letter, (row, column) in places.items():
+            near[letter] = "".join(
+                other
+                for other, (y, x) in places.items()
+                if other != letter and abs(y - row) <= 1 and abs(x - column) <= 1
+            )
+            near[letter.upper()] = near[letter].upper()
+    return near
+
+
+# --- emoji and stray characters -------------------------------------------------------------------
+
+_FREQUENT = """
+😂 ❤️ 🤣 👍 😭 🙏 😘 🥰 😍 😊 🎉 😁 💕 🥺 😅 🔥 ☺️ 🤦 ♥️ 🤷 🙄 😆 🤗 😉 🎂 🤔 👏
+🙂 😳 🥳 😎 👌 💜 😔 💪 ✨ 💖 👀 😋 😏 😢 👉 💗 😩 💯 🌹 💞 🎈 💙 😃 😡 💐 😜 🙈
+😀 😄 🤤 😱 🙃 🤪 😴 🚀 ✅ ⚽ ☀️ 🌸 🍕 🐶 👍🏽 🇩🇪 👨‍👩‍👧 ⭐
+"""
+EMOJI = _FREQUENT.split()
+STRAY = "♪♫★•·»►→~*#|_^`¬°™®†"
+# Other emoji. Most are rarer in the training text than a piece needs: their bytes are to be copied.
+_EMOJI_BLOCKS = [*range(0x1F300, 0x1F650), *range(0x1F680, 0x1F6C6), *range(0x1F90C, 0x1FA00)]
+
+
+def add_mark(texts: Sequence[str], random: Random) -> list[str]:
+    """The two texts of a pair, or one text, with the same emoji or stray character.
+
+    At the end in three of four cases, else between two words, at the same share of each text.
+    """
+    draw = random.random
+    kind = draw()
+    mark = _pick(EMOJI if kind < 0.6 else STRAY, random)
+    if kind > 0.8:
+        mark = chr(_pick(_EMOJI_BLOCKS, random))
+    if draw() < 0.15:
+        mark *= 2 + int(2 * draw())
+    place = 1.0 if draw() < 0.75 else draw()
+    marked = []
+    for text in texts:
+        words = text.split(" ")
+        words.insert(round(place * len(words)), mark)
+        marked.append(" ".join(words))
+    return marked
+
+
+def stray_characters(text: str, rate: float, random: Random) -> str:
+    """The text with a stray character after each word with probability `rate`."""
+    draw = random.random
+    words = text.split(" ")
+    return " ".join([f"{word} {_pick(STRAY, random)}" if draw() < rate else word for word in words])
+
+
+def _pick(options: Sequence[T], random: Random) -> T:
+    return options[int(random.random() * len(options))]

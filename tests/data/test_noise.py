@@ -1,0 +1,122 @@
+"""Text noise: case by the rules of languages, final stops, typos, emoji."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from mt.data.tokens.noise import (
+    STRAY,
+    add_mark,
+    lower_case,
+    stray_characters,
+    title_case,
+    typos,
+    upper_case,
+    without_final_stop,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "lang", "text", "expected"),
+    [
+        (upper_case, "de", "Straße ändern", "STRASSE ÄNDERN"),
+        (upper_case, "tur", "istanbul ılık", "İSTANBUL ILIK"),
+        (upper_case, "az-Latn", "i ı", "İ I"),
+        (upper_case, "el", "Ο Μάιος ή η άυλη μαΐου, café", "Ο ΜΑΪΟΣ Ή Η ΑΫΛΗ ΜΑΪΟΥ, CAFÉ"),
+        (upper_case, "xx", "жук 你好 नमस्ते", "ЖУК 你好 नमस्ते"),
+        (lower_case, "tr", "ISPARTA İZMİR", "ısparta izmir"),
+        (lower_case, "el", "ΟΔΟΣ ΣΟΦΙΑΣ", "οδος σοφιας"),
+        (lower_case, "de", "IM Haus", "im haus"),
+        (title_case, "nl", "'ijs' op een well-known USA", "'IJs' Op Een Well-Known USA"),
+        (title_case, "hr", "ijs", "Ijs"),
+        (title_case, "tr", "istanbul iyi", "İstanbul İyi"),
+        (title_case, "fr", "l'été (ou «élan») 3 don't", "L'été (Ou «Élan») 3 Don't"),
+    ],
+)
+def test_case_follows_the_language(
+    change: Callable[[str, str], str], lang: str, text: str, expected: str
+) -> None:
+    assert change(text, lang) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Hallo Welt.", "Hallo Welt"),
+        ("Quoi ?!", "Quoi"),
+        ("你好。", "你好"),
+        ("मैं हूँ।", "मैं हूँ"),
+        ("كيف؟", "كيف"),
+        ("...", "..."),
+        ("ohne 3.5", "ohne 3.5"),
+        ("", ""),
+    ],
+)
+def test_the_final_stop_goes_and_no_other(text: str, expected: str) -> None:
+    assert without_final_stop(text) == expected
+
+
+def differing(text: str, lang: str, rate: float = 1.0) -> list[tuple[str, str]]:
+    words = zip(text.split(), typos(text, lang, rate, Random(1)).split(), strict=True)
+    return [(old, new) for old, new in words if old != new]
+
+
+def test_typos_come_at_their_rate_and_keep_the_first_letter() -> None:
+    text = "Haustür Gruppe und nach " * 2000
+    changed = differing(text, "de", 0.2)
+    assert len(changed) == pytest.approx(0.2 * 6000, rel=0.1)
+    assert {old for old, _ in changed} == {"Haustür", "Gruppe", "nach"}  # and no short word
+    assert all(old[0] == new[0] and abs(len(old) - len(new)) <= 1 for old, new in changed)
+
+
+def test_a_neighbour_is_one_of_the_own_keyboard() -> None:
+    def neighbours(letter: str, lang: str) -> set[str]:
+        found = (new for _, new in differing(f"N{letter}xx " * 3000, lang) if len(new) == 4)
+        return {new[1] for new in found if new[2:] == "xx"} - {letter}
+
+    assert neighbours("a", "de") == set("qwsy")
+    assert neighbours("a", "fr") == set("zq")
+    assert neighbours("ж", "ru") == set("зхдэю")
+
+
+@pytest.mark.parametrize(
+    ("lang", "text"),
+    [
+        ("ja", "日本語の文章 カタカナテスト"),
+        ("ko", "한국어는여기있다"),
+        ("th", "ภาษาไทยไม่มี"),
+        ("en", "www.example.com foo@example.com <placeholder> 12345 and/only"),
+    ],
+)
+def test_what_is_not_typed_by_letters_has_no_typos(lang: str, text: str) -> None:
+    assert differing(text, lang) == []
+
+
+def test_in_other_scripts_letters_are_only_swapped() -> None:
+    changed = differing("مجموعة الرجال يحملون " * 50, "ar")
+    assert len(changed) > 100
+    assert all(sorted(old) == sorted(new) for old, new in changed)
+
+
+def test_both_sides_get_the_same_mark() -> None:
+    random = Random(3)
+    pairs = [add_mark(["Ein Mann geht fort.", "A man leaves."], random) for _ in range(2000)]
+    marks = []
+    for src, tgt in pairs:
+        (mark,) = set(src.split()) - {"Ein", "Mann", "geht", "fort."}
+        assert [word for word in tgt.split() if word != mark] == ["A", "man", "leaves."]
+        assert mark in tgt.split()
+        marks.append(mark)
+    at_end = sum(src.endswith(mark) for (src, _), mark in zip(pairs, marks, strict=True))
+    assert at_end / len(pairs) == pytest.approx(0.78, abs=0.04)
+    assert len(set(marks)) > 300
+
+
+def test_stray_characters_come_at_their_rate() -> None:
+    text = " ".join(["Wort"] * 5000)
+    added = stray_characters(text, 0.1, Random(1)).replace("Wort", "").split()
+    assert len(added) == pytest.approx(500, rel=0.1)
+    assert set(added) <= set(STRAY)
