@@ -93,6 +93,7 @@ def evaluate(
     tokenizer_of: Path | None = None,
     beam_size: int | None = None,
     length_penalty: float | None = None,
+    split_sentences: str = "auto",
     batch_tokens: int | None = None,
     engine: str = "auto",
     precision: str = "auto",
@@ -125,6 +126,7 @@ def evaluate(
     decoding = {
         "--beam-size": beam_size,
         "--length-penalty": length_penalty,
+        "--split-sentences": None if split_sentences == "auto" else split_sentences,
         "--batch-tokens": batch_tokens,
         "--engine": None if engine == "auto" else engine,
         "--precision": None if precision == "auto" else precision,

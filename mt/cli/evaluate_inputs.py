@@ -262,6 +262,7 @@ def _translate(
     search = SearchOptions(
         beam_size=decoding["--beam-size"],
         length_penalty=decoding["--length-penalty"],
+        split_sentences=decoding["--split-sentences"] or "auto",
         with_scores=False,
     )
     options = EngineOptions(

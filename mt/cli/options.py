@@ -53,6 +53,8 @@ SHARED = read_rows("""
         config)
     --length-penalty A in 0..100: divide log-probabilities by length^A; higher favours longer
         outputs (default: the model's config)
+    --split-sentences WHEN: translate the sentences of a line one by one and join them: always,
+        never, or auto: if the model learnt from lines of one sentence
     Sampling:
     --sample: draw outputs at random instead of searching for the best
     --temperature T: divide logits by T: below 1 is less random, above 1 more; 1 is off

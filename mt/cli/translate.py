@@ -51,6 +51,7 @@ def translate(
     resume: bool = False,
     beam_size: int | None = None,
     length_penalty: float | None = None,
+    split_sentences: str = "auto",
     exact: bool = False,
     mbr: str | None = None,
     ensemble: str | None = None,
@@ -88,6 +89,7 @@ def translate(
     search = SearchOptions(
         beam_size=beam_size,
         length_penalty=length_penalty,
+        split_sentences=split_sentences,
         n_best=n_best,
         with_scores=scores,
         exact=exact,

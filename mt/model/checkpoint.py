@@ -29,6 +29,7 @@ from mt.runs.model_folder import (
     FORMAT,
     META,
     REMEDY,
+    SEVERAL_SENTENCES,
     STATE,
     WEIGHTS,
     ModelFolder,
@@ -285,7 +286,8 @@ def average_run(
                 f"{newest.folder}: not the same model as {folder}; average checkpoints of one run"
             )
     steps = [step_of(folder.name) for folder in chosen]
-    meta = {name: newest.meta[name] for name in ("config", "tokenizer")}
+    names = {"config", "tokenizer", SEVERAL_SENTENCES}
+    meta = {name: value for name, value in newest.meta.items() if name in names}
     meta |= {"step": steps[-1], "averaged": steps}
     save_model_folder(output, average(chosen), meta, tokenizer=newest.tokenizer)
     return steps

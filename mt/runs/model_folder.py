@@ -25,6 +25,8 @@ FORMAT = 1
 WEIGHTS = "model.safetensors"
 STATE = "state.pt"
 META = "meta.json"
+# The key of `meta.json` for the share of training lines that hold several sentences.
+SEVERAL_SENTENCES = "several_sentences"
 # Where a run directory keeps its model folders, and the links to two of them.
 CHECKPOINTS = "checkpoints"
 LAST = "last"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mt.data.reading.corpus import training_pairs
+from mt.data.reading.sentences import share_of_several
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -20,6 +24,8 @@ from mt.data.tokens.tokenizer import (
     train_on_sample,
     train_tokenizer,
 )
+from mt.errors import ConfigError
+from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
 from mt.runtime.distributed import World
 from mt.training.batch_size import settle_batch_size
@@ -50,6 +56,10 @@ PLAN_KEYS = {
         *("user_defined_symbols", "split_digits", "sample_lines", "model", "tgt_model"),
     },
 }
+
+
+# Sources whose sentences are counted: the share is then known to 0.5 %.
+SENTENCES_SAMPLE = 2_000
 
 
 @dataclass(frozen=True)
@@ -201,3 +211,17 @@ def prepare_store(
     store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store
+
+
+def several_sentences(prepared: Prepared) -> dict[str, float]:
+    """Return for `meta.json` the share of training lines with several sentences.
+
+    The lines are drawn from the store, so the share is that of the text that is trained on, whoever
+    made the tokenizer. Empty without the library that finds sentences.
+    """
+    store = prepared.store
+    drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
+    lines = prepared.tokenizer.src.decode([store.pair(int(i))[0].tolist() for i in drawn])
+    with suppress(ConfigError):
+        return {SEVERAL_SENTENCES: share_of_several(lines, prepared.config.data.src_lang)}
+    return {}

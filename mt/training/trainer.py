@@ -33,6 +33,7 @@ from mt.training.checkpoints import (
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
+from mt.training.prepare import Prepared, several_sentences
 from mt.training.runlog import Meter, format_duration, perplexity, shown_perplexity
 from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
@@ -40,7 +41,6 @@ from mt.training.signals import Signals, StopRequestedError
 if TYPE_CHECKING:
     from mt.data.tokens.loader import Update
     from mt.model.checkpoint import LoadedModel
-    from mt.training.prepare import Prepared
     from mt.training.runlog import RunLog
     from mt.training.validation import Validation
 
@@ -80,6 +80,7 @@ class Trainer:
         )
         # What goes into the meta.json of each checkpoint.
         self.meta: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
+        self.meta |= several_sentences(prepared)
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started

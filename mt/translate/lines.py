@@ -1,11 +1,13 @@
-"""A line on its way through the translator; one too long for the model is cut into segments."""
+"""A line on its way through the translator, in segments: its sentences, and parts of long ones."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from mt.data.reading.words import is_unspaced
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.search.engine_contract import Hypothesis
 
@@ -22,7 +24,7 @@ class Translation:
     """The result for one line: its `n_best` outputs, best first. A blank line has one, empty."""
 
     texts: tuple[str, ...]
-    scores: tuple[float, ...]  # log-probability / length^penalty, eos counted; summed over segments
+    scores: tuple[float, ...]  # log-probability / length^penalty, of all segments; eos counted
     segments: int = 1  # 0 for a blank line
     alignments: tuple[str, ...] = ()  # of each output, if asked for; see `links`
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
@@ -30,7 +32,7 @@ class Translation:
 
 @dataclass
 class Segment:
-    """A source as the model sees it: a whole line, or a part of a line that is too long."""
+    """A source as the model sees it: a whole line, a sentence of it, or a part that fits."""
 
     source: list[int]
     prefix: list[int] = field(default_factory=list)  # how its output must begin
@@ -46,10 +48,12 @@ class Output:
     hypotheses: list[Hypothesis]
     alignment: str | None = None
 
-    @property
-    def score(self) -> float:
-        """The sum of the segments' scores."""
-        return sum(hypothesis.score for hypothesis in self.hypotheses)
+    def score(self, length_penalty: float) -> float:
+        """Return the log-probability of all segments / their length^penalty, each eos counted."""
+        if len(self.hypotheses) == 1:
+            return self.hypotheses[0].score
+        length = sum(len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses)
+        return sum(hypothesis.log_prob for hypothesis in self.hypotheses) / length**length_penalty
 
 
 @dataclass
@@ -59,20 +63,27 @@ class Line:
     number: int  # from 1
     text: str
     segments: list[Segment]  # none for a blank line
+    sentences: int = 1  # 1 also where sentences are not told apart
     outputs: list[Output] = field(default_factory=list)  # best first
     translation: Translation | None = None
 
 
-def split_source(text: str, tokenizer: Tokenizer, max_tokens: int) -> list[list[int]]:
+def split_source(
+    text: str,
+    tokenizer: Tokenizer,
+    max_tokens: int,
+    cut: Callable[[str], list[str]] | None = None,
+) -> list[list[int]]:
     """Return the ids of the segments of a text, each of at most `max_tokens` tokens.
 
-    It is cut at sentence ends, else at clauses, else between words, else anywhere. A token for the
-    target language at the beginning of the text is repeated in each segment.
+    Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
+    clauses, else between words, else anywhere. A token for the target language at the beginning of
+    the text is repeated in each segment.
     """
     language, text = tokenizer.split_language(text)
     first = tokenizer.src.encode([language])[0] if language else []
     max_tokens = max(1, max_tokens - len(first))
-    segments = [text]
+    segments = cut(text) if cut else [text]
     for separator in SEPARATORS:
         segments = [
             part for segment in segments for part in pack(separator, segment, tokenizer, max_tokens)
@@ -92,9 +103,9 @@ def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens
     """
     ends = [0, *(match.end() for match in separator.finditer(text)), len(text)]
     parts = [text[start:end] for start, end in itertools.pairwise(ends) if text[start:end].strip()]
-    whole, *sizes = (len(ids) for ids in tokenizer.src.encode([text, *parts]))
-    if whole <= max_tokens:
+    if len(tokenizer.src.encode([text])[0]) <= max_tokens:
         return [text]
+    sizes = [len(ids) for ids in tokenizer.src.encode(parts)]
     packed: list[str] = []
     room = 0
     for part, size in zip(parts, sizes, strict=True):
@@ -105,3 +116,13 @@ def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens
             packed.append(part)
             room = max_tokens - size
     return packed
+
+
+def join_segments(texts: Sequence[str]) -> str:
+    """Join the translations of segments by spaces; Chinese and Japanese sentences have none."""
+    texts = [text for text in texts if text]
+    if len(texts) < 2 or not is_unspaced("".join(texts)):
+        return " ".join(texts)
+    # From the CJK symbols on: Thai, Lao, Khmer and Burmese have a space after a sentence.
+    *before, last = (text if text[-1] >= "\u3000" else f"{text} " for text in texts)
+    return "".join([*before, last.rstrip()])

@@ -7,14 +7,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+from typing import cast
 
 from typing_extensions import assert_never
 
+from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
 from mt.files import sha256_of
-from mt.runs.model_folder import read_folder
-from mt.search.options import EngineOptions, SearchOptions
+from mt.runs.model_folder import (
+    SEVERAL_SENTENCES,
+    find_model,
+    read_config,
+    read_folder,
+    read_meta,
+)
+from mt.search.options import EngineOptions, SearchOptions, SplitSentences
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.translator import Translator
 
@@ -23,7 +33,9 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
-NOT_IN_SETTINGS = {"with_scores", "prefixes"}
+NOT_IN_SETTINGS = {"with_scores", "prefixes", "split_sentences"}
+# Share of training lines with several sentences below which `auto` translates them one by one.
+LEAST_SEVERAL = 0.05
 
 
 def load_translator(
@@ -50,7 +62,39 @@ def load_translator(
         translator.settings[f"--{name.replace('_', '-')}"] = str(asked[name])
     if engine.shortlist is not None:
         translator.settings["--shortlist"] = sha256_of(engine.shortlist)
+    translator.cut = sentence_cutter(search, engine.models[0], report)
+    if translator.cut is not None:
+        translator.settings["--split-sentences"] = "always"
     return translator
+
+
+def sentence_cutter(
+    search: SearchOptions, model: Path, report: Callable[[str], None]
+) -> Callable[[str], list[str]] | None:
+    """Return what cuts a line into its sentences; None if they are translated together.
+
+    Raises ConfigError if the library is asked for and missing; `auto` reports that.
+    """
+    choice = cast("SplitSentences", search.split_sentences)
+    match choice:
+        case "never":
+            return None
+        case "always":
+            pass
+        case "auto":
+            share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES)
+            if share is None or share >= LEAST_SEVERAL:
+                return None
+        case unknown:
+            assert_never(unknown)
+    try:
+        split_sentences("", "")
+    except ConfigError as error:
+        if choice == "always":
+            raise ConfigError(f"--split-sentences always: {error}") from None
+        report(f"--split-sentences auto: lines are translated whole; {error}")
+        return None
+    return partial(split_sentences, language=read_config(model).data.src_lang)
 
 
 def _load(

@@ -89,6 +89,7 @@ class Tally:
     lines: int = 0
     before: int = 0  # lines finished by an earlier start of the job; line numbers continue there
     blank: int = 0
+    several: int = 0  # of several sentences, each translated by itself
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
     halved: int = 0  # batches that did not fit into the memory
@@ -102,6 +103,8 @@ class Tally:
         One more line follows for each quality flag, and one names the engine.
         """
         notes = [f"{self.blank:,} blank"] if self.blank else []
+        if self.several:
+            notes.append(f"{self.several:,} of several sentences, translated one by one")
         if self.split.count:
             notes.append(
                 f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"

@@ -1,8 +1,8 @@
-"""Translate lines: encode, split long ones, sort, batch, search, and restore the order.
+"""Translate lines: encode, split, sort, batch, search, and restore the order.
 
 The line contract: exactly one output line for each input line, in order, whatever the input. A line
 of white space gives an empty line and never enters the model. A source too long for the model is
-translated in segments.
+translated in segments, and so are several sentences where the model learnt from single ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job
 from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.lines import Line, Output, Segment, Translation, split_source
+from mt.translate.lines import (
+    Line,
+    Output,
+    Segment,
+    Translation,
+    join_segments,
+    split_source,
+)
 from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank
 from mt.translate.streaming import read_ahead, windows
@@ -80,6 +87,8 @@ class Translator:
         self.forced_decoder = None
         if options.alignments is not None:
             self.forced_decoder = _forced_decoder(engine, options.alignments)
+        # Cuts a line into sentences, each translated by itself; None: a line is translated whole.
+        self.cut: Callable[[str], list[str]] | None = None
         self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
@@ -199,7 +208,7 @@ class Translator:
         return translations
 
     def _encode(self, texts: list[str], prefixes: list[str], first: int) -> list[Line]:
-        """Encode the lines from number `first`; split those that are too long.
+        """Encode the lines from number `first`; split those that are too long, and sentences.
 
         A prefix goes to the first segment.
         """
@@ -211,12 +220,13 @@ class Translator:
             zip(texts, sources, begins, strict=True), first
         ):
             parts = [source] if source else []
-            if len(source) > self.max_source:
-                parts = split_source(text, self.tokenizer, self.max_source)
+            n_sentences = len(self.cut(text)) if self.cut and source else 1
+            if len(source) > self.max_source or n_sentences > 1:
+                parts = split_source(text, self.tokenizer, self.max_source, self.cut)
             segments = [Segment(part) for part in parts]
             if segments:
                 segments[0].prefix = prefix
-            lines.append(Line(number, text, segments))
+            lines.append(Line(number, text, segments, n_sentences))
         return lines
 
     def _search(self, segments: list[Segment]) -> Iterator[tuple[list[int], float]]:
@@ -267,7 +277,7 @@ class Translator:
         segments = line.segments
         outputs = [
             Output(
-                " ".join(filter(None, (segment.texts[rank] for segment in segments))),
+                join_segments([segment.texts[rank] for segment in segments]),
                 [segment.hypotheses[rank] for segment in segments],
             )
             for rank in range(min(len(segment.hypotheses) for segment in segments))
@@ -310,9 +320,10 @@ class Translator:
             # Of some texts nothing is left for the model, such as of invisible characters.
             suspect = () if is_blank(line.text) else ("empty",)
             return Translation(("",), (0.0,), 0, ("",) if aligned else (), suspect)
+        penalty = self.engine.decode.length_penalty
         return Translation(
             texts=tuple(output.text for output in line.outputs),
-            scores=tuple(output.score for output in line.outputs),
+            scores=tuple(output.score(penalty) for output in line.outputs),
             segments=len(line.segments),
             alignments=tuple(output.alignment or "" for output in line.outputs if aligned),
             flags=self._flags(line),
@@ -338,7 +349,9 @@ class Translator:
         tally = self.tally
         for line, translation in zip(lines, translations, strict=True):
             tally.blank += is_blank(line.text)
-            if translation.segments > 1:
+            if line.sentences > 1:
+                tally.several += 1
+            if translation.segments > line.sentences:
                 tally.split.add(line.number)
             for flag in translation.flags:
                 tally.flagged.setdefault(flag, LineNumbers()).add(line.number)

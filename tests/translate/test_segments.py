@@ -1,14 +1,29 @@
-"""Long lines are cut at the best places, and nothing is lost."""
+"""Long lines and those of several sentences are cut at the best places, and nothing is lost."""
 
 from __future__ import annotations
 
+import json
 import random
 import re
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import Mt, write_lines
+from messages import says
+from odd_lines import odd_lines
 
-from mt.translate.lines import SEPARATORS, pack, split_source
+from mt.data.reading.sentences import share_of_several, split_sentences
+from mt.errors import ConfigError
+from mt.model.checkpoint import LoadedModel
+from mt.runs.model_folder import find_model
+from mt.search.options import EngineOptions, SearchOptions
+from mt.training.prepare import several_sentences
+from mt.translate.lines import SEPARATORS, join_segments, pack, split_source
+from mt.translate.load import load_translator
 
 
 class Letters:
@@ -89,3 +104,156 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
         for word in text.split():
             if len(word) <= limit and not re.search("[。！？，；：、]", word):
                 assert any(word in piece for piece in found)
+
+
+# --- sentences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        ("de", "Am 3. Mai z. B. um 5.30. Sie?  Nein!", "Am 3. Mai z. B. um 5.30. |Sie?  |Nein!"),
+        ("de-AT", "Viele usw. und so. Ja.", "Viele usw. und so. |Ja."),
+        ("ja", "今日は。元気ですか？はい", "今日は。|元気ですか？|はい"),
+        ("hi", "यह है। वह है।", "यह है। |वह है।"),
+        ("", "Hello you. How are they?", "Hello you. |How are they?"),
+        # What has no letter is no sentence.
+        ("de", "👍 Ja. 🙂 Nein. 12. 🙂", "👍 Ja. |🙂 Nein. 12. 🙂"),
+        ("de", "1. ... !", "1. ... !"),
+        ("de", "", ""),
+    ],
+)  # fmt: skip
+def test_a_line_is_cut_after_its_sentences(language: str, text: str, expected: str) -> None:
+    assert split_sentences(text, language) == expected.split("|")
+
+
+def test_sentences_joined_are_the_line() -> None:
+    for line in odd_lines(100):
+        assert "".join(split_sentences(line, "de")) == line
+    assert share_of_several(["Ja. Nein.", "Ja.", "", "Ja"], "de") == 0.25
+
+
+def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
+    letters: Any = Letters()
+    letters.split_language = lambda line: (line[:1], line[1:])  # of the target
+    rows = split_source("§Aa. Bb ccc, dddd. E", letters, 8, lambda text: split_sentences(text, ""))
+    assert ["".join(map(chr, ids)) for ids in rows] == ["§Aa.", "§Bbccc,", "§dddd.", "§E"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        (["Ja.", "", "Nein."], "Ja. Nein."),
+        (["今日は。", "はい", "OK.", "ですか？"], "今日は。はいOK. ですか？"),
+        (["สวัสดี", "ครับ"], "สวัสดี ครับ"),
+        (["Der Name ist 名前。", "Ja."], "Der Name ist 名前。 Ja."),
+        ([], ""),
+    ],
+)
+def test_translations_are_joined_as_the_language_does(parts: list[str], expected: str) -> None:
+    assert join_segments(parts) == expected
+
+
+@pytest.mark.parametrize("engine", [("torch", 1), ("torch", 2), ("ctranslate2", 2)], ids=str)
+def test_sentences_are_translated_as_if_alone(
+    tiny_run: Path, engine: tuple[str, int], mt: Mt, tmp_path: Path
+) -> None:
+    name, workers = engine
+    options = EngineOptions(models=[tiny_run], engine=name, precision="fp32", workers=workers)
+    lines = ["eins zwei. Drei vier! Acht", "", "fünf", "neun neun? Null."]
+    alone = ["eins zwei. ", "Drei vier! ", "Acht", "fünf", "neun neun? ", "Null."]
+    search = SearchOptions(n_best=2, split_sentences="always")
+    with load_translator(search, options) as translator:
+        whole, parts = (list(translator.translate(texts)) for texts in (lines, alone))
+        assert translator.tally.several == 2
+        assert says(translator.tally.summary(), "2 of several sentences, translated one by one")
+    for n in (0, 1):
+        first, second, third, fifth, *last = (part.texts[n] for part in parts)
+        expected = [[first, second, third], [], [fifth], last]
+        for one, texts in zip(whole, expected, strict=True):
+            assert one.texts[min(n, len(one.texts) - 1)] == " ".join(filter(None, texts))
+    assert [one.segments for one in whole] == [3, 0, 1, 2]
+    with load_translator(SearchOptions(split_sentences="never"), options) as translator:
+        assert next(translator.translate(lines)).segments == 1
+    write_lines(tmp_path / "in", [json.dumps({"text": line}) for line in lines])
+    found = mt(
+        *["translate", "--model", tiny_run, "--split-sentences", "always", tmp_path / "in"],
+        *["--format", "jsonl", "--scores", "--engine", name, "--workers", workers],
+    )
+    rows = [json.loads(line or "{}") for line in found.lines]
+    assert [row.get("translation", "") for row in rows] == [one.texts[0] for one in whole]
+    assert rows[0]["score"] == pytest.approx(whole[0].scores[0], abs=1e-3)
+
+
+def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Path) -> None:
+    options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
+    lines = ["eins zwei. Drei vier", "eins zwei. ", "Drei vier"]
+    for penalty in (0.0, 1.0):
+        search = SearchOptions(alignments="auto", length_penalty=penalty, split_sentences="always")
+        with load_translator(search, options) as translator:
+            whole, *parts = translator.translate(lines)
+        scores = sorted(part.scores[0] for part in parts)
+        if penalty == 0:
+            assert whole.scores[0] == pytest.approx(sum(scores), abs=1e-4)
+        else:
+            assert scores[0] <= whole.scores[0] <= scores[1]
+    n_tgt = len(parts[0].texts[0].split())
+    moved = [
+        "-".join(str(int(number) + by) for number, by in zip(link.split("-"), add, strict=True))
+        for part, add in zip(parts, ((0, 0), (2, n_tgt)), strict=True)
+        for link in part.alignments[0].split()
+    ]
+    assert whole.alignments[0] == " ".join(moved)
+
+
+# --- auto ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "segments"), [(0.0, 2), (0.04, 2), (0.06, 1), (None, 1)])
+def test_auto_cuts_where_the_model_has_learnt_from_single_sentences(
+    tiny_run: Path, tmp_path: Path, share: float | None, segments: int
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(find_model(tiny_run), folder)
+    shutil.copy(tiny_run / "tokenizer.model", folder)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    assert meta.pop("several_sentences") == 0.0  # the tiny corpus has one sentence a line
+    meta |= {} if share is None else {"several_sentences": share}
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    with load_translator(SearchOptions(), EngineOptions(models=[folder], workers=1)) as translator:
+        assert next(translator.translate(["eins zwei. Drei."])).segments == segments
+        # An output depends on it, so a job is resumed with the same.
+        assert translator.settings.get("--split-sentences") == {2: "always"}.get(segments)
+
+
+def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
+    rows = loaded.tokenizer.src.encode(["eins zwei. Drei.", "eins", "zwei drei.", "vier"])
+
+    class Stored:
+        def __len__(self) -> int:
+            return len(rows)
+
+        def pair(self, index: int) -> Any:
+            return SimpleNamespace(tolist=lambda: rows[index]), None
+
+    prepared: Any = SimpleNamespace(
+        store=Stored(), tokenizer=loaded.tokenizer, config=loaded.config
+    )
+    assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
+
+
+def test_without_the_library_lines_stay_whole(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    said: list[str] = []
+    options = EngineOptions(models=[tiny_run], workers=1)
+    with load_translator(SearchOptions(), options, said.append) as translator:
+        assert next(translator.translate(["eins zwei. Drei."])).segments == 1
+    assert says("\n".join(said), "--split-sentences auto", "sentencex", "pip install")
+    with pytest.raises(ConfigError) as caught:
+        load_translator(SearchOptions(split_sentences="always"), options)
+    assert says(str(caught.value), "--split-sentences always", "sentencex", "pip install")
+    with pytest.raises(ConfigError) as caught:
+        SearchOptions(split_sentences="yes")
+    assert says(str(caught.value), "--split-sentences", "never", "'yes'")

@@ -421,4 +421,6 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
         assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.tgt.decode(tokens)))
-        assert found[1].scores[rank] == pytest.approx(sum(part[rank].score for part in parts))
+        log_prob = sum(part[rank].log_prob for part in parts)
+        length = sum(len(part[rank].tokens) + 1 for part in parts)
+        assert found[1].scores[rank] == pytest.approx(log_prob / length)
