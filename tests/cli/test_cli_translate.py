@@ -27,7 +27,8 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
     empty = [not line.replace("▁", " ").strip() for line in lines]
     assert 20 < sum(blank) < sum(empty) < 60
     stdin = "".join(line + "\n" for line in lines).encode()
-    ended = mt("translate", "--model", tiny_run, "--beam-size", 1, stdin=stdin)
+    options = ["--beam-size", 1, "--split-sentences", "never"]
+    ended = mt("translate", "--model", tiny_run, *options, stdin=stdin)
     assert ended.code == 0
     assert ended.out.endswith(b"\n")
     found = ended.lines
