@@ -68,6 +68,14 @@ def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
         )
 
 
+def _cases(data: DataConfig) -> Iterator[Fault]:
+    """A pair gets one of the cases at most."""
+    shares = data.augment
+    if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
+        paths = [f"data.augment.{key}" for key in ("caps", "title", "lower")]
+        yield Fault(paths, f"must be at most 1 together with title and lower, found {total:g}")
+
+
 def _names(data: DataConfig) -> Iterator[Fault]:
     for path, source in named_sources(data):
         meanings = {"name": "configuration of a data set", "format": "format of path"}
@@ -206,6 +214,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _heads: ("model",),
     _positions: ("model", "data"),
     _longest_pair: ("batch", "data"),
+    _cases: ("data",),
     _names: ("data",),
     _vocabulary: ("tokenizer",),
     _symbols: ("tokenizer",),

@@ -192,13 +192,28 @@ class Clean(_Strict):
     )
 
 
+class Augment(_Strict):
+    """Shares of the training pairs that are changed, others in each epoch; 0: none."""
+
+    caps: Share = _key(0.07, "both sides in capitals; of caps, title and lower, one at most")
+    title: Share = _key(0.05, "both sides in Title Case, where their scripts have case")
+    lower: Share = _key(0.05, "both sides in lower case")
+    no_final_stop: Share = _key(0.05, "both sides without full stop, ? or ! at the end")
+    typos: Share = _key(0.05, "source with typos in 5 to 30 % of its longer words")
+    noise: Share = _key(0.02, "source with stray characters after 5 to 20 % of its words")
+    emoji: Share = _key(0.03, "both sides with the same emoji or sign, mostly at the end")
+    join: Share = _key(0.1, "two to four pairs joined to one line, within max_tokens")
+
+
 class DataConfig(_Strict):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
     root: Text | None = _key(
         None, "folder that relative paths start from; null means the current folder"
     )
-    src_lang: Text = _key("src", "code of the source language, such as de; used by data.clean")
+    src_lang: Text = _key(
+        "src", "code of the source language, such as de; used by data.clean and augment"
+    )
     tgt_lang: Text = _key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = Field(
@@ -216,6 +231,9 @@ class DataConfig(_Strict):
     dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
     clean: Clean | None = _key(
         None, "cleaning of the training texts, such as {} for the defaults; null means none"
+    )
+    augment: Augment | None = _key(
+        None, "training pairs changed anew each epoch; {} for the default shares, null means none"
     )
 
     @model_validator(mode="before")

@@ -72,7 +72,7 @@ def _run_on_this_rank(prepared: Prepared, epoch: int, say: Callable[[str], None]
     updater = prepared.updater
     device = updater.device.device
     if prepared.plan.resample is not None:
-        say("preflight: sampling the subwords of an epoch")
+        say("preflight: making the tokens of an epoch")
     plan = prepared.plan.for_epoch(epoch, Event())
     release_freed_memory()
     reset_peak_memory(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,15 +15,14 @@ import numpy as np
 
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import share_of_several
+from mt.data.tokens.augmentation import augment_sample, resampling
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
-from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import (
     PairSample,
     Tokenizer,
     own_tokenizer,
     train_on_sample,
-    train_tokenizer,
 )
 from mt.errors import ConfigError
 from mt.runs.model_folder import SEVERAL_SENTENCES
@@ -95,6 +95,9 @@ class Prepared:
         parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
         if config.tokenizer.sampling_alpha is not None:
             parts.append(config.tokenizer.sampling_alpha)
+        if (augment := config.data.augment) is not None:
+            data = config.data
+            parts += [augment.model_dump_json(), data.src_lang, data.tgt_lang]
         for section, known in PLAN_KEYS.items():
             if others := other_settings(getattr(config, section), known):
                 parts.append(json.dumps({section: others}, sort_keys=True))
@@ -123,12 +126,11 @@ def prepare(
     store = prepare_store(cleaned, run_dir, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    sampling = None
-    if config.tokenizer.sampling_alpha:
-        sampling = SubwordRegularisation(store, tokenizer, config)
-    config = settle_batch_size(config, run_dir, updater, (sampling or store).longest, log)
+    resample = resampling(store, tokenizer, config)
+    longest = store.longest if resample is None else config.data.max_tokens + 1
+    config = settle_batch_size(config, run_dir, updater, longest, log)
     weights = [source.weight for source in config.data.train]
-    plan = Plan(store, weights, config.batch, config.run.seed, sampling)
+    plan = Plan(store, weights, config.batch, config.run.seed, resample)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
     validation = None
@@ -174,12 +176,13 @@ def prepare_tokenizer(
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
+            drawn = sample or PairSample(config.tokenizer.sample_lines, config.run.seed)
             if sample is None:
                 pairs = log.watch(training_pairs(config.data), "reading data.train")
-                tokenizer = train_tokenizer(config.tokenizer, pairs, config.run.seed, log.say)
-            else:
-                tokenizer = train_on_sample(config.tokenizer, sample, log.say)
-                sample.clear()
+                deque(drawn.watch(pairs), maxlen=0)
+            augment_sample(drawn, config.data, config.run.seed)
+            tokenizer = train_on_sample(config.tokenizer, drawn, log.say)
+            drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer
 

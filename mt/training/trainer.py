@@ -178,6 +178,8 @@ class Trainer:
         self._show_progress()
         while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
             update = next(updates)
+            if update.augmented and (update.number == 0 or not self.n_updates):
+                self.log.say(f"data.augment: epoch {update.epoch}: {update.augmented}")
             meter.add(update, *self.updater.train_step(update, self.state.step))
             self.state.advance(update)
             self.n_updates += 1

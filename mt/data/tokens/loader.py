@@ -28,6 +28,7 @@ class Update:
     of: int  # updates in the epoch
     batches: list[Batch]
     n_tgt: int  # target tokens of the whole update, over all ranks: its loss is divided by this
+    augmented: str = ""  # what `data.augment` has changed in the epoch
 
     @property
     def last(self) -> bool:
@@ -112,7 +113,8 @@ class Prefetcher:
                         batches, n_tgt = shard_of(
                             plan.store, updates[position], self.rank, self.world_size, pin
                         )
-                        self._put(Update(epoch, position, len(updates), batches, n_tgt))
+                        place = (epoch, position, len(updates))
+                        self._put(Update(*place, batches, n_tgt, plan.store.augmented))
                         if self._stop.is_set():
                             return
                     epoch += 1

@@ -19,13 +19,11 @@ from mt.data.reading.words import UNSPACED
 T = TypeVar("T")
 _language = lru_cache(base_code)
 
-# --- case -----------------------------------------------------------------------------------------
-
 # Languages with two letters i: i, İ and ı, I.
 _TWO_I = {"tr", "az", "crh", "gag"}
 _UPPER_I = str.maketrans("iı", "İI")
 _LOWER_I = str.maketrans("İI", "iı")
-# The first letter of a word and of what follows a hyphen or slash, after quotes and brackets.
+# At the start of a word or after its hyphen or slash; quotes and brackets may come first.
 _FIRST_LETTER = re.compile(r"((?:^|[/–—-])[^\w/–—-]*)(ij|[^\W\d_])")
 # Where an accent shows that two vowels are no diphthong, capitals show it by a diaeresis.
 _GREEK_HIATUS = re.compile("(?<=[άέόύΆΈΌΎ])[ιυ]")
@@ -44,10 +42,7 @@ def upper_case(text: str, lang: str) -> str:
 
 
 def title_case(text: str, lang: str) -> str:
-    """The text with a capital at the beginning of each word, İ in Turkish and IJ in Dutch.
-
-    Other letters stay as they are.
-    """
+    """The text with a capital at the start of each word, in Dutch IJ; other letters stay."""
     language = _language(lang)
     return " ".join([_title_word(word, language) for word in text.split(" ")])
 
@@ -63,10 +58,11 @@ def lower_case(text: str, lang: str) -> str:
 def _title_word(word: str, language: str) -> str:
     def capital(match: re.Match[str]) -> str:
         before, letter = match.groups()
-        if letter == "ij":
-            return before + ("IJ" if language == "nl" else "Ij")
-        return before + ("İ" if letter == "i" and language in _TWO_I else letter.title())
+        if letter == "ij" and language == "nl":
+            return before + "IJ"
+        return before + ("İ" + letter[1:] if dotted and letter[0] == "i" else letter.title())
 
+    dotted = language in _TWO_I
     return _FIRST_LETTER.sub(capital, word)
 
 
@@ -86,20 +82,14 @@ def _greek_without_accents() -> dict[int, str]:
     }
 
 
-# --- the end of a sentence ------------------------------------------------------------------------
-
 # Also full-width, Arabic, Devanagari, Armenian, Ethiopic, Burmese, Khmer and Tibetan ones.
 FINAL_STOPS = ".!?…。！？．｡؟۔।॥։።፧။។༎།"
 
 
 def without_final_stop(text: str) -> str:
     """The text without full stops, question and exclamation marks at its end."""
-    if text[-1:] not in FINAL_STOPS:
-        return text
     return text.rstrip(FINAL_STOPS + " ") or text
 
-
-# --- typos ----------------------------------------------------------------------------------------
 
 # A word of four letters or more, and not an address, a tag or a number. Chinese, Japanese, Korean
 # and scripts without spaces have none: what is mistyped there is not a letter.
@@ -113,8 +103,6 @@ _AZERTY = ("azertyuiop", "qsdfghjklm", "wxcvbn")
 _QWERTZ_LANGUAGES = ("bs", "cs", "de", "hr", "hsb", "hu", "lb", "sk", "sl", "sq")
 _LATIN = {"fr": _AZERTY} | dict.fromkeys(_QWERTZ_LANGUAGES, _QWERTZ)
 _CYRILLIC = {
-    "be": ("йцукенгшўзх", "фывапролджэ", "ячсмітьбю"),
-    "bg": ("уеишщксдзц", "ьяаожгтнвмч", "юйъэфхпрлб"),
     "ru": ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"),
     "uk": ("йцукенгшщзхї", "фівапролджє", "ячсмитьбю"),
 }
@@ -139,15 +127,12 @@ def typos(text: str, lang: str, rate: float, random: Random) -> str:
 def _mistyped(word: str, lang: str, random: Random) -> str:
     place = 1 + int(random.random() * (len(word) - 2))
     before, letter, after = word[:place], word[place], word[place + 1 :]
-    kind = int(random.random() * 4) if _ALPHABETS.match(letter) else 0
-    near = _keyboard(_language(lang)).get(letter)
-    if kind == 1:
-        return before + after
-    if kind == 2:
-        return before + letter + letter + after
-    if kind == 3 and near:
-        return before + _pick(near, random) + after
-    return before + after[0] + letter + after[1:]
+    swapped = before + after[0] + letter + after[1:]
+    if not _ALPHABETS.match(letter):
+        return swapped
+    near = _keyboard(_language(lang)).get(letter, letter)
+    others = ("", letter + letter, near[int(random.random() * len(near))])
+    return _pick([swapped, *(before + other + after for other in others)], random)
 
 
 @lru_cache(maxsize=64)
@@ -155,22 +140,17 @@ def _keyboard(language: str) -> dict[str, str]:
     """The neighbours of each letter on the keyboard of a language."""
     near = {}
     for rows in (_LATIN.get(language, _QWERTY), _CYRILLIC.get(language, ())):
-        places = {
-            letter: (row, column + _ROW_OFFSETS[row])
+        places = [
+            (letter, row, column + _ROW_OFFSETS[row])
             for row, letters in enumerate(rows)
             for column, letter in enumerate(letters)
-        }
-        for letter, (row, column) in places.items():
-            near[letter] = "".join(
-                other
-                for other, (y, x) in places.items()
-                if other != letter and abs(y - row) <= 1 and abs(x - column) <= 1
-            )
+        ]
+        for letter, row, x in places:
+            keys = [key for key, y, x2 in places if abs(y - row) <= 1 and abs(x2 - x) <= 1]
+            near[letter] = "".join(keys).replace(letter, "")
             near[letter.upper()] = near[letter].upper()
     return near
 
-
-# --- emoji and stray characters -------------------------------------------------------------------
 
 _FREQUENT = """
 😂 ❤️ 🤣 👍 😭 🙏 😘 🥰 😍 😊 🎉 😁 💕 🥺 😅 🔥 ☺️ 🤦 ♥️ 🤷 🙄 😆 🤗 😉 🎂 🤔 👏

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,6 +48,7 @@ FORMAT = 1
 DATA_KEYS = {
     *("train", "valid", "test", "max_tokens", "max_length_ratio", "dedupe"),  # in another form
     *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
+    "augment",  # `Augmentation` applies it to what is stored
 }
 SOURCE_KEYS = {
     *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
@@ -71,6 +73,7 @@ class Store:
     counts: str  # pairs kept and dropped, as a sentence
     fingerprint: str
     corpora: tuple[Counts, ...] = ()  # of each corpus; empty in stores of version 0.1.0
+    augmented: str = ""  # what `data.augment` has changed, for the log; "" on disk
 
     def __len__(self) -> int:
         return len(self.src_lengths)
@@ -109,6 +112,18 @@ class Store:
         (src,), (tgt,) = self.starts(np.array([index]))
         src_end, tgt_end = src + int(self.src_lengths[index]), tgt + int(self.tgt_lengths[index])
         return self.src[src:src_end], self.tgt[tgt:tgt_end]
+
+    def pairs(self, numbers: range) -> list[tuple[Ids, Ids]]:
+        """What `pair` gives for each of these consecutive numbers, faster."""
+        sides = []
+        (src,), (tgt,) = self.starts(np.array([numbers.start]))
+        for ids, lengths, start in (
+            (np.asarray(self.src), self.src_lengths, int(src)),
+            (np.asarray(self.tgt), self.tgt_lengths, int(tgt)),
+        ):
+            ends = lengths[numbers.start : numbers.stop].cumsum(dtype=np.int64) + start
+            sides.append([ids[a:b] for a, b in pairwise([start, *ends.tolist()])])
+        return list(zip(*sides, strict=True))
 
 
 def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:

@@ -57,14 +57,12 @@ class SubwordRegularisation:
         if not (tokenizer.joint and tokenizer.has_own_ids):
             self.tgt = algorithm(tokenizer.tgt.scored_pieces(), alpha)
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest side that an epoch may have, eos counted."""
-        return self.max_tokens + 1
+    def __call__(self, epoch: int, stop: Event | None = None, store: Store | None = None) -> Store:
+        """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set.
 
-    def __call__(self, epoch: int, stop: Event | None = None) -> Store:
-        """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set."""
-        store, seeds = self.store, (self.seed, epoch)
+        `store`: the text of this epoch, if it is another one.
+        """
+        store, seeds = store or self.store, (self.seed, epoch)
         src, n_src = self._sample_side(self.src, store.src, store.src_lengths, (*seeds, 0), stop)
         tgt, n_tgt = self._sample_side(self.tgt, store.tgt, store.tgt_lengths, (*seeds, 1), stop)
         return replace(store, src=src, tgt=tgt, src_lengths=n_src, tgt_lengths=n_tgt)

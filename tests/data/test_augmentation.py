@@ -1,0 +1,216 @@
+"""data.augment: shares, sides, joined lines; other draws each epoch, the same ones on resume."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import merged
+from subwords import digest, made_lines, rows
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, Config, TokenizerConfig
+from mt.data.tokens.augmentation import Augmentation, augment_sample, resampling
+from mt.data.tokens.plan import Plan
+from mt.data.tokens.store import Store
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample, train_tokenizer
+from mt.errors import ConfigError
+from mt.training.launch import train
+
+NONE = dict.fromkeys(
+    ("caps", "title", "lower", "no_final_stop", "typos", "noise", "emoji", "join"), 0.0
+)
+N = 6000
+PAIRS = [
+    (f"Zeile {i}: {line} Ende.", f"line {i}: {line.lower()} End.")
+    for i, line in enumerate(made_lines(N))
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    cfg = TokenizerConfig(vocab_size=400, user_defined_symbols=["<x>"])
+    return train_tokenizer(cfg, PAIRS[:500], 1, print)
+
+
+def store_of(tokenizer: Tokenizer, pairs: list[tuple[str, str]], *kept: int) -> Store:
+    sides = [tokenizer.src.encode([pair[side] for pair in pairs]) for side in (0, 1)]
+    src, tgt = (np.concatenate([np.array(row, "<u2") for row in side]) for side in sides)
+    n_src, n_tgt = (np.array([len(row) for row in side]) for side in sides)
+    return Store(src, tgt, n_src, n_tgt, kept or (len(pairs),), "", "")
+
+
+@pytest.fixture(scope="module")
+def store(tokenizer: Tokenizer) -> Store:
+    return store_of(tokenizer, PAIRS, 1000, N - 1000)
+
+
+def config_of(max_tokens: int = 250, seed: int = 1, **shares: float) -> Config:
+    data = {
+        "augment": NONE | shares,
+        "max_tokens": max_tokens,
+        "src_lang": "de",
+        "tgt_lang": "en",
+    }
+    return config_from_mapping({"run": {"seed": seed}, "data": data}, "test")
+
+
+def epoch_of(
+    store: Store, tokenizer: Tokenizer, config: Config, epoch: int = 0
+) -> tuple[Store, list[tuple[str, str]]]:
+    """The store of an epoch, and its text."""
+    made = Augmentation(store, tokenizer, config)(epoch)
+    texts = map(tokenizer.src.decode, rows(made))
+    return made, list(zip(*texts, strict=True))
+
+
+def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
+    tokenizer: Tokenizer, store: Store
+) -> None:
+    config = config_of(caps=0.1, typos=0.3, emoji=0.2, join=0.3)
+    augment = Augmentation(store, tokenizer, config)
+    first, second = augment(0), augment(1)
+    assert digest(Augmentation(store, tokenizer, config)(1)) == digest(second)
+    other_seed = Augmentation(store, tokenizer, config_of(seed=2, caps=0.1))(0)
+    assert len({digest(made) for made in (first, second, other_seed, store)}) == 4
+    other = store_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:], 1000, N - 1000)
+    made = Augmentation(other, tokenizer, config)(0)
+    ours, theirs = (rows(each)[0][each.kept[0] :] for each in (first, made))
+    assert ours == theirs
+    stopped = Event()
+    stopped.set()
+    with pytest.raises(InterruptedError):
+        augment(0, stopped)
+
+
+def test_each_kind_comes_in_its_share_and_one_case_at_most(
+    tokenizer: Tokenizer, store: Store
+) -> None:
+    config = config_of(caps=0.3, title=0.2, lower=0.1, no_final_stop=0.25)
+    made, texts = epoch_of(store, tokenizer, config)
+    found: Counter[str] = Counter()
+    for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
+        found["no_final_stop"] += src[-1] != "."
+        assert (src[-1] == ".") == (tgt[-1] == ".")
+        for name, case in (("caps", str.upper), ("title", None), ("lower", str.lower)):
+            if case and src.rstrip(".") == case(old_src).rstrip("."):
+                assert tgt.rstrip(".") == case(old_tgt).rstrip(".")
+                found[name] += 1
+        found["title"] += tgt.startswith("Line")
+    for name, share in (("caps", 0.3), ("title", 0.2), ("lower", 0.1), ("no_final_stop", 0.25)):
+        assert found[name] / N == pytest.approx(share, abs=0.025)
+        assert f"{found[name]:,} {name}" in made.augmented
+
+
+def test_typos_and_noise_are_in_the_source_and_emoji_on_both_sides(
+    tokenizer: Tokenizer, store: Store
+) -> None:
+    made, texts = epoch_of(store, tokenizer, config_of(typos=0.9, noise=0.3))
+    assert (made.tgt == store.tgt).all()
+    changed = sum(src != old for (src, _), (old, _) in zip(texts, PAIRS, strict=True))
+    assert 0.4 < changed / N < 0.95
+    _, texts = epoch_of(store, tokenizer, config_of(emoji=0.5))
+    marked = 0
+    for (src, tgt), (old_src, old_tgt) in zip(texts, PAIRS, strict=True):
+        added = set(src.split()) - set(old_src.split())
+        assert added == set(tgt.split()) - set(old_tgt.split())
+        marked += bool(added)
+    assert marked / N == pytest.approx(0.5, abs=0.03)
+
+
+def test_joined_lines_hold_each_pair_once_within_a_corpus_and_the_limit(
+    tokenizer: Tokenizer, store: Store
+) -> None:
+    made, texts = epoch_of(store, tokenizer, config_of(max_tokens=120, join=0.4))
+    assert max(made.src_lengths.max(), made.tgt_lengths.max()) <= 120
+    assert sum(made.kept) == len(made) < N
+    sizes: Counter[int] = Counter()
+    seen = []
+    for line, (src, tgt) in enumerate(texts):
+        numbers = [int(part.split(":")[0]) for part in src.split("Zeile ")[1:]]
+        assert src == " ".join(PAIRS[number][0] for number in numbers)
+        assert tgt == " ".join(PAIRS[number][1] for number in numbers)
+        assert {number < 1000 for number in numbers} == {line < made.kept[0]}
+        sizes[len(numbers)] += 1
+        seen += numbers
+    assert sorted(seen) == list(range(N))
+    assert sorted(sizes) == [1, 2, 3, 4]
+    assert f"{N - sizes[1]:,} join" in made.augmented
+    assert (N - sizes[1]) / N == pytest.approx(0.4, abs=0.05)
+    too_short, _ = epoch_of(store, tokenizer, config_of(max_tokens=2, join=0.4, caps=0.5))
+    assert digest(replace(too_short)) == digest(
+        replace(store, src_lengths=too_short.src_lengths, tgt_lengths=too_short.tgt_lengths)
+    )
+
+
+def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: Tokenizer) -> None:
+    pairs = [("你好世界。", "Hello <x>."), ("再见我的朋友。", "Bye.")] * 50
+    _, texts = epoch_of(store_of(tokenizer, pairs), tokenizer, config_of(join=0.99, caps=0.99))
+    assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
+    assert any(src == "再见我的朋友。" * 4 and tgt == "BYE. BYE. BYE. BYE." for src, tgt in texts)
+
+
+def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> None:
+    config = config_of(max_tokens=200, caps=0.4, join=0.3)
+    sampled = config.model_copy(
+        update={"tokenizer": TokenizerConfig(vocab_size=400, sampling_alpha=0.2)}
+    )
+    for settings in (config, sampled):
+        batch = BatchConfig(tokens_per_update=3000, tokens_per_batch=900)
+        plan = Plan(store, [1.0, 1.0], batch, 1, resampling(store, tokenizer, settings))
+        made = plan.for_epoch(3, Event())
+        batches = [batch for update in made.updates(3) for batch in update]
+        longest = np.maximum(made.store.src_lengths, made.store.tgt_lengths) + 1
+        assert max(longest[batch].max() * len(batch) for batch in batches) <= 900
+        assert sorted(np.concatenate(batches)) == list(range(len(made.store)))
+        assert "caps" in made.store.augmented
+
+
+def test_capitals_get_pieces() -> None:
+    def pieces_of_capitals(config: Config) -> int:
+        sample = PairSample(N, 1)
+        for _ in sample.watch((src, tgt) for src, tgt in PAIRS):
+            pass
+        augment_sample(sample, config.data, 1)
+        made = train_on_sample(TokenizerConfig(vocab_size=480), sample, print)
+        return sum(map(len, made.src.encode([src.upper() for src, _ in PAIRS[:200]])))
+
+    plain = pieces_of_capitals(config_from_mapping({}, "test"))
+    assert pieces_of_capitals(config_of(caps=0.1)) < 0.75 * plain
+
+
+def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path
+) -> None:
+    def run(name: str, *steps: int) -> Path:
+        for max_steps in steps:
+            changes = {
+                "data": {"augment": {"caps": 0.2, "join": 0.3}, "test": []},
+                "batch": {"tokens_per_update": 3000},
+                "train": {"max_steps": max_steps, "valid_every": 100},
+            }
+            config = config_from_mapping(merged(tiny_mapping, changes), "test")
+            assert train(config, tmp_path / name, "cpu").exit_code == 0
+        return tmp_path / name
+
+    whole, resumed = run("whole", 9), run("resumed", 5, 9)
+    weights = [
+        (folder / "checkpoints" / "last" / "model.safetensors").read_bytes()
+        for folder in (whole, resumed)
+    ]
+    assert weights[0] == weights[1]
+    log = (whole / "train.log").read_text(encoding="utf-8")
+    assert log.count("data.augment: epoch") == 3
+    assert "data.augment: epoch 1: 2,000 pairs in 1," in log
+
+
+def test_the_cases_are_one_pair_s_at_most() -> None:
+    with pytest.raises(ConfigError, match=r"data\.augment\.caps") as error:
+        config_of(caps=0.5, title=0.4, lower=0.2)
+    assert "1.1" in str(error.value)
