@@ -411,7 +411,7 @@ def known_keys(section: str) -> str:
 def test_every_key_is_described_in_one_phrase() -> None:
     schema = json_schema()
     definitions = {"Config": schema, **schema["$defs"]}
-    assert len(definitions) == 3 + len(SECTIONS)  # Config, Source and Clean
+    assert len(definitions) == 4 + len(SECTIONS)  # Config, Source, Clean and Augment
     for owner, definition in definitions.items():
         assert definition["additionalProperties"] is False
         for key, field in definition["properties"].items():
