@@ -69,11 +69,10 @@ def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
 
 
 def _cases(data: DataConfig) -> Iterator[Fault]:
-    """A pair gets one of the cases at most."""
     shares = data.augment
     if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
-        paths = [f"data.augment.{key}" for key in ("caps", "title", "lower")]
-        yield Fault(paths, f"must be at most 1 together with title and lower, found {total:g}")
+        text = f"must be at most 1 together with title and lower, found {total:g}"
+        yield Fault([f"data.augment.{key}" for key in ("caps", "title", "lower")], text)
 
 
 def _names(data: DataConfig) -> Iterator[Fault]:

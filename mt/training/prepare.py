@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import share_of_several
-from mt.data.tokens.augmentation import augment_sample, resampling
+from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
-from mt.data.tokens.tokenizer import (
-    PairSample,
-    Tokenizer,
-    own_tokenizer,
-    train_on_sample,
-)
+from mt.data.tokens.subword_regularisation import SubwordRegularisation
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
 from mt.errors import ConfigError
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
@@ -126,7 +123,11 @@ def prepare(
     store = prepare_store(cleaned, run_dir, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
-    resample = resampling(store, tokenizer, config)
+    resample: Callable[[int, Event | None], Store] | None = None
+    if config.data.augment is not None:
+        resample = Augmentation(store, tokenizer, config)
+    if config.tokenizer.sampling_alpha:
+        resample = SubwordRegularisation(store, tokenizer, config, resample)
     longest = store.longest if resample is None else config.data.max_tokens + 1
     config = settle_batch_size(config, run_dir, updater, longest, log)
     weights = [source.weight for source in config.data.train]

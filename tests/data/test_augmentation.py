@@ -15,9 +15,10 @@ from subwords import digest, made_lines, rows
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
-from mt.data.tokens.augmentation import Augmentation, augment_sample, resampling
+from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
+from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample, train_tokenizer
 from mt.errors import ConfigError
 from mt.training.launch import train
@@ -151,7 +152,10 @@ def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> N
     sampled = config.model_copy(update={"tokenizer": TokenizerConfig(sampling_alpha=0.2)})
     for settings in (config, sampled):
         batch = BatchConfig(tokens_per_update=3000, tokens_per_batch=900)
-        plan = Plan(store, [1.0, 1.0], batch, 1, resampling(store, tokenizer, settings))
+        augment: Any = Augmentation(store, tokenizer, config)
+        if settings is sampled:
+            augment = SubwordRegularisation(store, tokenizer, settings, augment)
+        plan = Plan(store, [1.0, 1.0], batch, 1, augment)
         made = plan.for_epoch(3, Event())
         batches = [batch for update in made.updates(3) for batch in update]
         longest = np.maximum(made.store.src_lengths, made.store.tgt_lengths) + 1

@@ -1,14 +1,12 @@
-"""Augmentation: each epoch sees other pairs in capitals, with typos, joined to one line and so on.
+"""`data.augment`: each epoch has other pairs in capitals, with typos, joined to one line and so on.
 
-The token store holds the plain text once. An epoch decodes the pairs that are drawn, changes their
-text and encodes it; all others keep their ids. The tokenizer learns from a sample that is changed
-in the same way, so that capitals get pieces of their own.
+The store has plain text. Pairs that are drawn for an epoch are decoded, changed and encoded again.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -21,7 +19,6 @@ from typing_extensions import assert_never
 
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens import noise
-from mt.data.tokens.subword_regularisation import SubwordRegularisation
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DataConfig
@@ -47,7 +44,6 @@ class PairNoise:
     """Draws how pairs change, and changes them: all of `data.augment` but `join`."""
 
     def __init__(self, data: DataConfig) -> None:
-        """`data.augment` must be set."""
         self.shares = np.array([getattr(data.augment, kind) for kind in KINDS])
         self.languages = (data.src_lang, data.tgt_lang)
 
@@ -89,7 +85,7 @@ class PairNoise:
 
 
 def augment_sample(sample: PairSample, data: DataConfig, seed: int) -> None:
-    """Change the pairs that a tokenizer will be trained on, in the shares of `data.augment`."""
+    """Change the pairs that a tokenizer learns from in the same shares: capitals get pieces too."""
     if data.augment is None:
         return
     pair_noise = PairNoise(data)
@@ -102,17 +98,16 @@ def augment_sample(sample: PairSample, data: DataConfig, seed: int) -> None:
 class Augmentation:
     """Makes the store of an epoch: a function of (store, tokenizer, `data.augment`, seed, epoch).
 
-    Pairs with unk or a user-defined symbol, and lines that would become longer than
-    `data.max_tokens`, stay as they are. The ids of an epoch are in memory.
+    Pairs with unk or a user-defined symbol, and lines that would become too long, stay as they are.
+    The ids of an epoch are in memory.
     """
 
     def __init__(self, store: Store, tokenizer: Tokenizer, config: Config) -> None:
-        """`config.data.augment` must be set."""
         assert config.data.augment is not None
         self.store = store
         self.src = tokenizer.src
         self.tgt = tokenizer.tgt
-        self.fixed_ids = (_fixed_ids(tokenizer.src), _fixed_ids(tokenizer.tgt))
+        self.fixed_ids = [_fixed_ids(side) for side in (self.src, self.tgt)]
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
         self.join_share = config.data.augment.join
@@ -123,103 +118,74 @@ class Augmentation:
         store = self.store
         counts: Counter[str] = Counter()
         ids = (bytearray(), bytearray())
-        lengths: tuple[list[int], list[int]] = ([], [])
-        kept = [0] * len(store.kept)
-        first = 0
+        lengths = (array("I"), array("I"))
+        kept = []
         for corpus, n_pairs in enumerate(store.kept):
+            n_before = len(lengths[0])
             for start in range(0, n_pairs, PAIRS_PER_CHUNK):
                 if stop is not None and stop.is_set():
                     raise InterruptedError("training has ended")
-                numbers = range(first + start, first + min(start + PAIRS_PER_CHUNK, n_pairs))
+                end = min(start + PAIRS_PER_CHUNK, n_pairs)
+                pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
                 # Subword regularisation draws from [seed, epoch, 0 or 1, chunk].
                 random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
-                pairs = self._augment(store.pairs(numbers), random, counts)
-                kept[corpus] += len(pairs)
-                for side in (0, 1):
-                    rows = [pair[side] for pair in pairs]
+                for side, rows in enumerate(
+                    zip(*self._augment(pairs, random, counts), strict=True)
+                ):
                     ids[side].extend(np.concatenate(rows).tobytes())
                     lengths[side].extend(map(len, rows))
-            first += n_pairs
+            kept.append(len(lengths[0]) - n_before)
         found = ", ".join(f"{counts[kind]:,} {kind}" for kind in (*KINDS, "join") if counts[kind])
-        return replace(
-            store,
-            src=np.frombuffer(ids[0], store.src.dtype),
-            tgt=np.frombuffer(ids[1], store.tgt.dtype),
-            src_lengths=np.array(lengths[0], np.uint32),
-            tgt_lengths=np.array(lengths[1], np.uint32),
-            kept=tuple(kept),
-            augmented=f"{len(store):,} pairs in {sum(kept):,} lines: {found or 'none changed'}",
-        )
+        src, tgt = (np.frombuffer(side, store.src.dtype) for side in ids)
+        n_src, n_tgt = (np.frombuffer(side, np.uint32) for side in lengths)
+        text = f"{len(store):,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
+        made = replace(store, kept=tuple(kept), augmented=text)
+        return replace(made, src=src, tgt=tgt, src_lengths=n_src, tgt_lengths=n_tgt)
 
     def _augment(
         self, pairs: list[Pair], random: np.random.Generator, counts: Counter[str]
     ) -> list[Pair]:
         """The pairs of a chunk, augmented; `counts` counts them by kind."""
         chosen, seeds = self.noise.draw(len(pairs), random)
-        to_join = np.flatnonzero(random.random(len(pairs)) < self.join_share)
-        lines = self._joined(pairs, random.permutation(to_join).tolist(), random)
+        lines = self._joined(pairs, random)
         joined = {number for line in lines for number in line}
         lines += [[i] for i in np.flatnonzero(chosen.any(1)).tolist() if i not in joined]
-        lines = [line for line in lines if all(self._is_changeable(pairs[i]) for i in line)]
+        lines = [line for line in lines if all(self._can_change(pairs[i]) for i in line)]
         members = [pairs[i] for line in lines for i in line]
         src_texts = iter(self.src.decode([src.tolist() for src, _ in members]))
         tgt_texts = iter(self.tgt.decode([tgt.tolist() for _, tgt in members]))
         changed = []
         for line in lines:
-            src, tgt = (join_texts(list(islice(it, len(line)))) for it in (src_texts, tgt_texts))
+            parts = [list(islice(texts, len(line))) for texts in (src_texts, tgt_texts)]
+            src, tgt = (("" if is_unspaced(part[0]) else " ").join(part) for part in parts)
             changed.append(self.noise.change(src, tgt, chosen[line[0]], seeds[line[0]]))
         src_rows = self.src.encode([src for src, _, _ in changed])
         tgt_rows = self.tgt.encode([tgt for _, tgt, _ in changed])
         result: list[Pair | None] = list(pairs)
-        for line, src_ids, tgt_ids, (_, _, kinds) in zip(
-            lines, src_rows, tgt_rows, changed, strict=True
-        ):
-            if not (src_ids and tgt_ids and len(max(src_ids, tgt_ids, key=len)) <= self.max_tokens):
-                continue
-            for number in line[1:]:
-                result[number] = None
-            id_type = self.store.src.dtype
-            result[line[0]] = (np.array(src_ids, id_type), np.array(tgt_ids, id_type))
-            counts.update(kinds)
-            counts["join"] += len(line) if len(line) > 1 else 0
+        for line, *row, (_, _, kinds) in zip(lines, src_rows, tgt_rows, changed, strict=True):
+            if min(map(len, row)) > 0 and max(map(len, row)) <= self.max_tokens:
+                for number in line:
+                    result[number] = None
+                src_ids, tgt_ids = (np.array(ids, self.store.src.dtype) for ids in row)
+                result[line[0]] = (src_ids, tgt_ids)
+                counts.update(kinds)
+                counts["join"] += len(line) if len(line) > 1 else 0
         return [pair for pair in result if pair is not None]
 
-    def _is_changeable(self, pair: Pair) -> bool:
-        return all(map(set.isdisjoint, self.fixed_ids, (ids.tolist() for ids in pair)))
-
-    def _joined(
-        self, pairs: list[Pair], order: list[int], random: np.random.Generator
-    ) -> list[list[int]]:
-        """Lines of two to four pairs, in this order, none longer than `max_tokens`."""
+    def _joined(self, pairs: list[Pair], random: np.random.Generator) -> list[list[int]]:
+        """Numbers of pairs that become one line, two to four, none longer than `max_tokens`."""
         lines = []
-        start = 0
-        for size in random.integers(2, MOST_JOINED + 1, size=len(order)):
-            line = order[start : start + size]
-            start += size
-            totals = np.array([[len(ids) for ids in pairs[number]] for number in line])
-            fitting = int((totals.cumsum(0).max(1) <= self.max_tokens).sum()) if line else 0
-            if fitting > 1:
-                lines.append(line[:fitting])
+        order = np.flatnonzero(random.random(len(pairs)) < self.join_share)
+        sizes = random.integers(2, MOST_JOINED + 1, size=len(order) // 2 + 1)
+        for line in np.split(random.permutation(order), sizes.cumsum()):
+            lengths = [[len(ids) for ids in pairs[number]] for number in line]
+            fitting = (np.array(lengths or [[0]]).cumsum(0).max(1) <= self.max_tokens).sum()
+            if min(fitting, len(line)) > 1:
+                lines.append(line[:fitting].tolist())
         return lines
 
-
-def resampling(
-    store: Store, tokenizer: Tokenizer, config: Config
-) -> Callable[[int, Event], Store] | None:
-    """What makes the store of each epoch; None where all have the one on disk."""
-    augment = sample = None
-    if config.data.augment is not None:
-        augment = Augmentation(store, tokenizer, config)
-    if config.tokenizer.sampling_alpha:
-        sample = SubwordRegularisation(store, tokenizer, config)
-    if augment is None or sample is None:
-        return augment or sample
-    return lambda epoch, stop: sample(epoch, stop, augment(epoch, stop))
-
-
-def join_texts(texts: list[str]) -> str:
-    """Sentences as one line: with spaces, except between those of scripts without them."""
-    return ("" if is_unspaced(texts[0]) else " ").join(texts)
+    def _can_change(self, pair: Pair) -> bool:
+        return all(map(set.isdisjoint, self.fixed_ids, (ids.tolist() for ids in pair)))
 
 
 def _fixed_ids(side: Side) -> set[int]:

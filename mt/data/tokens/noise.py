@@ -11,12 +11,10 @@ import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
-from typing import TypeVar
 
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.words import UNSPACED
 
-T = TypeVar("T")
 _language = lru_cache(base_code)
 
 # Languages with two letters i: i, İ and ı, I.
@@ -28,7 +26,7 @@ _FIRST_LETTER = re.compile(r"((?:^|[/–—-])[^\w/–—-]*)(ij|[^\W\d_])")
 # Where an accent shows that two vowels are no diphthong, capitals show it by a diaeresis.
 _GREEK_HIATUS = re.compile("(?<=[άέόύΆΈΌΎ])[ιυ]")
 _GREEK_OR = re.compile(r"\b[ήΉ]\b")  # keeps its accent, by which it differs from the article
-_GREEK_ACCENTS = dict.fromkeys(map(ord, "\u0300\u0301\u0313\u0314\u0342"))  # not the diaeresis
+_GREEK_ACCENTS = re.compile("(?<=[\u0370-\u03ff\u0308])[\u0300\u0301\u0313\u0314\u0342]+")
 
 
 def upper_case(text: str, lang: str) -> str:
@@ -68,18 +66,8 @@ def _title_word(word: str, language: str) -> str:
 
 def _greek_capitals(text: str) -> str:
     text = _GREEK_HIATUS.sub(lambda vowel: "ϊ" if vowel[0] == "ι" else "ϋ", text)
-    return text.translate(_greek_without_accents()).upper()
-
-
-@lru_cache(maxsize=1)
-def _greek_without_accents() -> dict[int, str]:
-    letters = map(chr, [*range(0x370, 0x400), *range(0x1F00, 0x2000)])
-    parts = {letter: unicodedata.normalize("NFD", letter) for letter in letters}
-    return {
-        ord(letter): unicodedata.normalize("NFC", decomposed.translate(_GREEK_ACCENTS))
-        for letter, decomposed in parts.items()
-        if letter.isalpha() and decomposed != letter
-    }
+    marks_apart = unicodedata.normalize("NFD", text)
+    return unicodedata.normalize("NFC", _GREEK_ACCENTS.sub("", marks_apart)).upper()
 
 
 # Also full-width, Arabic, Devanagari, Armenian, Ethiopic, Burmese, Khmer and Tibetan ones.
@@ -131,8 +119,8 @@ def _mistyped(word: str, lang: str, random: Random) -> str:
     if not _ALPHABETS.match(letter):
         return swapped
     near = _keyboard(_language(lang)).get(letter, letter)
-    others = ("", letter + letter, near[int(random.random() * len(near))])
-    return _pick([swapped, *(before + other + after for other in others)], random)
+    others = ("", letter + letter, random.choice(near))
+    return random.choice([swapped, *(before + other + after for other in others)])
 
 
 @lru_cache(maxsize=64)
@@ -170,9 +158,9 @@ def add_mark(texts: Sequence[str], random: Random) -> list[str]:
     """
     draw = random.random
     kind = draw()
-    mark = _pick(EMOJI if kind < 0.6 else STRAY, random)
+    mark = random.choice(EMOJI if kind < 0.6 else STRAY)
     if kind > 0.8:
-        mark = chr(_pick(_EMOJI_BLOCKS, random))
+        mark = chr(random.choice(_EMOJI_BLOCKS))
     if draw() < 0.15:
         mark *= 2 + int(2 * draw())
     place = 1.0 if draw() < 0.75 else draw()
@@ -188,8 +176,4 @@ def stray_characters(text: str, rate: float, random: Random) -> str:
     """The text with a stray character after each word with probability `rate`."""
     draw = random.random
     words = text.split(" ")
-    return " ".join([f"{word} {_pick(STRAY, random)}" if draw() < rate else word for word in words])
-
-
-def _pick(options: Sequence[T], random: Random) -> T:
-    return options[int(random.random() * len(options))]
+    return " ".join([f"{word} {random.choice(STRAY)}" if draw() < rate else word for word in words])

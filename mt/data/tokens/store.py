@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -109,20 +108,18 @@ class Store:
 
     def pair(self, index: int) -> tuple[Ids, Ids]:
         """Ids of source and target of one pair, without bos and eos."""
-        (src,), (tgt,) = self.starts(np.array([index]))
-        src_end, tgt_end = src + int(self.src_lengths[index]), tgt + int(self.tgt_lengths[index])
-        return self.src[src:src_end], self.tgt[tgt:tgt_end]
+        return self.pairs(np.array([index]))[0]
 
-    def pairs(self, numbers: range) -> list[tuple[Ids, Ids]]:
-        """What `pair` gives for each of these consecutive numbers, faster."""
+    def pairs(self, indices: Ids) -> list[tuple[Ids, Ids]]:
+        """Ids of source and target of these pairs, without bos and eos."""
         sides = []
-        (src,), (tgt,) = self.starts(np.array([numbers.start]))
-        for ids, lengths, start in (
-            (np.asarray(self.src), self.src_lengths, int(src)),
-            (np.asarray(self.tgt), self.tgt_lengths, int(tgt)),
+        lengths = (self.src_lengths[indices], self.tgt_lengths[indices])
+        for ids, starts, sizes in zip(
+            (self.src, self.tgt), self.starts(indices), lengths, strict=True
         ):
-            ends = lengths[numbers.start : numbers.stop].cumsum(dtype=np.int64) + start
-            sides.append([ids[a:b] for a, b in pairwise([start, *ends.tolist()])])
+            ends = starts + sizes
+            rows = zip(starts.tolist(), ends.tolist(), strict=True)
+            sides.append([np.asarray(ids)[start:end] for start, end in rows])
         return list(zip(*sides, strict=True))
 
 

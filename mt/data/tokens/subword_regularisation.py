@@ -14,7 +14,7 @@ Shapes: U units of a chunk, each word followed by one `end`; K units of the long
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
@@ -40,14 +40,20 @@ Floats = npt.NDArray[np.float64]
 class SubwordRegularisation:
     """Makes the store of an epoch: a pure function of (store, tokenizer, alpha, seed, epoch)."""
 
-    def __init__(self, store: Store, tokenizer: Tokenizer, config: Config) -> None:
-        """`config.tokenizer.sampling_alpha` must be set.
+    def __init__(
+        self,
+        store: Store,
+        tokenizer: Tokenizer,
+        config: Config,
+        augment: Callable[[int, Event | None], Store] | None = None,
+    ) -> None:
+        """`config.tokenizer.sampling_alpha` must be set; `augment` makes the text of an epoch.
 
         Rows that sampling makes longer than `config.data.max_tokens` stay as they were.
         """
         alpha = config.tokenizer.sampling_alpha
         assert alpha is not None
-        self.store = store
+        self.text = augment or (lambda epoch, stop: store)
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
         algorithm = ALGORITHMS[config.tokenizer.type]
@@ -57,12 +63,9 @@ class SubwordRegularisation:
         if not (tokenizer.joint and tokenizer.has_own_ids):
             self.tgt = algorithm(tokenizer.tgt.scored_pieces(), alpha)
 
-    def __call__(self, epoch: int, stop: Event | None = None, store: Store | None = None) -> Store:
-        """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set.
-
-        `store`: the text of this epoch, if it is another one.
-        """
-        store, seeds = store or self.store, (self.seed, epoch)
+    def __call__(self, epoch: int, stop: Event | None = None) -> Store:
+        """All pairs of the store, in its order, in memory; InterruptedError once `stop` is set."""
+        store, seeds = self.text(epoch, stop), (self.seed, epoch)
         src, n_src = self._sample_side(self.src, store.src, store.src_lengths, (*seeds, 0), stop)
         tgt, n_tgt = self._sample_side(self.tgt, store.tgt, store.tgt_lengths, (*seeds, 1), stop)
         return replace(store, src=src, tgt=tgt, src_lengths=n_src, tgt_lengths=n_tgt)
