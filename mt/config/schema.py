@@ -233,7 +233,8 @@ class DataConfig(_Strict):
         None, "cleaning of the training texts, such as {} for the defaults; null means none"
     )
     augment: Augment | None = _key(
-        None, "training pairs changed anew each epoch; {} for the default shares, null means none"
+        None,
+        "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
     )
 
     @model_validator(mode="before")

@@ -144,7 +144,8 @@ def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: T
     pairs = [("你好世界。", "Hello <x>."), ("再见我的朋友。", "Bye.")] * 50
     _, texts = epoch_of(store_of(tokenizer, pairs), tokenizer, config_of(join=0.99, caps=0.99))
     assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
-    assert any(src == "再见我的朋友。" * 4 and tgt == "BYE. BYE. BYE. BYE." for src, tgt in texts)
+    joined = {("再见我的朋友。" * n, " ".join(["BYE."] * n)) for n in (2, 3, 4)}
+    assert joined & set(texts)
 
 
 def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> None:
@@ -183,8 +184,8 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     def run(name: str, *steps: int) -> Path:
         for max_steps in steps:
             changes = {
-                "data": {"augment": {"caps": 0.2, "join": 0.3}, "test": []},
-                "batch": {"tokens_per_update": 3000},
+                "data": {"augment": {"caps": 0.2, "join": 0.3}, "test": [], "valid": None},
+                "batch": {"tokens_per_update": 9000},
                 "tokenizer": {"vocab_size": 400},
                 "train": {"max_steps": max_steps, "valid_every": 100},
             }
@@ -192,12 +193,11 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
             assert train(config, tmp_path / name, "cpu").exit_code == 0
         return tmp_path / name
 
-    whole, resumed = run("whole", 9), run("resumed", 5, 9)
+    whole, resumed = run("whole", 6), run("resumed", 5, 6)
     weights = Path("checkpoints", "last", "model.safetensors")
     assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()
     log = (whole / "train.log").read_text(encoding="utf-8")
-    assert log.count("data.augment: epoch") == 3
-    assert "data.augment: epoch 1: 2,000 pairs in 1," in log
+    assert [f"data.augment: epoch {n}: 2,000 pairs in 1," in log for n in range(3)] == [1, 1, 0]
 
 
 def test_the_cases_are_one_pair_s_at_most() -> None:
