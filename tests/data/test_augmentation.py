@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import merged
-from subwords import digest, made_lines, rows
+from subwords import digest, made_lines, rows, store_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
@@ -37,16 +38,9 @@ def tokenizer() -> Tokenizer:
     return train_tokenizer(cfg, PAIRS[:500], 1, print)
 
 
-def store_of(tokenizer: Tokenizer, pairs: list[tuple[str, str]], *kept: int) -> Store:
-    sides = [tokenizer.src.encode([pair[side] for pair in pairs]) for side in (0, 1)]
-    src, tgt = (np.concatenate([np.array(row, "<u2") for row in side]) for side in sides)
-    n_src, n_tgt = (np.array([len(row) for row in side]) for side in sides)
-    return Store(src, tgt, n_src, n_tgt, kept or (len(pairs),), "", "")
-
-
 @pytest.fixture(scope="module")
 def store(tokenizer: Tokenizer) -> Store:
-    return store_of(tokenizer, PAIRS, 1000, N - 1000)
+    return replace(store_of(tokenizer, PAIRS), kept=(1000, N - 1000))
 
 
 def config_of(max_tokens: int = 250, seed: int = 1, **shares: float) -> Config:
@@ -72,7 +66,7 @@ def test_an_epoch_depends_on_seed_and_number_and_a_corpus_on_no_other(
     assert digest(Augmentation(store, tokenizer, config)(1)) == digest(second)
     other_seed = Augmentation(store, tokenizer, config_of(seed=2, caps=0.1))(0)
     assert len({digest(made) for made in (first, second, other_seed, store)}) == 4
-    other = store_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:], 1000, N - 1000)
+    other = replace(store_of(tokenizer, [PAIRS[0]] * 1000 + PAIRS[1000:]), kept=store.kept)
     made = Augmentation(other, tokenizer, config)(0)
     ours, theirs = (rows(each)[0][each.kept[0] :] for each in (first, made))
     assert ours == theirs
