@@ -202,7 +202,7 @@ class Augment(_Strict):
     typos: Share = _key(0.05, "source with typos in 5 to 30 % of its longer words")
     noise: Share = _key(0.02, "source with stray characters after 5 to 20 % of its words")
     emoji: Share = _key(0.03, "both sides with the same emoji or sign, mostly at the end")
-    join: Share = _key(0.1, "two to four pairs joined to one line, within max_tokens")
+    join: Share = _key(0.15, "two to four pairs joined to one line, within max_tokens")
 
 
 class DataConfig(_Strict):

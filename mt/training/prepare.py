@@ -220,12 +220,15 @@ def prepare_store(
 def several_sentences(prepared: Prepared) -> dict[str, float]:
     """Return for `meta.json` the share of training lines with several sentences.
 
-    The lines are drawn from the store, so the share is that of the text that is trained on, whoever
-    made the tokenizer. Empty without the library that finds sentences.
+    The lines are drawn from the store, whoever made the tokenizer; those that `data.augment` joins
+    are added. Empty without the library that finds sentences.
     """
     store = prepared.store
     drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
     lines = prepared.tokenizer.src.decode([store.pair(int(i))[0].tolist() for i in drawn])
     with suppress(ConfigError):
-        return {SEVERAL_SENTENCES: share_of_several(lines, prepared.config.data.src_lang)}
+        share = share_of_several(lines, prepared.config.data.src_lang)
+        if (augment := prepared.config.data.augment) is not None:  # three pairs a line, on average
+            share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
+        return {SEVERAL_SENTENCES: share}
     return {}

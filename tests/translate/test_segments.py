@@ -16,6 +16,7 @@ from conftest import Mt, write_lines
 from messages import says
 from odd_lines import odd_lines
 
+from mt.config.load import config_from_mapping
 from mt.data.reading.sentences import share_of_several, split_sentences
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -240,6 +241,10 @@ def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
         store=Stored(), tokenizer=loaded.tokenizer, config=loaded.config
     )
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
+    prepared.config = config_from_mapping({"data": {"augment": {"join": 0.3}}}, "test")
+    # 100 pairs: 70 lines of one, 10 of three.
+    joined = 0.25 + 0.75 * 10 / 80
+    assert several_sentences(prepared)["several_sentences"] == pytest.approx(joined, abs=0.04)
 
 
 def test_without_the_library_lines_stay_whole(

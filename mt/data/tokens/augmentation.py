@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mt.data.tokens.tokenizer import PairSample, Side, Tokenizer
 
 PAIRS_PER_CHUNK = 4_000
-MOST_JOINED = 4
 # Ranges from which each pair draws the share of its words that get a typo or a stray character.
 TYPO_RATES = (0.05, 0.3)
 STRAY_RATES = (0.05, 0.2)
@@ -129,9 +128,8 @@ class Augmentation:
                 pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
                 # Subword regularisation draws from [seed, epoch, 0 or 1, chunk].
                 random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
-                for side, rows in enumerate(
-                    zip(*self._augment(pairs, random, counts), strict=True)
-                ):
+                pairs = self._augment(pairs, random, counts)
+                for side, rows in enumerate(zip(*pairs, strict=True)):
                     ids[side].extend(np.concatenate(rows).tobytes())
                     lengths[side].extend(map(len, rows))
             kept.append(len(lengths[0]) - n_before)
@@ -176,7 +174,7 @@ class Augmentation:
         """Numbers of pairs that become one line, two to four, none longer than `max_tokens`."""
         lines = []
         order = np.flatnonzero(random.random(len(pairs)) < self.join_share)
-        sizes = random.integers(2, MOST_JOINED + 1, size=len(order) // 2 + 1)
+        sizes = random.integers(2, 5, size=len(order) // 2 + 1)
         for line in np.split(random.permutation(order), sizes.cumsum()):
             lengths = [[len(ids) for ids in pairs[number]] for number in line]
             fitting = (np.array(lengths or [[0]]).cumsum(0).max(1) <= self.max_tokens).sum()

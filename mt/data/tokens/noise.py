@@ -88,8 +88,7 @@ _ALPHABETS = re.compile("[A-Za-z\u00c0-\u024f\u0370-\u052f\u1e00-\u1fff]")
 _QWERTY = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _QWERTZ = ("qwertzuiop", "asdfghjkl", "yxcvbnm")
 _AZERTY = ("azertyuiop", "qsdfghjklm", "wxcvbn")
-_QWERTZ_LANGUAGES = ("bs", "cs", "de", "hr", "hsb", "hu", "lb", "sk", "sl", "sq")
-_LATIN = {"fr": _AZERTY} | dict.fromkeys(_QWERTZ_LANGUAGES, _QWERTZ)
+_LATIN = dict.fromkeys(("bs", "cs", "de", "hr", "hu", "sk", "sl", "sq"), _QWERTZ) | {"fr": _AZERTY}
 _CYRILLIC = {
     "ru": ("йцукенгшщзхъ", "фывапролджэ", "ячсмитьбю"),
     "uk": ("йцукенгшщзхї", "фівапролджє", "ячсмитьбю"),
