@@ -66,7 +66,7 @@ def read_attentions(
     inference = Inference(loaded.model, device)
     src = _checked(tokenizer.src.encode([source])[0], "the sentence", inference.max_tokens)
     if target is None:
-        tgt = list(TorchEngine(inference, loaded.config.decode).search([src], [[]])[0][0].tokens)
+        (tgt,) = TorchEngine(inference, loaded.config.decode).search([src], [[]]).ids()
     else:
         tgt = _checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +27,7 @@ from mt.runtime.memory import (
 )
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes
-from mt.search.engine_contract import LEAST_SIZE, WINDOW, Engine, Hypothesis, Ids, Job, memory_error
+from mt.search.engine_contract import LEAST_SIZE, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 
@@ -108,9 +108,7 @@ class TorchEngine(Engine):
         """Batches that did not fit into the memory so far."""
         return len(self.halved)
 
-    def search(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return the `n_best` hypotheses of each source, best first.
 
         Those of source i begin with the tokens `prefixes[i]`. A batch that does not fit into the
@@ -131,11 +129,10 @@ class TorchEngine(Engine):
         release_cached_memory(self.device)
         self.halved.append(len(sources))
         half = len(sources) // 2
-        return self.search(sources[:half], prefixes[:half]) + self.search(
-            sources[half:], prefixes[half:]
-        )
+        parts = ((sources[:half], prefixes[:half]), (sources[half:], prefixes[half:]))
+        return Hypotheses.of([row for part in parts for row in self.search(*part)])
 
-    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`), in order."""
         return enumerate(itertools.starmap(self.search, jobs))
 
@@ -144,18 +141,17 @@ class TorchEngine(Engine):
         where = f"{self.device.type.upper()}: {used:,.0f} MB were in use"
         return memory_error(1, self.hypotheses_per_source, where)
 
-    def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> list[list[Hypothesis]]:
+    def _search(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> Hypotheses:
         beam_size = self.decode.beam_size
         stepper, limits, constraints = self._start(sources, prefixes, beam_size)
         if beam_size == 1:
-            found = greedy_search(
+            return greedy_search(
                 stepper,
                 limits,
                 length_penalty=self.decode.length_penalty,
                 constraints=constraints,
                 fused=self.fused,
             )
-            return [[hypothesis] for hypothesis in found]
         return beam_search(
             stepper,
             limits,
@@ -169,7 +165,7 @@ class TorchEngine(Engine):
 
     def _sample(
         self, sampling: Sampling, sources: Sequence[Ids], prefixes: Sequence[Ids]
-    ) -> list[list[Hypothesis]]:
+    ) -> Hypotheses:
         """Draw `n_best` samples of each source, each as if it were alone."""
         count = self.options.n_best
         seeds = [sampling.seed_of(source, number) for source in sources for number in range(count)]
@@ -186,7 +182,7 @@ class TorchEngine(Engine):
             length_penalty=self.decode.length_penalty,
             constraints=constraints,
         )
-        return [found[start : start + count] for start in range(0, len(found), count)]
+        return replace(found, counts=np.full(len(sources), count))
 
     def _start(
         self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int

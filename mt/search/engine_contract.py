@@ -5,11 +5,17 @@ Code above an engine (lines, windows, order, formats) relies on nothing else. Ne
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from mt.config.schema import DecodeConfig
+from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import ConfigError
 from mt.search.options import SearchOptions
 
@@ -31,6 +37,58 @@ class Hypothesis:
     tokens: tuple[int, ...]
     log_prob: float
     score: float  # log_prob / (len(tokens) + 1) ** length_penalty
+
+
+@dataclass(frozen=True, eq=False)
+class Hypotheses:
+    """The hypotheses of B sources as arrays: R rows, those of a source together and best first.
+
+    Iterating gives the list of `Hypothesis` of each source. An object for each would take a Python
+    process longer than all else that it does for a line but encoding and decoding its text.
+    """
+
+    counts: npt.NDArray[np.int64]  # (B,) hypotheses of each source
+    tokens: npt.NDArray[np.int32]  # (R, T) without bos; eos ends each row, and fills it up
+    lengths: npt.NDArray[np.int64]  # (R,) tokens before the eos
+    log_probs: npt.NDArray[np.float64]  # (R,) eos included
+    scores: npt.NDArray[np.float64]  # (R,) log_prob / (length + 1) ** length_penalty
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[Hypothesis]]) -> Hypotheses:
+        """Make the arrays of the hypotheses of each source."""
+        flat = list(itertools.chain.from_iterable(rows))
+        lengths = np.array([len(one.tokens) for one in flat], np.int64)
+        tokens = np.full((len(flat), int(lengths.max(initial=0)) + 1), EOS, np.int32)
+        ids = itertools.chain.from_iterable(one.tokens for one in flat)
+        tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = np.fromiter(ids, np.int32)
+        return cls(
+            np.array([len(row) for row in rows], np.int64),
+            tokens,
+            lengths,
+            np.array([one.log_prob for one in flat]),
+            np.array([one.score for one in flat]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __iter__(self) -> Iterator[list[Hypothesis]]:
+        columns = (self.ids(), self.log_probs.tolist(), self.scores.tolist())
+        rows = (Hypothesis(tuple(ids), *values) for ids, *values in zip(*columns, strict=True))
+        return (list(itertools.islice(rows, count)) for count in self.counts.tolist())
+
+    def ids(self) -> list[list[int]]:
+        """Return the tokens of each row as a list, without eos."""
+        pairs = zip(self.tokens.tolist(), self.lengths.tolist(), strict=True)
+        return [row[:length] for row, length in pairs]
+
+
+class Answer(NamedTuple):
+    """What the search of a batch gives back to the translator."""
+
+    found: Hypotheses
+    texts: list[str]  # of each hypothesis
+    n_halved: int = 0  # batches that did not fit into the memory
 
 
 class Engine(ABC):
@@ -84,9 +142,7 @@ class Engine(ABC):
         return min(self.max_length, len(prefix) + max(1, extra))
 
     @abstractmethod
-    def search(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return the `n_best` hypotheses of each source, best first.
 
         Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
@@ -94,17 +150,17 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
 
 def search_in_worker(
-    engine: Engine, sources: Sequence[Ids], prefixes: Sequence[Ids]
-) -> tuple[list[list[Hypothesis]], int]:
-    """Return `engine.search(sources, prefixes)`, and how many batches it searched in halves."""
+    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Ids], prefixes: Sequence[Ids]
+) -> Answer:
+    """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
     before = engine.n_halved
-    hypotheses = engine.search(sources, prefixes)
-    return hypotheses, engine.n_halved - before
+    found = engine.search(sources, prefixes)
+    return Answer(found, tokenizer.tgt.decode(found.ids()), engine.n_halved - before)
 
 
 def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from mt.search.engine_contract import Engine, Hypothesis, Ids, Job, memory_error
+from mt.search.engine_contract import Engine, Hypotheses, Hypothesis, Ids, Job, memory_error
 from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
 # Padded source tokens x beam of a batch, by precision.
@@ -79,14 +79,12 @@ class CTranslate2Engine(Engine):
         """Batches that `search_batches` decodes at a time."""
         return self.threads
 
-    def search(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return the `n_best` hypotheses of each source, best first."""
         job = (sources, [()] * len(sources) if prefixes is None else prefixes)
         return next(self.search_batches([job]))[1]
 
-    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+    def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`); the next are decoded meanwhile.
 
         Jobs with sources to search again come last and together: a search that is waited for would
@@ -110,8 +108,8 @@ class CTranslate2Engine(Engine):
         for number, rows in incomplete.items():
             yield number, self._best(rows)
 
-    def _best(self, rows: Sequence[list[Hypothesis] | None]) -> list[list[Hypothesis]]:
-        return [(row or [])[: self.options.n_best] for row in rows]
+    def _best(self, rows: Sequence[list[Hypothesis] | None]) -> Hypotheses:
+        return Hypotheses.of([(row or [])[: self.options.n_best] for row in rows])
 
     def _first_search(
         self, jobs: Sequence[Job]

@@ -8,10 +8,11 @@ Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabula
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -27,7 +28,7 @@ from mt.search.candidates import (
     top_indices,
 )
 from mt.search.constraints import Constraint, Past, apply
-from mt.search.engine_contract import Hypothesis
+from mt.search.engine_contract import Hypotheses
 from mt.search.options import Sampling
 
 # Finished sentences leave the batch once the share of unfinished ones is below this. Dropping them
@@ -98,7 +99,7 @@ def greedy_search(
     length_penalty: float = 0.0,
     constraints: Sequence[Constraint] = (),
     fused: FusedCandidates | None = None,
-) -> list[Hypothesis]:
+) -> Hypotheses:
     """Take the most probable token at every step; one hypothesis for each sentence.
 
     `limits` (B,) int, at least 1, on the stepper's device: the maximum number of tokens, eos not
@@ -120,7 +121,7 @@ def sampling_search(
     *,
     length_penalty: float = 0.0,
     constraints: Sequence[Constraint] = (),
-) -> list[Hypothesis]:
+) -> Hypotheses:
     """Sample token by token as `draw_tokens` does; one hypothesis for each sentence.
 
     A sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any
@@ -148,7 +149,7 @@ def _one_path(
     limits: Tensor,
     choose: Callable[[Tensor, GreedyState, bool], Candidates],
     length_penalty: float,
-) -> list[Hypothesis]:
+) -> Hypotheses:
     """Extend one hypothesis for each sentence, token by token.
 
     `choose` returns the next tokens, given logits (B, 1, V), the state, and whether any sentence
@@ -156,8 +157,8 @@ def _one_path(
     """
     check_request(limits, beam_size=1, n_best=1)
     if len(limits) == 0:
-        return []
-    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+        return Hypotheses.of([])
+    finished: list[Finished] = []
     state = start_greedy(limits)
     parents = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1): each continues itself
     last_step = int(limits.max())
@@ -175,13 +176,13 @@ def _one_path(
         live = rows_to_keep(state.done, step, last_step)
         if live is not None:
             leaving = select(state, state.done.nonzero().squeeze(1))
-            collect(results, leaving.rows, leaving.tokens, leaving.log_probs, length_penalty)
+            finished.append(Finished(leaving.rows, leaving.tokens, leaving.log_probs))
             if len(live) == 0:
                 break
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return [hypotheses[0] for hypotheses in results]
+    return collect(finished, length_penalty)
 
 
 @torch.inference_mode()
@@ -195,7 +196,7 @@ def beam_search(
     exact: bool = False,
     constraints: Sequence[Constraint] = (),
     fused: FusedCandidates | None = None,
-) -> list[list[Hypothesis]]:
+) -> Hypotheses:
     """Return the `n_best` finished hypotheses of highest score for each sentence, best first.
 
     `limits` as for `greedy_search`, `fused` as for `next_candidates`. Each step continues the
@@ -211,8 +212,8 @@ def beam_search(
     """
     check_request(limits, beam_size, n_best)
     if len(limits) == 0:
-        return []
-    results: list[list[Hypothesis]] = [[] for _ in range(len(limits))]
+        return Hypotheses.of([])
+    finished: list[Finished] = []
     state = start_beams(limits, beam_size)
     last_step = int(limits.max())
     first_limit = int(limits.min())
@@ -232,13 +233,13 @@ def beam_search(
         if live is not None:
             leaving = select(state, state.done.nonzero().squeeze(1))
             tokens, log_probs = leaving.kept_tokens[:, :n_best], leaving.kept_log_probs[:, :n_best]
-            collect(results, leaving.rows, tokens, log_probs, length_penalty)
+            finished.append(Finished(leaving.rows, tokens, log_probs))
             if len(live) == 0:
                 break
             stepper.keep(live)
             state = select(state, live)
             first_limit = int(state.limits.min())
-    return results
+    return collect(finished, length_penalty)
 
 
 def check_request(limits: Tensor, beam_size: int, n_best: int) -> None:
@@ -411,34 +412,37 @@ def is_time_to_check(device_type: str, step: int, last_step: int) -> bool:
     return device_type == "cpu" or step == last_step or (step + 1) % STEPS_BETWEEN_CHECKS == 0
 
 
-def collect(
-    results: list[list[Hypothesis]],
-    rows: Tensor,
-    tokens: Tensor,
-    log_probs: Tensor,
-    length_penalty: float,
-) -> None:
-    """Enter finished hypotheses into `results`: rows (B,), tokens (B, n, 1 + t), log_probs (B, n).
+class Finished(NamedTuple):
+    """Sentences that have left the batch, with their hypotheses."""
+
+    rows: Tensor  # (B,) index of the sentence in the whole search
+    tokens: Tensor  # (B, n, 1 + t) bos, tokens, eos and padding
+    log_probs: Tensor  # (B, n) fp32; not above -inf: an empty place
+
+
+def collect(finished: Sequence[Finished], length_penalty: float) -> Hypotheses:
+    """Put the hypotheses of all sentences into their order, and those of each by score.
 
     Raises NonFiniteError for a sentence that has no hypothesis.
     """
-    for row, ids, sums in zip(rows.tolist(), tokens.tolist(), log_probs.tolist(), strict=True):
-        hypotheses = [
-            hypothesis(sequence, log_prob, length_penalty)
-            for sequence, log_prob in zip(ids, sums, strict=True)
-            if log_prob > -torch.inf
-        ]
-        if not hypotheses:
-            raise NonFiniteError(
-                f"decoding: sentence {row} of the batch has no translation with a probability "
-                "above 0; logits must be finite, the model gives NaN or infinities; "
-                "decode with precision fp32, or use another checkpoint"
-            )
-        results[row] = sorted(hypotheses, key=lambda hyp: hyp.score, reverse=True)
-
-
-def hypothesis(sequence: Iterable[int], log_prob: float, length_penalty: float) -> Hypothesis:
-    """Make a `Hypothesis` of one row of ids: bos, tokens, eos and padding."""
-    ids = tuple(sequence)
-    tokens = ids[1 : ids.index(EOS)]
-    return Hypothesis(tokens, log_prob, log_prob / (len(tokens) + 1) ** length_penalty)
+    longest = max(part.tokens.shape[2] for part in finished)
+    padded = [pad(part.tokens, (0, longest - part.tokens.shape[2]), value=EOS) for part in finished]
+    order = torch.cat([part.rows for part in finished]).argsort()
+    tokens = torch.cat(padded)[order, :, 1:].int().cpu().numpy()  # (B, n, T)
+    log_probs = torch.cat([part.log_probs for part in finished])[order].double().cpu().numpy()
+    real = log_probs > -np.inf  # (B, n)
+    if not real.any(1).all():
+        raise NonFiniteError(
+            f"decoding: sentence {real.any(1).argmin()} of the batch has no translation with a "
+            "probability above 0; logits must be finite, the model gives NaN or infinities; "
+            "decode with precision fp32, or use another checkpoint"
+        )
+    lengths = (tokens == EOS).argmax(2)  # (B, n)
+    divisors = np.array([(length + 1) ** length_penalty for length in range(longest)])
+    scores = np.where(real, log_probs, -np.inf) / divisors[lengths]
+    best = np.argsort(-scores, axis=1, kind="stable")  # (B, n), empty places last
+    real = np.take_along_axis(real, best, 1)
+    places = (np.arange(len(best))[:, None], best)
+    return Hypotheses(
+        real.sum(1), *(values[places][real] for values in (tokens, lengths, log_probs, scores))
+    )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.search.engine_contract import Hypothesis
 
 # A long source is cut after these, best first: the end of a sentence, a clause, a word.
 SEPARATORS = (
@@ -19,8 +19,7 @@ SEPARATORS = (
 )
 
 
-@dataclass(frozen=True)
-class Translation:
+class Translation(NamedTuple):
     """The result for one line: its `n_best` outputs, best first. A blank line has one, empty."""
 
     texts: tuple[str, ...]
@@ -30,33 +29,20 @@ class Translation:
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
 
 
-@dataclass
+@dataclass(slots=True)
 class Segment:
     """A source as the model sees it: a whole line, a sentence of it, or a part that fits."""
 
     source: list[int]
-    prefix: list[int] = field(default_factory=list)  # how its output must begin
-    hypotheses: list[Hypothesis] = field(default_factory=list)  # best first
-    texts: list[str] = field(default_factory=list)  # of the hypotheses
+    prefix: list[int]  # how its output must begin
+    texts: Sequence[str] = ()  # of its hypotheses, best first
+    log_probs: Sequence[float] = ()
+    scores: Sequence[float] = ()
+    lengths: Sequence[int] = ()  # tokens, eos not counted
+    tokens: Sequence[list[int]] = ()  # where alignments are asked for
 
 
-@dataclass
-class Output:
-    """One translation of a line, made of one hypothesis for each of its segments."""
-
-    text: str
-    hypotheses: list[Hypothesis]
-    alignment: str | None = None
-
-    def score(self, length_penalty: float) -> float:
-        """Return the log-probability of all segments / their length^penalty, each eos counted."""
-        if len(self.hypotheses) == 1:
-            return self.hypotheses[0].score
-        length = sum(len(hypothesis.tokens) + 1 for hypothesis in self.hypotheses)
-        return sum(hypothesis.log_prob for hypothesis in self.hypotheses) / length**length_penalty
-
-
-@dataclass
+@dataclass(slots=True)
 class Line:
     """A line on its way through the translator."""
 
@@ -64,8 +50,8 @@ class Line:
     text: str
     segments: list[Segment]  # none for a blank line
     sentences: int = 1  # 1 also where sentences are not told apart
-    outputs: list[Output] = field(default_factory=list)  # best first
     translation: Translation | None = None
+    rank: int = 0  # of the hypotheses of which its best output is made
 
 
 def split_source(

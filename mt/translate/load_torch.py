@@ -8,13 +8,14 @@ from functools import partial
 
 import torch
 
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.runtime.devices import can_compile, choose_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Engine, Hypothesis, Ids, search_in_worker
+from mt.search.engine_contract import Answer, Engine, Ids, search_in_worker
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
@@ -60,7 +61,9 @@ def load_torch(
         # fast within 5 %.
         batch_tokens=options.batch_tokens or engine.batch_tokens // min(2, workers),
         # A process that has used a GPU cannot be forked.
-        pool=Pool(searches, forks=False) if searches else cpu_pool(engine, workers),
+        pool=Pool(searches, forks=False)
+        if searches
+        else cpu_pool(engine, first.tokenizer, workers),
         # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         reads_ahead=large and bool(searches),
     )
@@ -77,9 +80,9 @@ def load_torch(
     return translator
 
 
-def cpu_pool(engine: Engine, workers: int) -> Pool | None:
+def cpu_pool(engine: Engine, tokenizer: Tokenizer, workers: int) -> Pool | None:
     """Start so many processes that search with the engine; None for one, which needs no other."""
-    return None if workers == 1 else Pool([partial(search_in_worker, engine)] * workers)
+    return None if workers == 1 else Pool([partial(search_in_worker, engine, tokenizer)] * workers)
 
 
 def with_fused_candidates(
@@ -113,15 +116,13 @@ class SearchOnDevice:
     options: EngineOptions
     large: bool
     is_first: bool = True  # of several processes one reports what all would report
-    engine: Engine | None = field(default=None, compare=False)
+    loaded: Translator | None = field(default=None, compare=False)
 
-    def __call__(
-        self, sources: Sequence[Ids], prefixes: Sequence[Ids]
-    ) -> tuple[list[list[Hypothesis]], int]:
+    def __call__(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> Answer:
         """Search a batch; see `search_in_worker`."""
-        if self.engine is None:
-            self.engine = load_torch(self.search, self.options, self._report, self.large).engine
-        return search_in_worker(self.engine, sources, prefixes)
+        if self.loaded is None:
+            self.loaded = load_torch(self.search, self.options, self._report, self.large)
+        return search_in_worker(self.loaded.engine, self.loaded.tokenizer, sources, prefixes)
 
     def _report(self, text: str) -> None:
         if self.is_first:

@@ -19,17 +19,10 @@ import numpy as np
 from mt.data.tokens.plan import batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
-from mt.search.engine_contract import LEAST_SIZE, Engine, Hypothesis, Job
+from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.lines import (
-    Line,
-    Output,
-    Segment,
-    Translation,
-    join_segments,
-    split_source,
-)
+from mt.translate.lines import Line, Segment, Translation, join_segments, split_source
 from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank
 from mt.translate.streaming import read_ahead, windows
@@ -196,13 +189,11 @@ class Translator:
                 line = owners[place]
                 left[line.number - before - 1] -= 1
                 if not left[line.number - before - 1]:
-                    line.outputs = self._outputs(line)
-                    if self.forced_decoder is None:
-                        line.translation = self._translation(line)
+                    line.translation = self._translation(line)
             self.on_progress(before + int(share * len(lines)))
         if self.forced_decoder is not None:
             self._align(self.forced_decoder, lines)
-        translations = [line.translation or self._translation(line) for line in lines]
+        translations = [line.translation or self._untranslated(line) for line in lines]
         self._count(lines, translations)
         self.tally.seconds += time.perf_counter() - start
         return translations
@@ -223,9 +214,7 @@ class Translator:
             n_sentences = len(self.cut(text)) if self.cut and source else 1
             if len(source) > self.max_source or n_sentences > 1:
                 parts = split_source(text, self.tokenizer, self.max_source, self.cut)
-            segments = [Segment(part) for part in parts]
-            if segments:
-                segments[0].prefix = prefix
+            segments = [Segment(part, [] if i else prefix) for i, part in enumerate(parts)]
             lines.append(Line(number, text, segments, n_sentences))
         return lines
 
@@ -248,99 +237,109 @@ class Translator:
             ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
             for batch in batches
         ]
-        done = 0
-        for number, answer in self._answers(jobs):
-            # A whole batch: a call of the tokenizer costs more than decoding ten rows.
-            rows = [list(hypothesis.tokens) for row in answer for hypothesis in row]
-            texts = iter(self.tokenizer.tgt.decode(rows))
-            for place, hypotheses in zip(batches[number], answer, strict=True):
-                segment = segments[place]
-                segment.hypotheses = hypotheses
-                segment.texts = list(itertools.islice(texts, len(hypotheses)))
-                self.tally.tokens += len(hypotheses[0].tokens) + 1
-                done += len(segment.source)
-            yield batches[number], done / int(lengths.sum())
-
-    def _answers(self, jobs: list[Job]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """Yield (index of the job, its hypotheses), and count the batches searched in halves."""
-        if self.pool is None:
-            before = self.engine.n_halved
-            yield from self.engine.search_batches(jobs)
-            self.tally.halved += self.engine.n_halved - before
-            return
-        for number, (answer, n_halved) in self.pool.imap_unordered(jobs):
+        done, total = 0, int(lengths.sum())
+        for number, (found, texts, n_halved) in self._answers(jobs):
             self.tally.halved += n_halved
-            yield number, answer
+            ends = found.counts.cumsum()
+            self.tally.tokens += int(found.lengths[ends - found.counts].sum()) + len(found)
+            log_probs, scores, n_tokens = (
+                column.tolist() for column in (found.log_probs, found.scores, found.lengths)
+            )
+            start = 0
+            for place, end in zip(batches[number], ends.tolist(), strict=True):
+                segment = segments[place]
+                segment.texts = texts[start:end]
+                segment.log_probs = log_probs[start:end]
+                segment.scores = scores[start:end]
+                segment.lengths = n_tokens[start:end]
+                start = end
+            if self.forced_decoder is not None:
+                ids = iter(found.ids())
+                for place in batches[number]:
+                    segments[place].tokens = list(itertools.islice(ids, len(segments[place].texts)))
+            done += int(lengths[batches[number]].sum())
+            yield batches[number], done / total
 
-    def _outputs(self, line: Line) -> list[Output]:
+    def _answers(self, jobs: list[Job]) -> Iterator[tuple[int, Answer]]:
+        """Yield (index of the job, what was found), from the pool or by the engine."""
+        if self.pool is not None:
+            yield from self.pool.imap_unordered(jobs)
+            return
+        before = self.engine.n_halved
+        for number, found in self.engine.search_batches(jobs):
+            halved, before = self.engine.n_halved - before, self.engine.n_halved
+            yield number, Answer(found, self.tokenizer.tgt.decode(found.ids()), halved)
+
+    def _translation(self, line: Line) -> Translation:
         """Join the n-th best hypotheses of the segments to the n-th best output of the line."""
         segments = line.segments
-        outputs = [
-            Output(
-                join_segments([segment.texts[rank] for segment in segments]),
-                [segment.hypotheses[rank] for segment in segments],
-            )
-            for rank in range(min(len(segment.hypotheses) for segment in segments))
-        ]
+        texts, scores = segments[0].texts, segments[0].scores
+        if len(segments) > 1:
+            texts, scores = self._joined(segments)
         if self.utility is not None:
-            outputs = [outputs[mbr.choose([output.text for output in outputs], self.utility)]]
-        return outputs
+            line.rank = mbr.choose(texts, self.utility)
+            texts, scores = texts[line.rank :][:1], scores[line.rank :][:1]
+        flags = self._flags(line, texts[0])
+        return Translation(tuple(texts), tuple(scores), len(segments), flags=flags)
+
+    def _untranslated(self, line: Line) -> Translation:
+        """Return the empty translation of a line without segments."""
+        # Of some texts nothing is left for the model, such as of invisible characters.
+        suspect = () if is_blank(line.text) else ("empty",)
+        return Translation(("",), (0.0,), 0, ("",) * (self.forced_decoder is not None), suspect)
 
     def _align(self, forced_decoder: ForcedDecoder, lines: list[Line]) -> None:
         """Give every output its word alignment, from one more pass of the model."""
         from mt.search.alignment import joined_word_links
 
-        outputs = [(output, line) for line in lines for output in line.outputs]
+        translated = [(line, line.translation) for line in lines if line.translation is not None]
         pairs = [
-            (segment.source, list(hypothesis.tokens))
-            for output, line in outputs
-            for segment, hypothesis in zip(line.segments, output.hypotheses, strict=True)
+            (segment.source, segment.tokens[rank])
+            for line, translation in translated
+            for rank in range(line.rank, line.rank + len(translation.texts))
+            for segment in line.segments
         ]
-        scores = iter(forced_decoder.score(pairs, log_probs=False))
-        for output, line in outputs:
-            parts = [
-                (
-                    forced.attention,
-                    self.tokenizer.src.pieces_of(segment.source),
-                    self.tokenizer.tgt.pieces_of(list(hypothesis.tokens)),
-                )
-                for segment, hypothesis, forced in zip(
-                    line.segments,
-                    output.hypotheses,
-                    itertools.islice(scores, len(line.segments)),
-                    strict=True,
-                )
-                if forced.attention is not None
-            ]
-            output.alignment = joined_word_links(parts, line.text, output.text)
+        scored = zip(pairs, forced_decoder.score(pairs, log_probs=False), strict=True)
+        for line, translation in translated:
+            alignments = []
+            for text in translation.texts:
+                parts = [
+                    (
+                        forced.attention,
+                        self.tokenizer.src.pieces_of(source),
+                        self.tokenizer.tgt.pieces_of(tokens),
+                    )
+                    for (source, tokens), forced in itertools.islice(scored, len(line.segments))
+                    if forced.attention is not None
+                ]
+                alignments.append(joined_word_links(parts, line.text, text))
+            line.translation = translation._replace(alignments=tuple(alignments))
 
-    def _translation(self, line: Line) -> Translation:
-        aligned = self.forced_decoder is not None
-        if not line.outputs:
-            # Of some texts nothing is left for the model, such as of invisible characters.
-            suspect = () if is_blank(line.text) else ("empty",)
-            return Translation(("",), (0.0,), 0, ("",) if aligned else (), suspect)
-        penalty = self.engine.decode.length_penalty
-        return Translation(
-            texts=tuple(output.text for output in line.outputs),
-            scores=tuple(output.score(penalty) for output in line.outputs),
-            segments=len(line.segments),
-            alignments=tuple(output.alignment or "" for output in line.outputs if aligned),
-            flags=self._flags(line),
-        )
+    def _joined(self, segments: list[Segment]) -> tuple[list[str], list[float]]:
+        """Return the texts and scores of the whole line, as many as all segments have.
 
-    def _flags(self, line: Line) -> tuple[str, ...]:
+        A score is the log-probability of all segments / their length^penalty, each eos counted.
+        """
+        texts, scores = [], []
+        for rank in range(min(len(segment.texts) for segment in segments)):
+            texts.append(join_segments([segment.texts[rank] for segment in segments]))
+            length = sum(segment.lengths[rank] + 1 for segment in segments)
+            log_prob = sum(segment.log_probs[rank] for segment in segments)
+            scores.append(log_prob / length**self.engine.decode.length_penalty)
+        return texts, scores
+
+    def _flags(self, line: Line, best: str) -> tuple[str, ...]:
         """Return the quality flags of the best output."""
-        best = line.outputs[0]
+        lengths = [segment.lengths[line.rank] for segment in line.segments]
         truncated = any(
-            len(hypothesis.tokens) >= self.engine.limit(segment.source, segment.prefix)
-            for segment, hypothesis in zip(line.segments, best.hypotheses, strict=True)
+            length >= self.engine.limit(segment.source, segment.prefix)
+            for segment, length in zip(line.segments, lengths, strict=True)
         )
         return flags(
             line.text,
-            best.text,
+            best,
             sum(len(segment.source) for segment in line.segments),
-            sum(len(hypothesis.tokens) for hypothesis in best.hypotheses),
+            sum(lengths),
             truncated=truncated,
             max_ratio=self.max_ratio,
         )

@@ -94,7 +94,7 @@ def decode(
     n_tokens = 0
     start = time.perf_counter()
     for batch in batches:
-        n_tokens += sum(len(found[0].tokens) + 1 for found in engine.search(batch))
+        n_tokens += int((engine.search(batch).lengths + 1).sum())
         if report.left() < 10:
             break
     elapsed = time.perf_counter() - start

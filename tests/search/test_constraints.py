@@ -159,7 +159,7 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
     )
 
     def greedy(*constraints: Constraint) -> tuple[tuple[int, ...], float]:
-        (found,) = greedy_search(
+        ((found,),) = greedy_search(
             ScriptedStepper([model], 1), torch.tensor([5]), constraints=constraints
         )
         return found.tokens, round(math.exp(found.log_prob), 6)
@@ -174,7 +174,7 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
 def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
     model, limits = random_model("limit"), torch.tensor([2])
     rules: dict[str, Any] = {"constraints": [min_length(9), no_repeat_ngram(1)]}
-    (greedy,) = greedy_search(ScriptedStepper([model], 1), limits, **rules)
+    ((greedy,),) = greedy_search(ScriptedStepper([model], 1), limits, **rules)
     stepper = ScriptedStepper([model], 3)
     ((best, *_),) = beam_search(stepper, limits, beam_size=3, length_penalty=1.0, **rules)
     assert len(greedy.tokens) == len(best.tokens) == 2
@@ -191,7 +191,7 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
         options: dict[str, Any] = {"length_penalty": 1.0, "constraints": rules}
         most = torch.tensor([limits[i] for i in chosen])
         if size == 1:
-            return [one.tokens for one in greedy_search(stepper, most, **options)]
+            return [one.tokens for (one,) in greedy_search(stepper, most, **options)]
         return [best[0].tokens for best in beam_search(stepper, most, beam_size=size, **options)]
 
     for size in (1, 4):

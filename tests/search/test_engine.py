@@ -31,7 +31,12 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: 
     decode = loaded.config.decode.model_copy(update={"beam_size": 10**15})
     engine = TorchEngine(Inference(loaded.model, CPU), decode)
     with (
-        Translator(engine, loaded.tokenizer, max_source=32, pool=cpu_pool(engine, workers)) as one,
+        Translator(
+            engine,
+            loaded.tokenizer,
+            max_source=32,
+            pool=cpu_pool(engine, loaded.tokenizer, workers),
+        ) as one,
         pytest.raises(ConfigError) as caught,
     ):
         list(one.translate(["eins"]))
@@ -80,7 +85,7 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
         return real(src, src_mask, n_hypotheses)
 
     def outputs(engine: TorchEngine) -> tuple[list[tuple[str, ...]], str]:
-        pool = cpu_pool(engine, workers)
+        pool = cpu_pool(engine, loaded.tokenizer, workers)
         with Translator(engine, loaded.tokenizer, max_source=32, pool=pool) as translator:
             texts = [one.texts for one in translator.translate(lines)]
             return texts, translator.tally.summary()

@@ -50,7 +50,7 @@ class Member:
 def test_the_two_means_choose_differently(mean: Mean, token: int, probability: float) -> None:
     """A: 0.6 and 0.02, B: 0.3 and 0.28. Arithmetic means .31 > .29, geometric .11 < .29."""
     pair: Any = [Member(0.6, 0.3, 0.05, 0.05), Member(0.02, 0.28, 0.35, 0.35)]
-    for found in greedy_search(EnsembleDecoding(pair, mean), torch.tensor([1, 1])):
+    for (found,) in greedy_search(EnsembleDecoding(pair, mean), torch.tensor([1, 1])):
         assert found.tokens == (token,)
         assert math.exp(found.log_prob) == pytest.approx(probability, rel=1e-3)
 

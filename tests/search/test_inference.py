@@ -181,8 +181,9 @@ def check_every_step(shape: dict[str, Any], precision: str, n: int) -> None:
 
 def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypothesis]]:
     if beam_size == 1:
-        return [[one] for one in greedy_search(stepper, limits, length_penalty=1.0)]
-    return beam_search(stepper, limits, beam_size=beam_size, length_penalty=1.0, n_best=beam_size)
+        return list(greedy_search(stepper, limits, length_penalty=1.0))
+    options = {"beam_size": beam_size, "n_best": beam_size}
+    return list(beam_search(stepper, limits, length_penalty=1.0, **options))
 
 
 def assert_same(

@@ -34,7 +34,7 @@ from mt.errors import ConfigError, NonFiniteError
 from mt.search import search
 from mt.search.candidates import BLOCK
 from mt.search.constraints import Constraint, forbid, min_length
-from mt.search.engine_contract import Hypothesis
+from mt.search.engine_contract import Hypotheses, Hypothesis
 from mt.search.options import Sampling
 from mt.search.search import sampling_search
 
@@ -228,11 +228,17 @@ def test_an_accelerator_gives_the_same() -> None:
 
 def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
     """Scores are computed afresh from fp32 sums: their last bit may differ from the search's."""
-    found: list[list[Hypothesis]] = [[], []]
     tokens = torch.tensor([[[BOS, A, EOS, EOS], [BOS, B, C, EOS], [BOS, A, A, EOS]]])
     log_probs = torch.tensor([[-2.0, -1.5, -torch.inf]])  # the last is a free place
-    search.collect(found, torch.tensor([1]), tokens, log_probs, length_penalty=1.0)
-    assert found == [[], [Hypothesis((B, C), -1.5, -0.5), Hypothesis((A,), -2.0, -1.0)]]
+    last = search.Finished(torch.tensor([1]), tokens, log_probs)
+    # It left before, so its rows are shorter.
+    first = search.Finished(
+        torch.tensor([0]), tokens[..., :3], torch.tensor([[-2.0, *[-math.inf] * 2]])
+    )
+    one = Hypothesis((A,), -2.0, -1.0)
+    found = search.collect([last, first], length_penalty=1.0)
+    assert list(found) == [[one], [Hypothesis((B, C), -1.5, -0.5), one]]
+    assert list(Hypotheses.of(list(found))) == list(found)
 
 
 def test_impossible_requests_are_refused() -> None:
@@ -278,7 +284,7 @@ def sample(
         sampling,
         constraints=constraints,
     )
-    return [one.tokens for one in found]
+    return [one.tokens for (one,) in found]
 
 
 def test_samples_come_as_often_as_the_model_says() -> None:
@@ -295,7 +301,7 @@ def test_samples_come_as_often_as_the_model_says() -> None:
     found = sampling_search(
         ScriptedStepper([model] * 50, 1), torch.tensor([3] * 50), range(50), Sampling(2.0)
     )
-    for one in found:
+    for (one,) in found:
         assert one.log_prob == pytest.approx(math.log(shares[one.tokens]), abs=1e-4)
 
 

@@ -82,7 +82,7 @@ def random_model(seed: object, vocab: int = 7, spread: float = 1.5) -> Model:
 def run_greedy(models: list[Model], limits: list[int], alpha: float = 0.0, vocab: int = 7) -> Ran:
     stepper = ScriptedStepper(models, 1, vocab)
     found = greedy_search(stepper, torch.tensor(limits), length_penalty=alpha)
-    return [[one] for one in found], stepper
+    return list(found), stepper
 
 
 def run_beams(
@@ -95,7 +95,8 @@ def run_beams(
         "n_best": n_best,
         "exact": more.get("exact", False),
     }
-    return beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options), stepper
+    found = beam_search(stepper, torch.tensor(limits, device=more.get("device")), **options)
+    return list(found), stepper
 
 
 def greedy(model: Model, limit: int, alpha: float = 0.0) -> list[Hypothesis]:

@@ -417,7 +417,7 @@ def test_a_line_of_3000_words_is_one_line_and_is_counted(
     ids = split_source(long, loaded.tokenizer, one.max_source)
     whole = list(itertools.chain(*ids))  # the vocabulary is joint
     assert loaded.tokenizer.tgt.decode([whole])[0].split() == long.split()
-    parts = one.engine.search(ids)
+    parts = list(one.engine.search(ids))
     for rank in (0, 1):
         tokens = [list(part[rank].tokens) for part in parts]
         assert found[1].texts[rank] == " ".join(filter(None, loaded.tokenizer.tgt.decode(tokens)))
