@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mt.data.tokens.plan import batch_ends
+from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
@@ -230,9 +230,9 @@ class Translator:
         order = np.argsort(-lengths, kind="stable")
         sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
         workers = self.engine.n_parallel if self.pool is None else len(self.pool.workers)
-        batches = [
-            rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
-        ]
+        most_rows = max(1, MOST_ROWS // self.engine.hypotheses_per_source)
+        cuts = batch_cuts(sizes, self.batch_tokens, workers, most_rows)
+        batches = [rows.tolist() for rows in np.split(order, cuts)]
         jobs: list[Job] = [
             ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
             for batch in batches
@@ -357,7 +357,9 @@ class Translator:
         tally.lines += len(lines)
 
 
-def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
+def batch_cuts(
+    sizes: np.ndarray, budget: int, workers: int = 1, most_rows: int = MOST_ROWS
+) -> list[int]:
     """Return where batches of at most `budget` padded tokens begin, except the first batch.
 
     `sizes` are descending. With several workers the last work comes in quarters, so that all of
@@ -366,11 +368,11 @@ def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     if workers > 1:  # at least one batch for each
         budget = min(budget, max(int(sizes[0]), int(sizes.sum()) // workers))
     if workers == 1 or sizes.sum() < 4 * budget * workers:
-        return batch_ends(sizes, budget)[:-1]
+        return batch_ends(sizes, budget, most_rows)[:-1]
     left = sizes[::-1].cumsum()  # of the last n, for n from 1
     quarters = len(sizes) - int(np.searchsorted(left, budget * workers, side="right"))
-    whole = batch_ends(sizes[:quarters], budget)
-    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4)]
+    whole = batch_ends(sizes[:quarters], budget, most_rows)
+    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4, most_rows)]
     return [*whole, *small][:-1]
 
 

@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import Mt
 from torch import Tensor
 
+from mt.data.tokens.plan import batch_ends, bucket, micro_batches
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
@@ -20,7 +22,7 @@ from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.search import Stepper
 from mt.translate.load_torch import cpu_pool
-from mt.translate.translator import Translator
+from mt.translate.translator import Translator, batch_cuts
 
 CPU = Device(torch.device("cpu"), "fp32")
 
@@ -110,7 +112,7 @@ def test_the_batches_of_a_gpu_fill_half_of_its_memory(
 ) -> None:
     inference = Inference(loaded.model, CPU)
     config = loaded.model.config
-    # Four columns of keys and values in float32; a row of logits, twice, for eight tokens.
+    # Four columns of keys and values; a row of logits, twice, for eight tokens: all in float32.
     per_token = 4.0 * 2 * config.n_decoder_layers * config.d_model * 4
     per_token += loaded.tokenizer.tgt.size * 8 / 8
     assert inference.bytes_per_token(8) == per_token
@@ -128,3 +130,19 @@ def test_a_length_penalty_beyond_floats_is_refused(mt: Mt, tiny_run: Path, comma
     ended = mt(*command.split(), "-m", tiny_run, "--length-penalty", 200)
     assert ended.code == 2
     assert "Invalid value for '--length-penalty': " in ended.err
+
+
+def test_no_batch_has_more_rows_than_the_grid_of_a_cuda_kernel() -> None:
+    """Of translation, scoring, validation and training: 70,000 sentences of one token."""
+    ones = np.ones(70_000, np.int64)
+    for ends in (
+        batch_ends(ones, 100_000),  # also of scoring
+        [*batch_cuts(ones, 100_000), 70_000],
+        [*batch_cuts(ones, 100_000, workers=2), 70_000],
+        np.cumsum([len(each) for each in bucket(ones, ones, np.arange(70_000), 200_000)]),
+        micro_batches([ones], 100_000),
+    ):
+        sizes = np.diff(ends, prepend=0)
+        assert (sizes.sum(), sizes.max() <= 65_535) == (70_000, True)
+    # Four samples of each source are four rows.
+    assert max(np.diff(batch_ends(ones, 100_000, 65_535 // 4), prepend=0)) * 4 <= 65_535

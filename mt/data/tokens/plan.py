@@ -29,18 +29,22 @@ SHARES = 4
 TOKENS_PER_SHARE = 4096
 # Padded tokens whose computation takes as long as what a batch takes whatever its size.
 TOKENS_PER_LAUNCH = 200
+# Most sentences of a batch. Attention on CUDA has them in a dimension of its grid, which ends here;
+# its error for more, "invalid configuration argument", does not look like too little memory.
+MOST_ROWS = 65_535
 
 
-def batch_ends(lengths: Lengths, budget: int) -> list[int]:
+def batch_ends(lengths: Lengths, budget: int, most_rows: int = MOST_ROWS) -> list[int]:
     """Split a sequence of sentence lengths into batches of at most `budget` padded tokens.
 
-    Returns the index after the last sentence of each batch. A batch takes rows × longest row. A
-    sentence longer than the budget is a batch of its own.
+    A batch has at most `most_rows` sentences, and takes rows × longest row. A sentence longer than
+    the budget is a batch of its own. Returns the index after the last sentence of each batch.
     """
     ends = []
     start = 0
     while start < len(lengths):
-        window = lengths[start : start + max(1, budget // int(lengths[start]))]
+        rows = max(1, min(most_rows, budget // int(lengths[start])))
+        window = lengths[start : start + rows]
         area = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
         start += max(1, int(np.searchsorted(area, budget, side="right")))
         ends.append(start)
@@ -98,7 +102,8 @@ def split_evenly(longest: Lengths, budget: int) -> list[int]:
     for n_parts in range(fewest, min(fewest + 2, n)):
         ends = n * np.arange(1, n_parts + 1) // n_parts
         rows = np.diff(ends, prepend=0)
-        if (rows * np.maximum.reduceat(longest, ends - rows)).max() <= budget:
+        areas = rows * np.maximum.reduceat(longest, ends - rows)
+        if areas.max() <= budget and rows.max() <= MOST_ROWS:
             return list(map(int, ends))
     return batch_ends(longest, budget)
 
