@@ -22,6 +22,8 @@ from mt.search.options import Sampling
 BLOCK = 64
 # Logits per slice of `log_normaliser`: 1 MB in fp32, so that intermediate values stay in the cache.
 SLICE = 1 << 18
+# Logits that `draw_tokens` handles at a time: several copies in float64, 0.5 GB each at most.
+DRAWN = 1 << 26
 # What torch.compile generates code with; tests replace it.
 BACKEND: Any = "inductor"
 
@@ -119,6 +121,8 @@ def top_indices(log_probs: Tensor, count: int) -> Tensor:
     # bits of fp32 numbers sort as the numbers do; the index in the low half makes all keys differ.
     magnitude = log_probs.abs().view(torch.int32).long()
     keys = (magnitude << 32) + torch.arange(log_probs.shape[1], device=log_probs.device)
+    if count == 1:  # one pass
+        return keys.amin(1, keepdim=True) & 0xFFFF_FFFF
     return keys.topk(count, dim=1, largest=False).indices
 
 
@@ -129,7 +133,7 @@ def fused_candidates(logits: Tensor, log_probs: Tensor, full: Tensor, count: int
     """Return the `count` best continuations of each sentence, after the first step.
 
     The result is that of `search.mask_logits` and `best_candidates` without constraints. The
-    compiler makes one kernel of the first two parts, which reads low-precision logits once.
+    compiler makes one kernel of the first two parts, which reads the logits once.
     Without compilation this is slower than those functions, so a CPU calls them.
 
     `logits` (B, N, V) of any dtype, `log_probs` (B, N) fp32 of the hypotheses so far, `full` (B,)
@@ -184,7 +188,6 @@ def compile_candidates() -> FusedCandidates:
 @torch.inference_mode()
 def compile_for(
     device: torch.device,
-    dtype: torch.dtype,
     beam_size: int,
     vocab_size: int,
     say: Callable[[str], None],
@@ -195,7 +198,7 @@ def compile_for(
     """
     candidates = compile_candidates()
     # In the same layout as in the search, or torch would compile once more.
-    logits = torch.zeros(2, beam_size, vocab_size, dtype=dtype, device=device)
+    logits = torch.zeros(2, beam_size, vocab_size, device=device)
     log_probs = torch.zeros(2, beam_size, device=device)
     full = torch.zeros(2, dtype=torch.bool, device=device)
     try:
@@ -220,6 +223,10 @@ def draw_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
     fewest that hold the share `top_p` of the probability (Holtzman et al., 2020, section 3.1). K
     tokens are left.
     """
+    n_rows = max(1, DRAWN // logits.shape[1])
+    if len(logits) > n_rows:
+        parts = zip(logits.split(n_rows), uniform.split(n_rows), strict=True)
+        return torch.cat([draw_tokens(*part, sampling) for part in parts])
     logits = logits.double() / sampling.temperature
     if sampling.top_k:
         logits, tokens = logits.topk(min(sampling.top_k, logits.shape[1]), dim=1)  # 2 x (B, K)

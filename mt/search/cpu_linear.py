@@ -115,7 +115,7 @@ def pack(model: Transformer, precision: str) -> None:
     """Replace every `Linear` of a model, in place, by the fastest layer of its precision.
 
     The model can then only decode, and only on a CPU. Any `precision` but `int8` means the dtype
-    that the weights have.
+    that the weights have, and float32 for the output matrix; see `fp32_logits`.
     """
     kind: type[PrepackedLinear | Int8Linear]
     if precision == "int8":
@@ -136,7 +136,9 @@ def pack(model: Transformer, precision: str) -> None:
         for name, child in list(module.named_children()):
             if isinstance(child, Linear):
                 bias = None if child.bias is None else child.bias.detach()
-                setattr(module, name, kind(child.weight.detach(), bias))
+                wide = torch.float32 if child is model.output else child.weight.dtype
+                weight = child.weight.detach().to(wide)
+                setattr(module, name, kind(weight, None if bias is None else bias.to(wide)))
 
 
 @cache

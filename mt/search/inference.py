@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -65,12 +66,12 @@ class Inference:
 
         The estimate is the sum of the cache of as many target tokens, twice as large when it has
         just been doubled, with the old cache beside it; the keys and values of the source; and a
-        row of logits, once in the model's precision and once in float32.
+        row of logits in float32, twice.
         """
         config = self.model.config
         size = self.model.dtype.itemsize
         column = 2 * config.n_decoder_layers * config.d_model * size  # a key and a value per layer
-        logits = self.model.tgt_embedding.tokens.num_embeddings * (size + 4)
+        logits = self.model.tgt_embedding.tokens.num_embeddings * 8
         return 4 * column + logits / shortest
 
     @torch.inference_mode()
@@ -97,6 +98,19 @@ class Inference:
                 src[rows, :longest], src_mask[rows, :longest]
             )
         return memory
+
+
+def fp32_logits(model: Transformer, x: Tensor) -> Tensor:
+    """Compute logits in float32, or wider, of x in any precision: (..., D) -> (..., V).
+
+    In bf16, logits from 8 to 32 are multiples of 1/16 or 1/8: the best tokens would often be equal.
+    """
+    if not x.is_cuda or x.dtype == torch.float32:
+        return cast("Tensor", model.output(x.to(torch.promote_types(x.dtype, torch.float32))))
+    # The operands stay as they are: the kernel sums in float32 anyway.
+    weight, bias = model.output.weight.t(), model.output.bias
+    logits = torch.mm(x.flatten(0, -2), weight, out_dtype=torch.float32)
+    return (logits if bias is None else logits.add_(bias)).unflatten(0, x.shape[:-1])
 
 
 class Decoding:
@@ -162,7 +176,7 @@ class Decoding:
                     ),
                     cross_attention=partial(self._attend_source, layer.cross_attention, source),
                 )
-            logits: Tensor = self.model.output(self.model.decoder_norm(x))
+            logits = fp32_logits(self.model, self.model.decoder_norm(x))
         self.n_steps += 1
         self.n_columns = new.stop
         return logits

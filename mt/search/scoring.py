@@ -20,7 +20,7 @@ from mt.errors import ConfigError
 from mt.model.transformer import Transformer
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb
 from mt.search.alignment import cross_attention, parse_heads
-from mt.search.inference import Inference
+from mt.search.inference import Inference, fp32_logits
 
 # Padded tokens of a batch. On a CPU the logits, (tokens, V) in fp32, need most of the memory.
 BATCH_TOKENS = {"cpu": 2048, "cuda": 32768}
@@ -110,5 +110,5 @@ class ForcedDecoder:
 def token_log_probs(model: Transformer, batch: Batch) -> Tensor:
     """Return ln p of each real target token, eos included, given those before it: (N,)."""
     hidden = model(batch.src, batch.tgt_in, batch.src_mask).flatten(0, 1)  # (B * T, D)
-    logits = model.output(hidden[batch.tgt_positions])  # (N, V)
-    return -F.cross_entropy(logits.float(), batch.tgt_out, reduction="none")
+    logits = fp32_logits(model, hidden[batch.tgt_positions])  # (N, V)
+    return -F.cross_entropy(logits, batch.tgt_out, reduction="none")

@@ -91,9 +91,7 @@ def with_fused_candidates(
     """Return an engine that chooses tokens by compiled code, if its search and the device can."""
     if engine.options.sample is not None or engine.constraints:
         return engine
-    # An ensemble averages in fp32.
-    dtype = engine.model.model.dtype if isinstance(engine.model, Inference) else torch.float32
-    fused = compile_for(engine.device, dtype, engine.decode.beam_size, vocab_size, report)
+    fused = compile_for(engine.device, engine.decode.beam_size, vocab_size, report)
     return replace(engine, fused=fused)
 
 

@@ -77,8 +77,7 @@ def decode(
     if can_compile(setting.choose()):  # as `mt translate` does with a large text
         start = time.perf_counter()
         said: list[str] = []
-        dtype = inference.model.dtype
-        fused = compile_for(engine.device, dtype, beam_size, setting.vocab_size, said.append)
+        fused = compile_for(engine.device, beam_size, setting.vocab_size, said.append)
         engine = replace(engine, fused=fused)
         status = "failed" if said else "ok"
         seconds = time.perf_counter() - start
@@ -120,7 +119,7 @@ def parts(
         del model.start
     beam_size = engine.decode.beam_size
     shape = (int(times["rows"]), beam_size, setting.vocab_size)  # (B, N, V)
-    logits = torch.randn(shape, device=setting.device).to(setting.choose().dtype)
+    logits = torch.randn(shape, device=setting.device)
     offsets = torch.zeros(shape[:2], device=setting.device)
     count = 1 if beam_size == 1 else 2 * beam_size
     steps = int(times["steps"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -143,7 +144,7 @@ def test_a_choice_that_cannot_be_compiled_is_said(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(candidates, "BACKEND", broken)
     said: list[str] = []
-    assert compile_for(torch.device("cpu"), torch.float32, 4, 100, said.append) is None
+    assert compile_for(torch.device("cpu"), 4, 100, said.append) is None
     torch._dynamo.reset()
     assert len(said) == 1
     assert "cannot be compiled, so decoding is slower (" in said[0]
@@ -158,7 +159,10 @@ def drawn(
 ) -> list[int]:
     logits = (torch.tensor(probs).log() + 7).repeat(len(numbers), 1)
     uniform = torch.tensor(numbers, dtype=torch.float64)
-    return draw_tokens(logits, uniform, Sampling(**options)).tolist()
+    whole = draw_tokens(logits, uniform, Sampling(**options)).tolist()
+    with mock.patch.object(candidates, "DRAWN", 2 * logits.shape[1]):  # two rows at a time
+        assert draw_tokens(logits, uniform, Sampling(**options)).tolist() == whole
+    return whole
 
 
 def test_a_number_picks_the_token_whose_share_it_falls_into() -> None:

@@ -17,6 +17,7 @@ from mt.runtime.devices import Device
 from mt.search import inference
 from mt.search.engine_contract import Hypothesis
 from mt.search.inference import Inference
+from mt.search.scoring import ForcedDecoder
 from mt.search.search import Stepper, beam_search, greedy_search
 
 VOCAB = 30
@@ -182,7 +183,7 @@ def check_every_step(shape: dict[str, Any], precision: str, n: int) -> None:
 def searched(stepper: Stepper, limits: Tensor, beam_size: int) -> list[list[Hypothesis]]:
     if beam_size == 1:
         return list(greedy_search(stepper, limits, length_penalty=1.0))
-    options = {"beam_size": beam_size, "n_best": beam_size}
+    options: dict[str, Any] = {"beam_size": beam_size, "n_best": beam_size}
     return list(beam_search(stepper, limits, length_penalty=1.0, **options))
 
 
@@ -193,6 +194,24 @@ def assert_same(
         assert [one.tokens for one in row] == [one.tokens for one in other]
         log_probs = pytest.approx([one.log_prob for one in other], abs=tolerance)
         assert [one.log_prob for one in row] == log_probs
+
+
+def test_logits_of_a_bf16_model_are_not_rounded_to_bf16() -> None:
+    """They are the products of what the decoder gives, in decoding and scoring."""
+    model, (src, src_mask) = build(), sentences()
+    decoder = ForcedDecoder(Inference(model, cpu("bf16")))
+    norm = decoder.inference.model.decoder_norm
+    weight = model.output.weight.bfloat16().double()
+    hidden: list[Tensor] = []
+    norm.register_forward_hook(lambda *given: hidden.append(given[-1]))
+    stepper = decoder.inference.start(src, src_mask, 1)
+    first = torch.full((len(src), 1), BOS)
+    logits = stepper.step(first, torch.zeros_like(first))
+    assert (logits.dtype, hidden[0].dtype) == (torch.float32, torch.bfloat16)
+    torch.testing.assert_close(logits.double(), hidden[0].double() @ weight.t(), rtol=0, atol=1e-5)
+    (forced,) = decoder.score([([9, 10], [11, 12])])
+    expected = (hidden[1].double() @ weight.t()).log_softmax(-1)[0, range(3), [11, 12, EOS]]
+    assert forced.log_probs == pytest.approx(expected.tolist(), abs=1e-4)
 
 
 @SHAPES
@@ -276,7 +295,7 @@ def test_a_model_in_training_decodes_in_the_precision_of_the_device(
     model.compute_dtype = compute
     first = torch.full((5, 1), BOS), torch.zeros(5, 1, dtype=torch.int64)
     logits = Inference(model, cpu(precision)).start(src, src_mask, 1).step(*first)
-    assert logits.dtype == devices.DTYPES[precision]
+    assert logits.dtype == torch.float32
     assert model.compute_dtype == compute
     error = difference(logits, Uncached(build(dropout=0.0), src, src_mask, 1).step(*first))
     assert error < 1e-5 if precision == "fp32" else 0 < error < 0.1
