@@ -63,7 +63,9 @@ def lookup(row: Mapping[str, Any], column: str) -> Any:
     A null is an empty text, as an empty line is: nobody has translated it.
     """
     value: Any = row
-    parts = [column] if column in row else column.split(".")
+    if column in row:
+        return "" if row[column] is None else row[column]
+    parts = column.split(".")
     if parts[0] not in row and isinstance(row.get("translation"), Mapping):
         parts = ["translation", column]  # the type that the datasets library has for translations
     for part in parts:

@@ -1,41 +1,42 @@
 """Units of translation memories and bilingual files: TMX, and XLIFF 1.2 and 2.
 
-Each unit is cut out of the text and parsed by itself. A parser of the whole file loses everything
-after one bare `<`, and nests all units after one that is not closed.
+Units are cut out of the text and parsed, those of a block together. Where they are not XML, each is
+parsed by itself: a parser loses everything after one bare `<`, and nests all units after one that
+is not closed.
 """
 
 from __future__ import annotations
 
-import codecs
 import html
+import io
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import assert_never
 
 from mt.data.reading.compression import open_text
-from mt.data.reading.text_files import MAX_LINE, Damage
+from mt.data.reading.text_files import MAX_LINE, Damage, is_damaged
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.config.schema import Source
     from mt.data.reading.columns import Row
 
-# A whole unit, or the tag that says the languages of those after it, or what is refused.
-_ITEM = re.compile(
-    r"<(?P<name>(?:[\w.-]+:)?(?:tu|trans-unit|segment))(?=[\s>])(?P<unit>.*?)</(?P=name)\s*>"
-    r"|<(?:[\w.-]+:)?(?:file|xliff)\s(?P<languages>[^>]*)>|(?P<entity><!ENTITY)"
-    r"|<!--.*?-->",
-    re.DOTALL,
+# What opens a unit, a tag that says the languages of the units after it, or what is skipped.
+_OPEN = re.compile(
+    r"<(!ENTITY|!--|(?:[\w.-]+:)?(?:(?:tu|trans-unit|segment)(?=[\s>])|(?:file|xliff)(?=\s)))"
 )
-_OPEN = re.compile(r"<(?:(?:[\w.-]+:)?(?:tu|trans-unit|segment|file|xliff)(?=[\s>])|!--)")
-_LANGUAGE = re.compile(r"""(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']+)""")
+_ENDS = {"!ENTITY": "", "!--": "-->", "file": ">", "xliff": ">"}  # of what is no unit
+# The last of several openings in a unit: those before it are not closed.
+_NESTED = re.compile(r"<([\w.:-]+)(?=[\s>]).*(?=<\1[\s>])", re.DOTALL)
 _SIDES = {"source-language": "source", "srcLang": "source"}
-# Attributes that say the language of a text, in TMX of all versions.
-_LANG = {"lang", "{http://www.w3.org/XML/1998/namespace}lang"}
+_LANGUAGE = re.compile(r"""(source-language|target-language|srcLang|trgLang)\s*=\s*["']([^"']+)""")
+_LANG = "{http://www.w3.org/XML/1998/namespace}lang"  # or `lang`, in early versions of TMX
 # The content of these elements is code of the file that was translated.
 _CODE = {"bpt", "ept", "it", "ph", "ut"}
 # An ampersand that begins no entity of XML, a `<` that begins no tag, and characters not in XML.
@@ -43,16 +44,22 @@ _FORBIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _STRAY = re.compile(
     rf"&(?!(?:amp|lt|gt|quot|apos);)(?:#?\w+;)?|<(?![^\W\d]|[/!?])|{_FORBIDDEN.pattern}"
 )
-_BLOCK = 1 << 18
+_BLOCK = 1 << 18  # characters
 # The first bytes of an XML file that say its encoding.
 _MARKS = {
-    b"\xef\xbb\xbf": "utf-8-sig",
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
     b"<\0": "utf-16-le",
     b"\0<": "utf-16-be",
 }
+_NOT_CLOSED = "units that are not closed, left out"
 ANY = "not said"  # the language of a text that names none
+
+
+class _Unit(NamedTuple):
+    place: str  # for messages
+    xml: str
+    languages: dict[str, str]  # of source and target, as the tags around it say
 
 
 def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterator[Row]:
@@ -62,127 +69,119 @@ def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterat
     are mended where only single signs are wrong, else left out. Raises `DataError` where a language
     is nowhere in the file, and for a file that declares entities.
     """
-    from lxml import etree
-
-    # No entity is replaced, nothing is fetched, and no text may be huge.
-    parser = etree.XMLParser(
-        recover=True, resolve_entities=False, no_network=True, huge_tree=False, remove_comments=True
-    )
     match source.tags:
         case "keep" | "strip":
             keep = source.tags == "keep"
         case _:
             assert_never(source.tags)
-    languages: Counter[str] = Counter()
-    n_units = n_pairs = 0
-    for place, unit, of_file in _units(path, where, damage):
-        n_units += 1
-        element = _parsed(unit, parser, place, source.errors, where, damage)
-        if element is None:
-            continue
-        texts = _texts(element, of_file, keep)
-        languages.update(texts.keys())
-        src, tgt = (_choose(texts, wanted) for wanted in (source.src, source.tgt))
-        if src is None or tgt is None or src == tgt:  # one text is not its own translation
-            damage.add(f"units without text in {source.src} and {source.tgt}, left out", place)
-            continue
-        n_pairs += 1
-        yield place, {source.src: texts[src], source.tgt: texts[tgt]}
+    found: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
+    choose = cache(lambda names: [_choose(names, one) for one in (source.src, source.tgt)])
+    n_pairs = 0
+    without = f"units without text in {source.src} and {source.tgt}, left out"
+    for units in _units(path, where, damage):
+        for unit, element in zip(units, _parsed(units, source, where, damage), strict=True):
+            texts = {} if element is None else _texts(element, unit.languages, keep)
+            languages = tuple(texts)
+            found[languages] += 1
+            src, tgt = choose(languages)
+            if src is not None and tgt is not None and src != tgt:
+                n_pairs += 1
+                yield unit.place, {source.src: texts[src], source.tgt: texts[tgt]}
+            elif element is not None:  # one text is not its own translation
+                damage.add(without, unit.place)
     if not n_pairs:
-        raise DataError(_no_pairs(path, source, where, n_units, languages))
+        raise DataError(f"{where}.{_no_pairs(path, source, found)}")
 
 
-def _no_pairs(path: Path, source: Source, where: str, n_units: int, languages: Counter[str]) -> str:
-    if not n_units:
+def _no_pairs(path: Path, source: Source, found: Counter[tuple[str, ...]]) -> str:
+    if not found:
         return (
-            f"{where}.path: {path} has no units (<tu>, <trans-unit> or <segment>), at least one is "
+            f"path: {path} has no units (<tu>, <trans-unit> or <segment>), at least one is "
             "required. Name a TMX or XLIFF file, or set format."
         )
+    languages: Counter[str] = Counter()
+    for names, count in found.items():
+        languages.update(dict.fromkeys(names, count))
     if languages.keys() == {ANY}:
         return (
-            f"{where}.path: {path} does not say the languages of its texts, which are required to "
-            "tell source from target. Add them: xml:lang in each <tuv>, or source-language and "
+            f"path: {path} does not say the languages of its texts, which are required to tell "
+            "source from target. Add them: xml:lang in each <tuv>, or source-language and "
             "target-language in <file>."
         )
-    missing = [
-        side
-        for side, wanted in (("src", source.src), ("tgt", source.tgt))
-        if _choose(languages, wanted) is None
-    ]
+    sides = {"src": source.src, "tgt": source.tgt}
+    missing = [side for side, name in sides.items() if _choose(languages, name) is None]
     shown = ", ".join(f"{name} ({count:,})" for name, count in languages.most_common())
     return (
-        f"{where}.{missing[0] if missing else 'path'}: {path} has no unit in {source.src} and "
+        f"{missing[0] if missing else 'path'}: {path} has no unit in {source.src} and "
         f"{source.tgt}; its languages, with their units: {shown or 'none'}. Set "
-        f"{' and '.join(missing or ['src', 'tgt'])} to one of them."
+        f"{' and '.join(missing or sides)} to one of them."
     )
 
 
-# --- the text of a file -> units ----------------------------------------------------------------
-
-
-def _units(path: Path, where: str, damage: Damage) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """(place, XML, languages of source and target in the file's tags) of each unit."""
+def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
+    """The units of a file, block by block; bytes that are not UTF-8 are halves of surrogates."""
+    with open_text(path, f"{where}.path") as packed:
+        encoding = _encoding(packed.read(1000))
+    is_utf8 = re.match("utf_?-?8", encoding, re.IGNORECASE)
     languages: dict[str, str] = {}
-    line = 1
-    rest = ""
-    with open_text(path, f"{where}.path") as file:
-        for block in _decoded(file, path, where):
-            text = rest + block
-            end = 0
-            for item in _ITEM.finditer(text):
-                line += text.count("\n", end, item.start())
-                place = f"{path}, line {line:,}"
-                if item["entity"]:
-                    raise DataError(
-                        f"{where}.path: {place} declares an entity (<!ENTITY), which could fill "
-                        "the memory, so the file is refused. Remove the declaration."
-                    )
-                if item["languages"]:
-                    found = _LANGUAGE.findall(item["languages"])
-                    if found:
-                        languages = {_SIDES.get(key, "target"): name for key, name in found}
-                elif item["name"]:
-                    unit = item.group()
-                    unit_start = max(
-                        unit.rfind(f"<{item['name']}{after}", 1) for after in "> \n\r\t"
-                    )
-                    if unit_start > 0:
-                        damage.add("units that are not closed, left out", place)
-                        unit = unit[unit_start:]
-                    yield place, unit, languages
-                line += text.count("\n", item.start(), item.end())
-                end = item.end()
-            opening = _OPEN.search(text, end)
-            # Of what is no unit only so much is kept as could begin one.
-            cut = opening.start() if opening else max(end, len(text) - 100)
-            line += text.count("\n", end, cut)
-            rest = text[cut:]
-            if len(rest) > MAX_LINE:
-                raise DataError(
-                    f"{where}.path: {path}, line {line:,}: a unit of more than {MAX_LINE:,} "
-                    "characters begins here, so it is no sentence. Correct the file."
-                )
-    if _OPEN.match(rest):
-        damage.add("units that are not closed, left out", f"{path}, line {line:,}")
-
-
-def _decoded(file: Any, path: Path, where: str) -> Iterator[str]:
-    """The text of an XML file in blocks; bytes that are not UTF-8 are halves of surrogate pairs."""
-    start = file.read(_BLOCK)
-    encoding = _encoding(start)
+    line, text = 1, ""
     try:
-        "".encode(encoding)  # raises for codecs that are no text, such as base64
-        is_utf8 = codecs.lookup(encoding).name.startswith("utf-8")
-        decoder = codecs.getincrementaldecoder(encoding)("surrogateescape" if is_utf8 else "strict")
-        while start:
-            yield decoder.decode(start)
-            start = file.read(_BLOCK)
-        yield decoder.decode(b"", final=True)
+        with (
+            open_text(path, f"{where}.path") as packed,
+            io.TextIOWrapper(
+                packed, encoding, "surrogateescape" if is_utf8 else None, "\n"
+            ) as file,
+        ):
+            # As much again of a unit that has not ended: it is not searched too often.
+            while block := file.read(max(_BLOCK, len(text))):
+                text += block
+                units: list[_Unit] = []
+                end = 0
+                while opening := _OPEN.search(text, end):
+                    line += text.count("\n", end, opening.start())
+                    end = opening.start()
+                    closing = _closing(opening[1]).search(text, end)
+                    place = f"{path}, line {line:,}"
+                    if (closing.end() if closing else len(text)) - end > MAX_LINE:
+                        raise DataError(
+                            f"{where}.path: {place}: a unit of more than {MAX_LINE:,} characters "
+                            "begins here, so it is no sentence. Correct the file."
+                        )
+                    if closing is None:
+                        break
+                    item = text[end : closing.end()]
+                    if opening[1] == "!ENTITY":
+                        raise DataError(
+                            f"{where}.path: {place} declares an entity (<!ENTITY), which could "
+                            "fill the memory, so the file is refused. Remove the declaration."
+                        )
+                    if closing[0] == ">":
+                        names = _LANGUAGE.findall(item)
+                        languages = {
+                            _SIDES.get(key, "target"): name for key, name in names
+                        } or languages
+                    elif opening[1] != "!--":
+                        units.append(_Unit(place, item, languages))
+                    line += item.count("\n")
+                    end = closing.end()
+                yield units
+                # Of what is no item, the last characters may begin one.
+                cut = end if opening else max(end, len(text) - 100)
+                line += text.count("\n", end, cut)
+                text = text[cut:]
     except (LookupError, UnicodeDecodeError) as error:
         raise DataError(
             f"{where}.path: {path} says that its encoding is {encoding}, but cannot be read so "
             f"({error}). Correct the encoding in its first line."
         ) from None
+    if _OPEN.match(text):
+        damage.add(_NOT_CLOSED, f"{path}, line {line:,}")
+
+
+@cache
+def _closing(name: str) -> re.Pattern[str]:
+    """What ends an item that opens with `<` and this name."""
+    return re.compile(_ENDS.get(name.rpartition(":")[2], rf"</{re.escape(name)}\s*>"))
 
 
 def _encoding(start: bytes) -> str:
@@ -194,32 +193,45 @@ def _encoding(start: bytes) -> str:
     return said[1].decode() if said else "utf-8"
 
 
-# --- a unit -> its texts ------------------------------------------------------------------------
-
-
 def _parsed(
-    unit: str, parser: Any, place: str, errors: str, where: str, damage: Damage
-) -> Any | None:
-    """The element of a unit; None, counted, for one that cannot be read."""
+    units: Sequence[_Unit], source: Source, where: str, damage: Damage
+) -> Iterable[Any | None]:
+    """The elements of units; None, counted, for those that cannot be read."""
     from lxml import etree
 
-    try:
-        content = unit.encode()
-    except UnicodeEncodeError:
+    # No entity is replaced, nothing is fetched, and no text may be huge.
+    parser = etree.XMLParser(
+        recover=True, resolve_entities=False, no_network=True, huge_tree=False, remove_comments=True
+    )
+    with suppress(UnicodeEncodeError):
+        element = etree.fromstring(f"<r>{''.join(unit.xml for unit in units)}</r>".encode(), parser)
+        if not _faults(parser) and len(element) == len(units):
+            return element
+    return (_parsed_alone(unit, parser, source.errors, where, damage) for unit in units)
+
+
+def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Damage) -> Any | None:
+    from lxml import etree
+
+    place, xml, _ = unit
+    if nested := _NESTED.match(xml):
+        damage.add(_NOT_CLOSED, place)
+        xml = xml[nested.end() :]
+    if is_damaged(xml):
         if errors == "strict":
             raise DataError(
                 f"{where}.path: {place}: the unit that begins there has bytes that are not UTF-8. "
                 "Correct the encoding in the first line, or set errors to replace or skip."
-            ) from None
+            )
         if errors == "skip":
             damage.add("units that are not UTF-8, left out", place)
             return None
         damage.add("units that are not UTF-8, read with U+FFFD", place)
-        content = unit.encode(errors="surrogateescape").decode(errors="replace").encode()
-    element = etree.fromstring(content, parser)
+        xml = xml.encode(errors="surrogateescape").decode(errors="replace")
+    element = etree.fromstring(xml.encode(), parser)
     if not (faults := _faults(parser)):
         return element
-    element = etree.fromstring(_STRAY.sub(_mended, content.decode()).encode(), parser)
+    element = etree.fromstring(_STRAY.sub(_mended, xml).encode(), parser)
     if _faults(parser):
         damage.add("units that are not XML, left out", f"{place} ({faults[0]})")
         return None
@@ -243,11 +255,10 @@ def _texts(unit: Any, of_file: dict[str, str], keep: bool) -> dict[str, str]:
     """The texts of a unit by language; the first of each."""
     texts: dict[str, str] = {}
     for child in unit:
-        match _name(child):
+        match _name(child.tag):
             case "tuv":
-                names = (v for k, v in child.attrib.items() if k in _LANG)
-                language = next(names, ANY)
-                segment = next((one for one in child if _name(one) == "seg"), None)
+                language = child.get(_LANG) or child.get("lang") or ANY
+                segment = next((one for one in child if _name(one.tag) == "seg"), None)
             case "source" | "target" as side:
                 language, segment = of_file.get(side, ANY), child
             case _:
@@ -259,24 +270,25 @@ def _texts(unit: Any, of_file: dict[str, str], keep: bool) -> dict[str, str]:
 
 def _text(element: Any, keep: bool) -> str:
     """The text of an element; inline tags are left out with the code in them, or kept as XML."""
-    from lxml import etree
-
-    parts = [element.text or ""]
+    text: str = element.text or ""
     for child in element:
         if keep:
-            parts.append(etree.tostring(child, encoding="unicode", with_tail=False))
-        elif _name(child) not in _CODE:
-            parts.append(_text(child, keep))
-        parts.append(child.tail or "")
-    return "".join(parts)
+            from lxml.etree import tostring
+
+            text += tostring(child, encoding="unicode", with_tail=False)
+        elif _name(child.tag) not in _CODE:
+            text += _text(child, keep)
+        text += child.tail or ""
+    return text
 
 
-def _name(element: Any) -> str:
-    """The name of an element without its namespace."""
-    return str(element.tag).rpartition("}")[2].rpartition(":")[2]
+@cache
+def _name(tag: object) -> str:
+    """The name in the tag of an element, without its namespace."""
+    return str(tag).rpartition("}")[2].rpartition(":")[2]
 
 
-def _choose(languages: Collection[str], wanted: str) -> str | None:
+def _choose(languages: Iterable[str], wanted: str) -> str | None:
     """The language wanted: the very one, else the first of which either code opens the other.
 
     `de` takes de-DE and DE_at, and de-AT takes de. A text whose language is not said fits where
