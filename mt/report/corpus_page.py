@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mt.data.cleaning.rejected import REASONS
 from mt.data.cleaning.report import CleaningReport
@@ -13,7 +13,7 @@ from mt.errors import DataError
 from mt.inspect.corpus_table import QUANTILES, WIDTHS, Values, table_rows
 from mt.inspect.pictures import LINE_STYLES, N_SERIES, inline_svg, series_colour
 from mt.report.curves import page_axes
-from mt.report.page import large_number, render_page
+from mt.report.page import render_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -49,63 +49,13 @@ def make_corpus_page(values: Values, cleaning: CleaningReport | None = None) -> 
         values=values,
         all=corpora[-1],
         names=names,
-        tiles=_tiles(values, cleaning),
         rows=list(table_rows(values)),
         pictures=_pictures(values, own),
         leaks=[(one["name"], *leak) for one in corpora for leak in one["leaks"].items()],
         cleaning=cleaning,
-        funnel=list(_funnel(cleaning)) if cleaning else [],
+        reasons=REASONS,
         n_series=N_SERIES,
     )
-
-
-def _tiles(values: Values, cleaning: CleaningReport | None) -> Iterator[tuple[str, str, str]]:
-    """Yield the few figures at the top of the page: name, value, remark."""
-    total = values["corpora"][-1]
-    pairs = total["pairs"]
-    yield "pairs", large_number(pairs), f"{pairs:,}"
-    for side in ("source", "target"):
-        words, tokens = total[side]["words"], total[side]["tokens"]
-        remark = f"{words['mean'] or 0:.1f} a line"
-        if tokens:
-            remark += f" · {total[side]['tokens_per_word']:.2f} tokens per word"
-        yield f"words, {values[side]}", large_number(words["total"]), remark
-    share = 100 * total["duplicates"] / max(pairs, 1)
-    yield "duplicates", f"{share:.2f} %", f"{total['duplicates']:,} pairs"
-    if total["leaking"] is not None:
-        yield "leaks", f"{total['leaking']:,}", "pairs with a side in an evaluation set"
-    if cleaning:
-        share = 100 * cleaning.kept / max(cleaning.read, 1)
-        yield "kept by the cleaning", f"{share:.1f} %", f"{cleaning.kept:,} of {cleaning.read:,}"
-
-
-def _funnel(report: CleaningReport) -> Iterator[dict[str, Any]]:
-    """Yield the steps of a cleaning: what a reason rejects, and what is left after it."""
-    left, corpora = report.read, report.corpora
-    short_read = sum(corpus.short_read for corpus in corpora)
-    whole = [(corpus.read, 0) for corpus in corpora]
-    yield _step("read", None, left, whole, (short_read, 0))
-    for name in REASONS:
-        if rejected := report.rejected(name):
-            left -= rejected
-            own = [(corpus.rejected[name], corpus.read) for corpus in corpora]
-            short = sum(corpus.short_rejected[name] for corpus in corpora)
-            step = _step(name, rejected, left, own, (short, short_read))
-            yield step | {"has_examples": name in report.examples}
-    kept = [(corpus.kept, corpus.read) for corpus in corpora]
-    short_kept = sum(corpus.short_kept for corpus in corpora)
-    yield _step("kept", None, left, kept, (short_kept, short_read))
-
-
-def _step(
-    name: str,
-    rejected: int | None,
-    left: int,
-    corpora: Sequence[tuple[int, int]],
-    short: tuple[int, int],
-) -> dict[str, Any]:
-    counts = {"rejected": rejected, "left": left, "corpora": corpora, "short": short}
-    return {"name": name, "has_examples": False, **counts}
 
 
 def _pictures(values: Values, corpora: Sequence[Values]) -> Iterator[dict[str, str]]:

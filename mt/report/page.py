@@ -28,7 +28,7 @@ from mt.report.provenance import (
     status_of,
 )
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
-from mt.report.scores import ScoredSet, compare, score_run, translate_again
+from mt.report.scores import compare, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed
 from mt.terminal import printable
 
@@ -87,7 +87,7 @@ def render_page(template: str, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"safe_svg": Markup, "duration": duration}
+    environment.filters |= {"safe_svg": Markup, "duration": duration, "large_number": large_number}
     now = datetime.fromtimestamp(time.time())
     style = Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8"))
     page = environment.get_template(template).render(
@@ -109,10 +109,11 @@ def _chapter(
     if isinstance(pairs, int) and pairs > LARGE:
         say(f"{run.label}: reading the training data, to compare it and count leaks")
     typed, again = commands_of(run)
+    tests = [one for one in scores if one.name != VALIDATION]
     return {
         "run": run,
         "status": status_of(run, now),
-        "tiles": _tiles(run, scores, speed),
+        "headline": [*tests[:2], *(one for one in scores if one.name == VALIDATION)],
         "scores": scores,
         "history": most_changed(run),
         "sentences": sentences,
@@ -126,41 +127,12 @@ def _chapter(
     }
 
 
-def _tiles(
-    run: RunSummary, scores: Sequence[ScoredSet], speed: int | None
-) -> list[tuple[str, str, str]]:
-    """The few figures at the top of the page: name, value, remark."""
-    tiles = []
-    tests = [one for one in scores if one.name != VALIDATION]
-    for one in [*tests[:2], *[one for one in scores if one.name == VALIDATION]]:
-        remark = f"update {one.step:,}"
-        if one.bleu.interval is not None:
-            remark = f"± {one.bleu.interval.half_width:.2f} · {remark}"
-        file = Path(one.name).name.removesuffix(".gz")
-        name = "best validation" if one.name == VALIDATION else file
-        if math.isfinite(value := one.bleu.score.value):
-            tiles.append((f"BLEU, {name}", f"{value:.2f}", remark))
-    if speed is not None:
-        tiles.append(("speed", f"{speed:,}", "target tokens/s, median"))
-    if run.metrics.seconds:
-        tiles.append(("training time", duration(run.metrics.seconds), "validation included"))
-    parameters, pairs = (run.manifest.get(key) for key in ("parameters", "pairs"))
-    if isinstance(parameters, int):
-        tiles.append(("parameters", large_number(parameters), f"{parameters:,}"))
-    if isinstance(pairs, int):
-        tiles.append(("sentence pairs", large_number(pairs), f"{pairs:,} kept for training"))
-    return tiles
-
-
 def large_number(count: int) -> str:
     """`1.4 M`, `20 k`, `650`."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g} {letter}"
     return str(count)
-
-
-# --- the file ---------------------------------------------------------------------------------
 
 
 def check_output(output: str, generator: str = GENERATOR, option: str = "-o") -> None:

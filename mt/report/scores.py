@@ -49,9 +49,6 @@ class ScoredSet:
         return [one.output for one in self.sentences]
 
 
-# --- one run ----------------------------------------------------------------------------------
-
-
 def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
     """Translate the scored sets whose outputs were not kept, with the best checkpoint.
 
@@ -128,9 +125,6 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
             for part, pair in zip(slicing.slices, values, strict=True)
         ]
     return scored
-
-
-# --- several runs -----------------------------------------------------------------------------
 
 
 def compare(

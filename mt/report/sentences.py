@@ -43,9 +43,6 @@ class Text:
     space: str = " "  # between parts
 
 
-# --- best, worst and flagged ------------------------------------------------------------------
-
-
 def choose_sentences(
     run: RunSummary, count: int, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
@@ -149,9 +146,6 @@ def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[dict[str, Any] 
     return {"columns": attention.columns, "rows": rows, "title": title}, ""
 
 
-# --- texts ------------------------------------------------------------------------------------
-
-
 def excerpt(text: str) -> Text:
     """A text, cut if it is very long."""
     shown, cut = _cut(text)
@@ -183,9 +177,6 @@ def _cut(text: str) -> tuple[str, str]:
     if len(words) > MAX_WORDS or len(shown) < len(" ".join(words)):
         return shown, f"cut: {len(words):,} words, {len(text):,} characters in all"
     return shown if words else text, ""
-
-
-# --- one sentence over the training -------------------------------------------------------------
 
 
 def most_changed(run: RunSummary) -> dict[str, Any] | None:

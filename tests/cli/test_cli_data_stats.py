@@ -88,6 +88,13 @@ def test_what_is_counted(mt: Mt, monkeypatch: pytest.MonkeyPatch, tiny_run: Path
     assert stats(mt, *options, "--workers", "2") == values
 
 
+def test_pairs_nearly_in_an_evaluation_set_are_counted(mt: Mt) -> None:
+    Path("near.txt").write_text("Und dieser Satz ist lang genug, um erkannt zu werden!\n")
+    a, b, both = stats(mt, "--against", "near.txt")["corpora"]
+    assert [one["nearly_leaking"] for one in (a, b, both)] == [0, 1, 1]
+    assert (b["leaking"], stats(mt)["corpora"][1]["nearly_leaking"]) == (0, None)
+
+
 def test_languages_of_a_sample_stand_for_all(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
     german = ["Dieser Satz ist lang genug, um erkannt zu werden."] * 60
     Path("a.de").write_text("".join(f"{line}\n" for line in german))
@@ -116,9 +123,11 @@ def test_the_table(mt: Mt, tiny_run: Path) -> None:
         (["a.de"], ["a.de", "text file"]),
         (["a.de", "a.en", "--tokenizer", "none.model"], ["none.model", "nothing exists"]),
         (["a.de", "b.en"], ["IN[0]", "2 lines", "8"]),
+        (["{src: bad.de, tgt: bad.de, errors: skip}"], ["IN[0]: no pair", "not UTF-8", "bad.de"]),
     ],
 )
 def test_what_cannot_be_counted(arguments: list[str], parts: list[str], mt: Mt) -> None:
+    Path("bad.de").write_bytes(b"\xff\n")
     ended = mt("data", "stats", *arguments)
     assert (ended.code, ended.out) == (2, b"")
     assert says(ended.err, *parts)

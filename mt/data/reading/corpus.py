@@ -75,9 +75,6 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
         yield from read_pairs(source, root, f"data.train[{number}]")
 
 
-# --- rows with columns ------------------------------------------------------------------------
-
-
 def _rows(
     source: Source,
     root: Path,
@@ -114,9 +111,6 @@ def _rows(
                     raise AssertionError("text has no rows")
                 case _:
                     assert_never(kind)
-
-
-# --- line-aligned text files ------------------------------------------------------------------
 
 
 def _aligned_lines(

@@ -101,9 +101,6 @@ def require_one_format(source: Source, root: Path, where: str) -> None:
         )
 
 
-# --- line-aligned text files --------------------------------------------------------------------
-
-
 def aligned_files(source: Source, root: Path, where: str) -> list[tuple[Path, Path]]:
     """The text files of a source: (source, target) paths that belong together.
 

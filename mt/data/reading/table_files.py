@@ -65,9 +65,6 @@ def read_table(
             )
 
 
-# --- JSON -------------------------------------------------------------------------------------
-
-
 def _json_lines(
     lines: Iterable[str], path: Path, source: Source, where: str, damage: Damage
 ) -> Iterator[Row]:
@@ -162,9 +159,6 @@ def _not_a_list(value: object, path: Path, where: str) -> str:
         f"{where}.path: {path} holds {found}; a list of objects, or one object per line (.jsonl), "
         f"is required (pandas: to_json with orient='records').{remedy}"
     )
-
-
-# --- cells between delimiters -----------------------------------------------------------------
 
 
 def _delimited_rows(
