@@ -287,7 +287,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
             own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}
             own_files = source.model_copy(update={**own, "path": None, "format": None})
             yield Part(number, own_files, str(src), source.errors != "skip")
-    elif is_pattern(source.path) and (files := matching_files(source.path, root)):
+    elif is_pattern(source.path) and (files := local_files(source, root)):
         for file in files:
             own = {"path": str(file.absolute())}
             yield Part(number, source.model_copy(update=own), str(file), False)

@@ -184,19 +184,15 @@ class _Sample:
                 "needed for each line that is to be scored. Name the file of the translations"
             )
 
-    def _are_names(self, languages: set[str]) -> bool:
-        """Whether the first pair looks like the names of two columns."""
-        words = [re.findall(r"\w[^\W_]*", cell.casefold().replace("_", " ")) for cell in self.first]
-        known = NAMES | {code.casefold() for code in languages}
-        return self.first[0] != self.first[1] and all(cell and set(cell) <= known for cell in words)
-
     def warnings(
         self, source: Source, root: Path, where: str, languages: set[str]
     ) -> Iterator[str]:
         """Yield warnings about these pairs."""
-        is_numbered = source.path is not None and (source.src + source.tgt).isdecimal()
-        if is_numbered and self._are_names(languages):
-            src, tgt = self.first
+        src, tgt = self.first
+        names = NAMES | {code.casefold() for code in languages}
+        words = [re.findall(r"\w[^\W_]*", cell.casefold().replace("_", " ")) for cell in self.first]
+        are_names = src != tgt and all(cell and set(cell) <= names for cell in words)
+        if source.path is not None and (source.src + source.tgt).isdecimal() and are_names:
             yield (
                 f"{where}: the first line of {source.path} looks like names of columns, {src!r} "
                 f"and {tgt!r}, and is read as text. Set src to {src!r} and tgt to {tgt!r}"
@@ -206,7 +202,11 @@ class _Sample:
                 f"{where}: {self.no_reference:,} of {self.pairs:,} lines have no reference, the "
                 f"first is line {self.no_reference_line:,}; they are not scored"
             )
-        if _is_same_text(source, root):
+        is_same_text = source.src == source.tgt or (
+            format_of(source, root) == "text"
+            and any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))
+        )
+        if is_same_text:
             yield (
                 f"{where}: src and tgt are the same ({source.src}), so the model would learn to "
                 "copy. Set tgt to the translations"
@@ -219,9 +219,8 @@ class _Sample:
             )
         is_doubled = self.doubled > max(1, MAX_DOUBLED * 2 * self.pairs)
         if source.quoting is None and (is_doubled or self.quoted > self.pairs):
-            cell = (
-                self.quoted_cell if len(self.quoted_cell) <= 60 else self.quoted_cell[:57] + "..."
-            )
+            cell = self.quoted_cell
+            cell = cell if len(cell) <= 60 else f"{cell[:57]}..."
             remedy = (
                 f"Set quoting to csv in {where} if the quotation marks are not part of the text, "
                 "else to none"
@@ -232,12 +231,3 @@ class _Sample:
                 f"{where}: {self.quoted:,} of {2 * self.pairs:,} texts are in quotation marks as "
                 f"CSV writes them, such as {cell}. {remedy}"
             )
-
-
-def _is_same_text(source: Source, root: Path) -> bool:
-    """Whether both sides are the same column or the same file."""
-    if source.src == source.tgt:
-        return True
-    if format_of(source, root) != "text":
-        return False
-    return any(src.samefile(tgt) for src, tgt in aligned_files(source, root, ""))

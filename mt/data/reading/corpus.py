@@ -10,7 +10,7 @@ from typing_extensions import assert_never
 
 from mt.data.reading.columns import Row, select_pairs
 from mt.data.reading.compression import unchanged
-from mt.data.reading.datasets_source import read_dataset
+from mt.data.reading.datasets_source import read_dataset, require_split
 from mt.data.reading.formats import (
     aligned_files,
     format_of,
@@ -94,12 +94,7 @@ def _rows(
     if kind == "parquet" or kind == "dataset":
         yield from read_dataset(source, root, where, stream)
         return
-    path = existing_path(source.path or "", root, f"{where}.path")
-    if source.split != "train":
-        raise DataError(
-            f"{where}.split: {path} has no split {source.split!r}; set split to one "
-            "that it has: 'train'."
-        )
+    require_split(source, existing_path(source.path or "", root, f"{where}.path"), where, ["train"])
     for file in local_files(source, root):
         with unchanged(file, f"{where}.path"):
             match kind:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from mt.data.reading.compression import suffix_of
-from mt.data.reading.formats import SUFFIXES, format_of
+from mt.data.reading.formats import SUFFIXES, format_of, local_files
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, under
 from mt.errors import DataError
 
@@ -51,12 +51,11 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
     path = under(root, name)
     if path.is_dir():
         return _folder_dataset(source, path, where)
-    files = matching_files(name, root)
-    if format_of(source, root) == "parquet" and files and files[0].is_file():
-        _require_split(source, path, where, ["train"])
-        return _load_local("parquet", data_files={"train": [_literal(file) for file in files]})[
-            "train"
-        ]
+    files = local_files(source, root)
+    if format_of(source, root) == "parquet" and files:
+        require_split(source, path, where, ["train"])
+        literal = [glob.escape(str(file.absolute())) for file in files]
+        return _load_local("parquet", data_files={"train": literal})["train"]
     if path.exists():
         raise DataError(
             f"{where}.path: {path} is not of a type that mt reads; required is "
@@ -86,10 +85,6 @@ def _load_local(loader: str, **options: Any) -> Any:
         return datasets.load_dataset(loader, streaming=True, cache_dir=scratch, **options)
 
 
-def _literal(path: Path) -> str:
-    return glob.escape(str(path.absolute()))
-
-
 def _folder_dataset(source: Source, path: Path, where: str) -> Any:
     """A split of a folder written by save_to_disk, or of Parquet files as downloaded."""
     import datasets
@@ -97,12 +92,12 @@ def _folder_dataset(source: Source, path: Path, where: str) -> Any:
     if any((path / name).is_file() for name in ("dataset_dict.json", "state.json")):
         saved = datasets.load_from_disk(str(path))
         splits = saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}
-        _require_split(source, path, where, list(splits))
+        require_split(source, path, where, list(splits))
         return splits[source.split].with_format(None)
     if any(path.rglob("*.parquet")):
         # The library finds the splits in the names of the files, or in a data card (README.md).
         splits = _load_local(str(path.absolute()), name=source.name)
-        _require_split(source, path, where, list(splits))
+        require_split(source, path, where, list(splits))
         return splits[source.split]
     raise DataError(
         f"{where}.path: {path} is a folder without files of a format that mt reads "
@@ -111,7 +106,8 @@ def _folder_dataset(source: Source, path: Path, where: str) -> Any:
     )
 
 
-def _require_split(source: Source, path: Path, where: str, splits: list[str]) -> None:
+def require_split(source: Source, path: Path, where: str, splits: list[str]) -> None:
+    """Raise `DataError` if the split of a source is not among these."""
     if source.split not in splits:
         raise DataError(
             f"{where}.split: {path} has no split {source.split!r}; set split to one that it has: "

@@ -33,19 +33,23 @@ def format_of(source: Source, root: Path) -> SourceFormat:
     if source.format is not None:
         return source.format
     path = under(root, source.path)
-    if path.is_dir():
-        return next(iter(folder_formats(source, path)), "dataset")
-    if suffix_of(path) in SUFFIXES:
-        return SUFFIXES[suffix_of(path)]
-    return "text" if all(_sides(source, root)) and not path.exists() else "dataset"
+    if not path.is_dir():
+        if suffix_of(path) in SUFFIXES:
+            return SUFFIXES[suffix_of(path)]
+        if all(_sides(source, root)) and not path.exists():
+            return "text"
+    return next(iter(found_formats(source, root)), "dataset")
 
 
-def folder_formats(source: Source, folder: Path) -> list[SourceFormat]:
-    """The formats of the files in a folder, without those that are about others."""
-    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        return ["dataset"]  # written by save_to_disk
-    found = {format_in_folder(source, file) for file in _texts_in(folder)} - {None}
-    return [name for name in get_args(SourceFormat) if name in found]
+def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
+    """The formats of the files in a folder or of a pattern, and the first file of each."""
+    name = source.path or ""
+    path = under(root, name)
+    if any((path / one).is_file() for one in ("dataset_dict.json", "state.json")):
+        return {"dataset": path}  # written by save_to_disk
+    files = _texts_in(path) if path.is_dir() else matching_files(name, root) * is_pattern(name)
+    found = {format_in_folder(source, file): file for file in reversed(files) if file.is_file()}
+    return {kind: found[kind] for kind in get_args(SourceFormat) if kind in found}
 
 
 def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
@@ -54,17 +58,10 @@ def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
     return "text" if unpacked_name(file.name).endswith(endings) else SUFFIXES.get(suffix_of(file))
 
 
-def _files_in(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.rglob("*")) if path.is_file()]
-
-
 def _texts_in(folder: Path) -> list[Path]:
     """The files in a folder without those that are about others, and without hidden ones."""
-    return [
-        file
-        for file in _files_in(folder)
-        if not _ABOUT.fullmatch(file.relative_to(folder).as_posix())
-    ]
+    files = sorted(filter(Path.is_file, folder.rglob("*")))
+    return [file for file in files if not _ABOUT.fullmatch(file.relative_to(folder).as_posix())]
 
 
 def local_files(source: Source, root: Path) -> list[Path]:
@@ -77,27 +74,24 @@ def local_files(source: Source, root: Path) -> list[Path]:
         return [file for side in _sides(source, root) for file in side.values()]
     if path.is_dir():
         if kind in ("dataset", "parquet"):  # which consists of other files too
-            return _files_in(path)
+            return sorted(filter(Path.is_file, path.rglob("*")))
         return [file for file in _texts_in(path) if format_in_folder(source, file) == kind]
-    return [file for file in matching_files(source.path, root) if file.is_file()]
+    files = [file for file in matching_files(source.path, root) if file.is_file()]
+    return [file for file in files if format_in_folder(source, file) == kind] or files
 
 
 def require_one_format(source: Source, root: Path, where: str) -> None:
-    """Raise `DataError` where a folder has files of two formats and `format` does not choose."""
-    path = under(root, source.path or "")
-    if source.path is None or source.format is not None or not path.is_dir():
+    """Raise `DataError` where files of a folder or pattern have two formats, and none is chosen."""
+    if source.path is None or source.format is not None:
         return
-    if len(kinds := folder_formats(source, path)) > 1:
-        examples = (
-            next(file for file in _texts_in(path) if format_in_folder(source, file) == kind)
-            for kind in kinds
-        )
-        shown = ", ".join(
-            f"{kind} ({file.relative_to(path)})" for kind, file in zip(kinds, examples, strict=True)
-        )
+    path = under(root, source.path)
+    found = found_formats(source, root)
+    if len(found) > 1 and (path.is_dir() or format_of(source, root) != "text"):
+        shown = ", ".join(f"{kind} ({file})" for kind, file in found.items())
         raise DataError(
-            f"{where}.path: the folder {path} has files of {len(kinds)} formats, one is required: "
-            f"{shown}. Set format to the one to read, or name the files ({path.name}/*SUFFIX)."
+            f"{where}.path: the {'folder' if path.is_dir() else 'pattern'} {path} has files of "
+            f"{len(found)} formats, one is required: {shown}. Set format to the one to read, or "
+            "name the files (FOLDER/*SUFFIX)."
         )
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import assert_never
 
@@ -73,30 +73,28 @@ def _json_lines(
             continue
         place = f"{path}, line {number:,}"
         try:
-            row = _json_object(line, place, where)
-        except DataError:
-            if source.errors != "skip":
+            yield place, _json_object(json.loads(line), f"{where}.path: {place}")
+        except (ValueError, RecursionError, DataError) as error:
+            if source.errors == "skip":
+                damage.add(LEFT_OUT, place)
+                continue
+            if isinstance(error, DataError):
                 raise
-            damage.add(LEFT_OUT, place)
-            continue
-        yield place, row
+            hint = "; a file that is one list must be named .json" if line[0] == "[" else ""
+            raise DataError(
+                f"{where}.path: {place}: one JSON object is required, such as "
+                f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
+                f"remove it{hint}."
+            ) from None
 
 
-def _json_object(line: str, place: str, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{where}.path: {place}: one JSON object is required, such as "
-            f'{{"de": "ja", "en": "yes"}}; this cannot be read ({error}). Correct the line or '
-            f"remove it{'; a file that is one list must be named .json' if line[0] == '[' else ''}."
-        ) from None
-    if not isinstance(value, dict):
-        raise DataError(
-            f"{where}.path: {place}: one JSON object is required, found "
-            f"{type(value).__name__} {line.strip()[:40]!r}. Correct the line or remove it."
-        )
-    return value
+def _json_object(value: Any, place: str) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise DataError(
+        f"{place}: a JSON object is required, found {type(value).__name__} {str(value)[:40]!r}. "
+        "Correct it or remove it."
+    )
 
 
 def _json_rows(
@@ -122,12 +120,7 @@ def _json_rows(
         raise DataError(_not_a_list(rows, path, where))
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number:,} (the first is 1)"
-        if not isinstance(row, dict):
-            raise DataError(
-                f"{where}.path: {place}: an object is required, found {type(row).__name__} "
-                f"{str(row)[:40]!r}. Correct the row or remove it."
-            )
-        yield place, row
+        yield place, _json_object(row, f"{where}.path: {place}")
 
 
 def _are_json_lines(lines: list[str], source: Source) -> bool:
@@ -168,20 +161,26 @@ def _delimited_rows(
     kind = source.format or SUFFIXES[suffix_of(path)]
     delimiter = source.delimiter or DELIMITERS[kind]
     quoting = source.quoting or ("csv" if kind == "csv" else "none")
-    rows = _cells(lines, delimiter, quoting, path, where)
+    match quoting:
+        case "csv":
+            rows = _quoted_cells(lines, delimiter, path, where)
+        case "none":  # a quotation mark is a character
+            numbered = enumerate(lines, start=1)
+            rows = ((number, line.split(delimiter)) for number, line in numbered if line)
+        case _:
+            assert_never(quoting)
     first = next(rows, None)
     if first is None:
         return
     line, names = first
     wanted = {source.src, source.tgt}
-    if len(names) == 1 and not wanted <= set(names):
-        for other in USUAL_DELIMITERS:
-            if other != delimiter and other in names[0]:
-                raise DataError(
-                    f"{where}.path: {path}, line {line:,} is a single column with the delimiter "
-                    f"{delimiter!r}: {names[0][:60]!r}. If {other!r} separates its columns, set "
-                    f"delimiter to {json.dumps(other)}."
-                )
+    other = next((one for one in USUAL_DELIMITERS if one != delimiter and one in names[0]), None)
+    if other and len(names) == 1 and not wanted <= set(names):
+        raise DataError(
+            f"{where}.path: {path}, line {line:,} is a single column with the delimiter "
+            f"{delimiter!r}: {names[0][:60]!r}. If {other!r} separates its columns, set delimiter "
+            f"to {json.dumps(other)}."
+        )
     if all(column.isdecimal() for column in wanted) and not wanted <= set(names):
         names = [str(number) for number in range(1, len(names) + 1)]
         rows = chain([first], rows)
@@ -192,37 +191,18 @@ def _delimited_rows(
                 f"{names.count(column)} times. Give each column another name."
             )
     for line, cells in rows:
-        if len(cells) != len(names) and source.errors == "skip":
-            damage.add(LEFT_OUT, f"{path}, line {line:,}")
-            continue
-        if len(cells) != len(names):
+        place = f"{path}, line {line:,}"
+        if len(cells) == len(names):
+            yield place, dict(zip(names, cells, strict=True))
+        elif source.errors == "skip":
+            damage.add(LEFT_OUT, place)
+        else:
             raise DataError(
-                f"{where}.path: {path}, line {line:,}: as many cells as in the first line are "
+                f"{where}.path: {place}: as many cells as in the first line are "
                 f"required ({len(names):,}), found {len(cells):,}. Correct the line; where cells "
                 "contain the delimiter or line breaks in quotation marks set quoting to csv, else "
                 f"to none (here {quoting})."
             )
-        yield f"{path}, line {line:,}", dict(zip(names, cells, strict=True))
-
-
-def _cells(
-    lines: Iterator[str], delimiter: str, quoting: Literal["csv", "none"], path: Path, where: str
-) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each row."""
-    match quoting:
-        case "csv":
-            return _quoted_cells(lines, delimiter, path, where)
-        case "none":
-            return _plain_cells(lines, delimiter)
-        case _:
-            assert_never(quoting)
-
-
-def _plain_cells(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of each line that is not empty. A quotation mark is a character."""
-    for number, line in enumerate(lines, start=1):
-        if line:
-            yield number, line.split(delimiter)
 
 
 def _quoted_cells(
