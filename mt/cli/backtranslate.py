@@ -10,7 +10,7 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 
 @described("""
     Input:
-    source = IN: text in the language to translate into, plain or .gz; - is stdin
+    source = IN: text in the language to translate into, also compressed; - is stdin
     Output:
     --tag WORD: word before each synthetic source, such as <BT>
 """)

@@ -207,7 +207,7 @@ def positions(
 @described("""
     Input:
     --target TEXT: target sentence
-    --src FILE: source lines, plain or .gz; - is stdin
+    --src FILE: source lines, also compressed; - is stdin
     --tgt FILE: target lines
     Output:
     --lines N in 0..: lines to show token by token; counts are of all

@@ -28,7 +28,7 @@ SHARED = read_rows("""
         ensemble
     --errors HOW: bytes that are not UTF-8: strict stops, replace puts U+FFFD
     trained = --model -m FOLDER: trained model: run directory, checkpoint or exported model folder
-    source = IN: text file, plain or .gz; - is stdin
+    source = IN: text file, also compressed; - is stdin
     --side NAME: src or tgt: which vocabulary, where source and target have their own
     sentence = SENTENCE: source sentence
     names = IN: corpora: two text files in a row are source and target; others are files of pairs,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @described("""
     Input:
-    --src FILE: source text, plain or .gz; - is stdin
+    --src FILE: source text, also compressed; - is stdin
     --tgt FILE: its translation, line by line; - is stdin
     --contrastive FILE: wrong translations to compare with --tgt, line by line; without --src and
         --tgt: a table with columns source, correct, contrastive, phenomenon; repeatable

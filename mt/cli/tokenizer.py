@@ -17,7 +17,7 @@ app = command_group("Learn a vocabulary; encode and decode text.")
     Output:
     --output -o FILE: new .model file to write
     Input:
-    files = FILE: text files, plain or .gz; - is stdin; data.train of --config if not given
+    files = FILE: text files, also compressed; - is stdin; data.train of --config if not given
     Vocabulary (of the config if not given):
     --vocab-size N: tokens, 4 special ones included (default: 32000)
     kind = --type NAME: algorithm: bpe or unigram (default: bpe)

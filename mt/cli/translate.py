@@ -10,7 +10,7 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 
 @described("""
     Input:
-    source = IN: text file, plain or .gz; - is stdin
+    source = IN: text file, also compressed; - is stdin
     form = --format NAME: format of input and output lines: text, tsv, csv or jsonl
     --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default
     --quoting HOW: csv: cells may be in quotation marks; none: the marks are text (default: csv

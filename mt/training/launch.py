@@ -150,7 +150,15 @@ def _train(
                 plan=state.plan,
             )
             if world.is_main:
-                write_manifest(run_dir, _data_and_model(prepared, trainer))
+                recorded = _data_and_model(prepared, trainer)
+                write_manifest(run_dir, recorded)
+                for corpus in recorded["corpora"]:
+                    if corpus["changed"]:
+                        log.say(
+                            f"warning: {', '.join(corpus['changed'])}: not as fetched from "
+                            f"{corpus['source']} on {corpus['fetched']}: corpus.yaml beside it has "
+                            "another SHA-256"
+                        )
             preflight = run_preflight(prepared, trainer.state.epoch, log.say)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)

@@ -147,7 +147,7 @@ def read_ahead(items: Iterator[T]) -> Iterator[T]:
 
 
 def read_input(source: str, errors: str | None = None, option: str = "") -> Iterator[str]:
-    """Return the lines of a file (plain or .gz) or of stdin (`-`).
+    """Return the lines of a file (also compressed) or of stdin (`-`).
 
     `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict")
     or becomes U+FFFD ("replace"); None is strict, in a command without --errors.
@@ -164,7 +164,7 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
 
 
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
-    """Return the lines of a file, plain or .gz; otherwise as `read_input`.
+    """Return the lines of a file, also compressed; otherwise as `read_input`.
 
     `option`: what named the file, for messages.
     """

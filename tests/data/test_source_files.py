@@ -139,6 +139,10 @@ def test_a_folder_has_files_of_one_format_or_the_source_says_which(tmp_path: Pat
         message, "data.train[0].path: the folder", "2 formats", "3.tsv", "1.jsonl", "format"
     )
     assert pairs_of(tmp_path, "de", "en", path="rows", format="tsv") == [("nein", "no")]
+    message = message_of(tmp_path, "de", "en", path="rows/*")
+    assert says(message, "data.train[0].path: the pattern", "2 formats", "3.tsv", "1.jsonl")
+    assert pairs_of(tmp_path, "de", "en", path="rows/?.*", format="jsonl") == three[:2]
+    assert pairs_of(tmp_path, "de", "en", path="rows/3*") == [("nein", "no")]
     assert check_data(DataConfig(root=str(tmp_path), train=[])).faults == []
 
 
@@ -213,6 +217,11 @@ def test_every_format_may_be_compressed_and_cut_off(tmp_path: Path, name: str, k
     text = content.get(name, '{"de": "de", "en": "en"}\n')
     write(tmp_path / f"{name}.{kind}", pack(kind, text))
     assert pairs_of(tmp_path, "de", "en", path=f"{name}.{kind}") == [("de", "en")]
-    write(tmp_path / f"{name}.{kind}", pack(kind, text)[:-6])
-    message = message_of(tmp_path, "de", "en", path=f"{name}.{kind}")
-    assert says(message, f"data.train[0].path: {tmp_path}/{name}.{kind} is a .{kind}", "truncated")
+    packed = pack(kind, text)
+    write(tmp_path / f"{name}.{kind}", packed + pack(kind, b""))  # members may follow each other
+    assert pairs_of(tmp_path, "de", "en", path=f"{name}.{kind}") == [("de", "en")]
+    damaged = b"??" + packed[2:]
+    for cut_off in (packed[:-6], packed + packed[:-6], packed + packed[:8], packed + damaged):
+        write(tmp_path / f"{name}.{kind}", cut_off)
+        message = message_of(tmp_path, "de", "en", path=f"{name}.{kind}")
+        assert says(message, f"data.train[0].path: {tmp_path}/{name}.{kind} is a .{kind}", "trunc")

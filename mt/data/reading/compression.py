@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import difflib
 import io
-from collections.abc import Iterator
+import lzma
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +15,8 @@ from mt.errors import DataError
 
 # Suffix of a compressed file -> the command that checks one. zip is not read: it holds files.
 PACKED = {".gz": "gzip -t", ".xz": "xz -t", ".zst": "zstd -t", ".bz2": "bzip2 -t"}
+_DECOMPRESSORS = {".xz": lzma.LZMADecompressor, ".bz2": bz2.BZ2Decompressor}
+_BLOCK = 1 << 18
 _ZIP = b"PK\x03\x04"
 # What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...
 _DAMAGE = {"BadGzipFile", "EOFError", "IsalError", "LZMAError", "ZstdError", "error"}
@@ -30,6 +34,41 @@ class _HashedFile(io.FileIO):
         count = super().readinto(buffer)
         self._digest.update(memoryview(buffer)[:count])
         return count
+
+
+class _Members(io.RawIOBase):
+    """The text of the members of an xz or bzip2 file, each of which must be sound.
+
+    Python's own readers take what is not for the end of the file, but in the first member.
+    """
+
+    def __init__(self, raw: BinaryIO, decompressor: Callable[[], Any]) -> None:
+        self._raw = raw
+        self._new = decompressor
+        self._member = decompressor()
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read into a buffer, as `io.BufferedReader` asks for. Raises EOFError, OSError, ..."""
+        text = b""
+        while not text:
+            if self._member.eof:
+                packed = self._member.unused_data.lstrip(b"\0")  # which may stand between members
+                while not packed and (block := self._raw.read(_BLOCK)):
+                    packed = block.lstrip(b"\0")
+                if not packed:
+                    return 0
+                self._member = self._new()
+            else:
+                packed = self._raw.read(_BLOCK) if self._member.needs_input else b""
+                if self._member.needs_input and not packed:
+                    raise EOFError("it ends inside a member")
+            text = self._member.decompress(packed, len(buffer))
+        buffer[: len(text)] = text
+        return len(text)
 
 
 @contextmanager
@@ -50,7 +89,10 @@ def open_text(path: Path, where: str = "", digest: Any = None) -> Iterator[Binar
                 f"plain or compressed by gzip, xz, zstd or bzip2 is required. Unpack it first: "
                 f"unzip {path}"
             )
-        if suffix := _packed_suffix(head):
+        suffix = _packed_suffix(head)
+        if suffix in _DECOMPRESSORS:
+            yield io.BufferedReader(_Members(raw, _DECOMPRESSORS[suffix]))
+        elif suffix:
             from xopen import xopen
 
             with xopen(raw, "rb", threads=0, format=suffix[1:]) as unpacked:

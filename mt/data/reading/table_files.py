@@ -91,9 +91,10 @@ def _json_lines(
 def _json_object(value: Any, place: str) -> dict[str, Any]:
     if isinstance(value, dict):
         return value
+    found = json.dumps(value, ensure_ascii=False)[:40]
     raise DataError(
-        f"{place}: a JSON object is required, found {type(value).__name__} {str(value)[:40]!r}. "
-        "Correct it or remove it."
+        f"{place}: one JSON object is required, found {type(value).__name__} {found!r}. Correct it "
+        "or remove it."
     )
 
 

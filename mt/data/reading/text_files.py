@@ -73,13 +73,12 @@ def read_lines(
     number = 0
     with open_text(path, where, digest) as file:
         stat = path.stat()
-        name = f"{prefix(where)}{path}"
-        for raw in _blocks_of_lines(file, name, errors, limit):
+        for raw in _blocks_of_lines(file, f"{prefix(where)}{path}", errors, limit):
             try:
                 text = raw.decode()
             except UnicodeDecodeError:
                 lines = raw.split(b"\n")
-                yield from decode_lines(lines, name, errors, damage, number + 1)
+                yield from decode_lines(lines, str(path), errors, damage, number + 1, where)
                 number += len(lines)
                 continue
             if number == 0:
@@ -154,13 +153,14 @@ def decode_lines(
     errors: str = "strict",
     damage: Damage | None = None,
     start: int = 1,
+    where: str = "",
 ) -> Iterator[str]:
     r"""Decode lines of UTF-8, the first of which has the number `start`. A line ends at `\n` only.
 
     One `\r` before the `\n` (Windows) and a byte-order mark at the start are dropped. Bytes that
-    are not UTF-8 raise a `DataError` with `name`, line and byte; with `errors="replace"` they
-    become U+FFFD, counted in `damage`; with "skip" halves of surrogate pairs, which `is_damaged`
-    finds.
+    are not UTF-8 raise a `DataError` with `where`, `name`, line and byte. With errors "replace"
+    they become U+FFFD, counted in `damage`; with "skip" halves of surrogate pairs, which
+    `is_damaged` finds.
     """
     for number, raw in enumerate(file, start=start):
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -169,12 +169,13 @@ def decode_lines(
         except UnicodeDecodeError as error:
             match errors:
                 case "strict":
-                    raise DataError(_not_utf8(name, number, raw, error.start)) from None
+                    reason = _not_utf8(name, number, raw, error.start)
+                    raise DataError(f"{prefix(where)}{reason}") from None
                 case "replace":
                     line = raw.decode(errors="replace")
                     if damage is not None:
-                        place = f"{name}, line {number:,}"
-                        damage.add("lines that are not UTF-8, read with U+FFFD", place)
+                        kind = "lines that are not UTF-8, read with U+FFFD"
+                        damage.add(kind, f"{name}, line {number:,}")
                 case "skip":
                     line = raw.decode(errors="surrogateescape")
                 case _:
