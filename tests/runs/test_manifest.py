@@ -106,6 +106,8 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
         "fetched": [], "changed": ["train.src", "train.tgt"],
     }  # fmt: skip
     assert corpora[0]["licence"] == "CC0-1.0"
+    log = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    assert log.count("warning: train.src, train.tgt: not as fetched from opus:changed/v1") == 1
 
 
 @pytest.mark.parametrize("entries", [None, "text", 5, [5, "text", {}, {"name": 1}]])
