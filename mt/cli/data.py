@@ -144,7 +144,7 @@ def stats(
     tokenizer: Path | None = None,
     every_line: bool = False,
     as_json: bool = False,
-    html: str | None = None,
+    html: Path | None = None,
     cleaning: Path | None = None,
     workers: int | None = None,
 ) -> None:
@@ -166,8 +166,8 @@ def stats(
     from mt.errors import ConfigError
     from mt.inspect.corpus_statistics import count_corpora, meter_of
     from mt.inspect.corpus_table import statistics_of, statistics_text
+    from mt.inspect.pictures import check_replaceable, save_file
     from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
-    from mt.report.page import check_output, write_page
     from mt.runtime.machine import usable_cores
     from mt.translate.tokenize_file import open_tokenizer
 
@@ -175,7 +175,7 @@ def stats(
     if cleaning is not None and html is None:
         raise ConfigError(f"--cleaning {cleaning}: is shown on a page only; give --html FILE")
     if html is not None:
-        check_output(html, GENERATOR, "--html")
+        check_replaceable(html, GENERATOR, "--html")
     report = read_cleaning_report(cleaning) if cleaning is not None else None
     plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
     opened = open_tokenizer(tokenizer, "--tokenizer") if tokenizer is not None else None
@@ -184,7 +184,7 @@ def stats(
         counts, damage = count_corpora(plan, meter, workers or usable_cores(), progress)
     values = statistics_of(plan, meter, counts, [*notes, *damage])
     if html is not None:
-        write_page(html, make_corpus_page(values, report), "--html")
+        save_file(html, make_corpus_page(values, report), "--html")
     print_result(json.dumps(values, ensure_ascii=False) if as_json else statistics_text(values))
 
 

@@ -33,17 +33,19 @@ def report(
     mt report runs/base
     mt report runs/base runs/large -o compared.html
     """
-    from mt.report.page import check_output, make_page, write_page
+    from mt.inspect.pictures import check_replaceable, save_file
+    from mt.report.page import GENERATOR, make_page
     from mt.report.run_summary import require_run
     from mt.runs.run_dir import REPORT
 
     for folder in runs:
         require_run(folder)
     chosen = output or str(runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
-    check_output(chosen)
+    if chosen != "-":
+        check_replaceable(Path(chosen), GENERATOR)
     page = make_page(runs, n_sentences=sentences, translate=translate, say=say)
     if chosen == "-":
         print_result(page)
         return
-    write_page(chosen, page)
+    save_file(Path(chosen), page)
     say(f"{chosen}: {len(page.encode()) / 1e3:,.0f} kB")

@@ -122,26 +122,14 @@ def as_row(pair: PlacedPair) -> str:
 
 def in_columns(pair: PlacedPair, width: int) -> str:
     """Place, then source and target beside each other, in so many columns of a terminal."""
+    from rich.console import Console
+    from rich.text import Text
+
     column = max((width - len(BETWEEN)) // 2, 10)
-    sides = (wrapped(printable(tab_free(text)), column) for text in (pair.src, pair.tgt))
+    texts = (Text(printable(tab_free(text))) for text in (pair.src, pair.tgt))
+    sides = ([line.plain.rstrip() for line in text.wrap(Console(), column)] for text in texts)
     lines = [
         left + " " * (column - display_width(left)) + BETWEEN + right
         for left, right in zip_longest(*sides, fillvalue="")
     ]
     return "\n".join([printable(pair.place), *(line.rstrip() for line in lines), ""])
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines of so many columns at most, between words where that is possible."""
-    lines: list[str] = []
-    line, columns = "", 0
-    for character in text:
-        own = display_width(character)
-        if columns + own > width:
-            head, space, rest = line.rpartition(" ")
-            lines.append(head if space and head else line)
-            line = rest if space and head else ""
-            columns = display_width(line)
-        line += character
-        columns += own
-    return [*lines, line]

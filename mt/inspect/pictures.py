@@ -33,36 +33,14 @@ STYLE: dict[Any, Any] = {
     "font.size": 9.0,
 }
 # Inside a page a figure takes the page's colours, so that one picture serves light, dark and paper.
-# It is drawn with these, none of which matplotlib draws with, and they become CSS variables.
+# It is drawn with these (MUTED and RULE also by PAGE_STYLE), which become CSS variables.
 MUTED = "#010101"
 RULE = "#010102"
 N_SERIES = 8
 VARIABLES = {MUTED: "var(--muted)", RULE: "var(--rule)"} | {
     f"#0102{i:02x}": f"var(--series-{i + 1})" for i in range(N_SERIES)
 }
-# Thin grey axes.
-PAGE_STYLE = STYLE | {
-    "text.color": MUTED,
-    "axes.edgecolor": RULE,
-    "axes.labelcolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.major.size": 3.0,
-    "ytick.major.size": 0.0,
-    "lines.linewidth": 1.5,
-    "lines.markersize": 3.0,
-    "lines.solid_capstyle": "round",
-    "path.simplify": True,
-}
+PAGE_STYLE = Path(__file__).with_name("page.mplstyle")
 
 
 def series_colour(index: int) -> str:
@@ -121,7 +99,7 @@ def _is_made_by(path: Path, generator: str) -> bool:
 def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
     """Write the figure that `draw` makes; return a warning about the font, or "".
 
-    Raises ConfigError where the file cannot be written, or would be too large for a .png.
+    Raises MtError where the file cannot be written, or would be too large for a .png.
     """
     import matplotlib as mpl
 
@@ -142,12 +120,14 @@ def save_figure(output: Path, draw: Callable[[], Figure]) -> str:
     return ""
 
 
-def save_file(output: Path, content: bytes | str) -> None:
-    """Write a finished file. Raises ConfigError where it cannot be written."""
+def save_file(output: Path, content: bytes | str, option: str = "-o") -> None:
+    """Write a file, which `option` named, completely or not at all. Raises DataError."""
     try:
         write_whole(output, content)
     except OSError as error:
-        raise ConfigError(f"-o {output}: cannot be written: {error.strerror}") from error
+        raise DataError(
+            f"{option} {output}: cannot be written: {error.strerror}; name a file elsewhere"
+        ) from error
 
 
 def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
@@ -158,7 +138,7 @@ def inline_svg(name: str, description: str, draw: Callable[[], Figure]) -> str:
     """
     import matplotlib as mpl
 
-    with mpl.rc_context(PAGE_STYLE):
+    with mpl.rc_context(STYLE, PAGE_STYLE):
         text = _content(draw(), "svg", transparent=True).decode("utf-8")
     text = text[text.index("<svg") :]
     # Its own style sheet would apply to the whole page.

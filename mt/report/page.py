@@ -14,9 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from mt.config.schema import Config
-from mt.errors import DataError
-from mt.files import write_whole
-from mt.inspect.pictures import N_SERIES, check_replaceable
+from mt.inspect.pictures import N_SERIES
 from mt.report.corpora import read_corpora
 from mt.report.curves import draw_curves
 from mt.report.provenance import (
@@ -133,23 +131,3 @@ def large_number(count: int) -> str:
         if count >= size:
             return f"{count / size:.3g} {letter}"
     return str(count)
-
-
-def check_output(output: str, generator: str = GENERATOR, option: str = "-o") -> None:
-    """Raise DataError, before any work is done, if `output` cannot be written or replaced.
-
-    Only an earlier page is replaced: a typing error must not cost a corpus or a file of a run.
-    """
-    if output != "-":
-        check_replaceable(Path(output), generator, option)
-
-
-def write_page(output: str, page: str, option: str = "-o") -> None:
-    """Write the page completely or not at all. Raises DataError if that fails."""
-    try:
-        write_whole(Path(output), page)
-    except OSError as error:
-        raise DataError(
-            f"{option} {output}: cannot be written: {error.strerror}; name a file elsewhere with "
-            f"{option}"
-        ) from error
