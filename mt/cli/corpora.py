@@ -48,10 +48,6 @@ class CorpusGroup:
             {"data": {"src_lang": src, "tgt_lang": tgt, "train": train}}, "IN"
         ).data
 
-    def place(self, number: int) -> str:
-        """Return what messages call a corpus: `data.train[0]`, or `IN[0]` without a config."""
-        return f"{'data.train' if self.config else 'IN'}[{number}]"
-
 
 NO_CORPORA = CorpusGroup()
 

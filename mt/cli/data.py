@@ -190,6 +190,9 @@ def stats(
 
 @app.command("view", cls=PanelCommand)
 @described("""
+    Input:
+    rejected = --rejected FILE: what mt data clean --rejected wrote, in place of corpora; --rule may
+        be duplicate, leak or many_targets then, too
     Conditions (a pair is shown that meets all):
     --match REGEX: one side has a match
     --rule NAME: this rule of data.clean rejects it, such as copied or language
@@ -201,6 +204,7 @@ def stats(
 def view(
     corpora: CorpusGroup = NO_CORPORA,
     *,
+    rejected: Path | None = None,
     match: str | None = None,
     rule: str | None = None,
     longer: int | None = None,
@@ -216,27 +220,34 @@ def view(
     mt data view web.de web.en --sample 100
     mt data view web.tmx --langs de-en --rule language
     mt data view web.de web.en --match '[Cc]ookie' --longer 50 > cookies.tsv
+    mt data view --rejected bad.tsv --rule duplicate
     """
     import shutil
     import sys
 
     from mt.cli.clean import data_to_clean
     from mt.data.cleaning.plan import plan_of
-    from mt.inspect.pair_view import as_row, conditions_of, drawn, in_columns, matching_pairs
+    from mt.errors import ConfigError
+    from mt.inspect import pair_view
 
-    data = data_to_clean(corpora.value(), [], [])
-    assert data.clean is not None
-    conditions = conditions_of(data.clean, rule, longer, min_ratio, match)
-    plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
-    pairs = matching_pairs(plan, conditions)
+    if rejected is None:
+        data = data_to_clean(corpora.value(), [], [])
+        assert data.clean is not None
+        conditions = pair_view.conditions_of(data.clean, rule, longer, min_ratio, match)
+        plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
+        pairs = pair_view.matching_pairs(plan, conditions)
+    elif corpora.names or corpora.config or longer is not None or min_ratio is not None:
+        raise ConfigError("--rejected FILE: goes only with --rule, --match and --sample")
+    else:
+        pairs = pair_view.rejected_pairs(rejected, rule, match)
     if sample is not None:
-        pairs = drawn(pairs, sample)
+        pairs = pair_view.drawn(pairs, sample)
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns
-        show_in_pager(in_columns(pair, width) for pair in pairs)
+        show_in_pager(pair_view.in_columns(pair, width) for pair in pairs)
     else:
         for pair in pairs:
-            print_result(as_row(pair))
+            print_result(pair_view.as_row(pair))
 
 
 @app.command("prepare", cls=PanelCommand)

@@ -9,16 +9,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from mt.config.load import config_from_mapping
-from mt.data.cleaning.rejected import tab_free
+from mt.data.cleaning.rejected import HEADER, REASONS, tab_free
 from mt.data.cleaning.rules import RULES, PairScorer, Rule
 from mt.data.reading.corpus import read_pairs
+from mt.data.reading.text_files import read_lines
 from mt.data.reading.words import display_width
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
 from mt.terminal import printable
 
 if TYPE_CHECKING:
@@ -57,9 +59,13 @@ def conditions_of(
 
     `longer` and `min_ratio` are other limits of the rules `words` and `char_ratio`.
     """
-    by_name = {one.name: one for one in RULES}
-    if rule is not None and rule not in by_name:
-        raise ConfigError(f"--rule: must be one of {', '.join(by_name)}, found {rule!r}")
+    names = [one.name for one in RULES]
+    if rule in REASONS and rule not in names:
+        raise ConfigError(
+            f"--rule {rule}: is found by mt data clean only; give its --rejected FILE here too"
+        )
+    if rule is not None and rule not in names:
+        raise ConfigError(f"--rule: must be one of {', '.join(names)}, found {rule!r}")
     limits = {"words": longer, "char_ratio": min_ratio}
     chosen = {rule, *(name for name, limit in limits.items() if limit is not None)}
     rules = [one for one in RULES if one.name in chosen]
@@ -72,11 +78,15 @@ def conditions_of(
     for one in rules:
         if one.limit(clean) is None:
             raise ConfigError(f"--rule {one.name}: data.clean.{one.key} is null, so it is off")
+    return Conditions(clean, rules, pattern_of(match))
+
+
+def pattern_of(match: str | None) -> re.Pattern[str] | None:
+    """The pattern of `--match`. Raises ConfigError."""
     try:
-        pattern = re.compile(match) if match is not None else None
+        return re.compile(match) if match is not None else None
     except re.error as error:
         raise ConfigError(f"--match {match}: is no regular expression: {error}") from error
-    return Conditions(clean, rules, pattern)
 
 
 def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
@@ -105,6 +115,25 @@ def _rejected(
         assert limit is not None  # see `conditions_of`
         goes &= column < limit if rule.is_minimum else column > limit
     return [pairs[row] for row in np.flatnonzero(goes).tolist()]
+
+
+def rejected_pairs(path: Path, rule: str | None, match: str | None) -> Iterator[PlacedPair]:
+    """Yield the pairs of a file of `mt data clean --rejected` that meet both. Raises MtError."""
+    if rule is not None and rule not in REASONS:
+        raise ConfigError(f"--rule: must be one of {', '.join(REASONS)}, found {rule!r}")
+    pattern = pattern_of(match)
+    for number, line in enumerate(read_lines(path, "--rejected"), start=1):
+        cells = line.split("\t")
+        if len(cells) != len(HEADER.split("\t")):
+            raise DataError(
+                f"--rejected {path}, line {number:,}: these cells are required: "
+                f"{', '.join(HEADER.split())}; found {len(cells)}. Name the file that "
+                "mt data clean --rejected wrote"
+            )
+        reason, score, _, place, *texts = cells
+        is_shown = rule in (None, reason) and (pattern is None or any(map(pattern.search, texts)))
+        if is_shown and f"{line}\n" != HEADER:
+            yield PlacedPair(f"{place}: {reason} {score}", *texts)
 
 
 def drawn(pairs: Iterator[PlacedPair], size: int) -> Iterator[PlacedPair]:

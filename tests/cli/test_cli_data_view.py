@@ -68,6 +68,29 @@ def test_a_sample_is_always_the_same_and_in_order(mt: Mt) -> None:
     assert places[-1] > 250
 
 
+def test_rejected_pairs_by_rule(mt: Mt) -> None:
+    for name in ("a.de", "a.en"):
+        Path(name).write_text(Path(name).read_text() + Path(name).read_text().split("\n")[0])
+    cleaned = mt("data", "clean", "a.de", "a.en", "-o", "out", "--rejected", "bad.tsv")
+    assert cleaned.code == 0, cleaned.err
+    ended = mt("data", "view", "--rejected", "bad.tsv", "--rule", "duplicate")
+    assert (ended.code, ended.err) == (0, "")
+    src, tgt, place = ended.out.decode().rstrip("\n").split("\t")
+    assert (src, tgt) == PAIRS[0]
+    assert says(place, "a.de:6: duplicate")
+    every = mt("data", "view", "--rejected", "bad.tsv", "--match", "noth|day").out.decode()
+    assert [row.split("\t")[1] for row in every.splitlines()] == ["nothing", "Good day."]
+    for options, parts in (
+        (["--rejected", "a.de"], ["--rejected a.de, line 1", "rule, score", "found 1"]),
+        (["--rejected", "bad.tsv", "--rule", "x"], ["--rule", "empty", "duplicate", "'x'"]),
+        (["--rejected", "bad.tsv", "a.de"], ["--rejected", "--match"]),
+        (["a.de", "a.en", "--rule", "leak"], ["--rule leak", "--rejected"]),
+    ):
+        ended = mt("data", "view", *options)
+        assert (ended.code, ended.out) == (2, b"")
+        assert says(ended.err, *parts)
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
