@@ -87,9 +87,9 @@ def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
         return Tokenizer(read_model(path, option))
     if Tokenizer.exists_in(path):
         return Tokenizer.load(path)
-    from mt.runs.model_folder import read_folder
+    from mt.runs.model_folder import find_model, read_folder
 
-    return read_folder(path).tokenizer
+    return read_folder(find_model(path, option)).tokenizer
 
 
 def processor_of(
