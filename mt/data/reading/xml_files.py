@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from typing_extensions import assert_never
 
@@ -69,18 +69,13 @@ def read_units(path: Path, source: Source, where: str, damage: Damage) -> Iterat
     are mended where only single signs are wrong, else left out. Raises `DataError` where a language
     is nowhere in the file, and for a file that declares entities.
     """
-    match source.tags:
-        case "keep" | "strip":
-            keep = source.tags == "keep"
-        case _:
-            assert_never(source.tags)
     found: Counter[tuple[str, ...]] = Counter()  # units by the languages of their texts
     choose = cache(lambda names: [_choose(names, one) for one in (source.src, source.tgt)])
     n_pairs = 0
     without = f"units without text in {source.src} and {source.tgt}, left out"
     for units in _units(path, where, damage):
         for unit, element in zip(units, _parsed(units, source, where, damage), strict=True):
-            texts = {} if element is None else _texts(element, unit.languages, keep)
+            texts = {} if element is None else _texts(element, unit.languages, source.tags)
             languages = tuple(texts)
             found[languages] += 1
             src, tgt = choose(languages)
@@ -251,7 +246,7 @@ def _mended(stray: re.Match[str]) -> str:
     return "" if _FORBIDDEN.search(meant) else html.escape(meant, quote=False)
 
 
-def _texts(unit: Any, of_file: dict[str, str], keep: bool) -> dict[str, str]:
+def _texts(unit: Any, of_file: dict[str, str], tags: Literal["keep", "strip"]) -> dict[str, str]:
     """The texts of a unit by language; the first of each."""
     texts: dict[str, str] = {}
     for child in unit:
@@ -264,20 +259,23 @@ def _texts(unit: Any, of_file: dict[str, str], keep: bool) -> dict[str, str]:
             case _:
                 continue
         if segment is not None:
-            texts.setdefault(language, _text(segment, keep))
+            texts.setdefault(language, _text(segment, tags))
     return texts
 
 
-def _text(element: Any, keep: bool) -> str:
+def _text(element: Any, tags: Literal["keep", "strip"]) -> str:
     """The text of an element; inline tags are left out with the code in them, or kept as XML."""
     text: str = element.text or ""
     for child in element:
-        if keep:
-            from lxml.etree import tostring
+        match tags:
+            case "keep":
+                from lxml.etree import tostring
 
-            text += tostring(child, encoding="unicode", with_tail=False)
-        elif _name(child.tag) not in _CODE:
-            text += _text(child, keep)
+                text += tostring(child, encoding="unicode", with_tail=False)
+            case "strip":
+                text += "" if _name(child.tag) in _CODE else _text(child, tags)
+            case _:
+                assert_never(tags)
         text += child.tail or ""
     return text
 
