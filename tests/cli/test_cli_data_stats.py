@@ -121,7 +121,7 @@ def test_the_table(mt: Mt, tiny_run: Path) -> None:
     ("arguments", "parts"),
     [
         (["a.de"], ["a.de", "text file"]),
-        (["a.de", "a.en", "--tokenizer", "none.model"], ["--tokenizer none.model", "nothing exists"]),
+        (["a.de", "a.en", "--tokenizer", "none.model"], ["--tokenizer none.model", "nothing"]),
         (["a.de", "b.en"], ["IN[0]", "2 lines", "8"]),
         (["{src: bad.de, tgt: bad.de, errors: skip}"], ["IN[0]: no pair", "not UTF-8", "bad.de"]),
     ],

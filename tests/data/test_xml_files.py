@@ -106,7 +106,8 @@ def test_a_comment_in_a_unit_does_not_lose_it_where_a_block_ends_there(tmp_path:
     """Units of all sizes, so that each of the blocks ends in another place of a unit."""
     units = [unit(f"s{i}" + "x" * (i % 97), f"t<!-- <tu> -->{i}") for i in range(5_000)]
     found, damage = read(tmp_path, tmx(*units))
-    assert [tgt for _, tgt in found] == [f"t{i}" for i in range(5_000)] and not damage
+    assert [tgt for _, tgt in found] == [f"t{i}" for i in range(5_000)]
+    assert not damage
 
 
 def test_a_file_that_is_cut_off_is_read_to_its_end(tmp_path: Path) -> None:
