@@ -140,13 +140,7 @@ class _Sample:
     pairs: int = 0
     first: Pair = ("", "")
     with_text: int = 0  # on both sides
-    no_reference: int = 0
-    no_reference_line: int = 0  # the first one
-    identical: int = 0
-    identical_text: str = ""
-    quoted: int = 0
-    doubled: int = 0
-    quoted_cell: str = ""
+    odd: Damage = field(default_factory=Damage)
 
     def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         """Pass the pairs on and count them."""
@@ -155,20 +149,16 @@ class _Sample:
             if self.pairs == 1:
                 self.first = src, tgt
             if not tgt.strip():
-                self.no_reference += 1
-                self.no_reference_line = self.no_reference_line or self.pairs
+                self.odd.add("no reference", f"{self.pairs:,}")
             elif src.strip():
                 self.with_text += 1
             if src == tgt and src.strip():
-                self.identical += 1
-                self.identical_text = self.identical_text or src
+                self.odd.add("identical", src)
             for cell in (src, tgt):
                 if cell[:1] == '"' and len(cell) > 1 and QUOTED.fullmatch(cell):
-                    self.quoted += 1
+                    self.odd.add("quoted", cell)
                     if '""' in cell[1:-1]:
-                        self.doubled += 1
-                        self.quoted_cell = cell if self.doubled == 1 else self.quoted_cell
-                    self.quoted_cell = self.quoted_cell or cell
+                        self.odd.add("doubled", cell)
             yield src, tgt
 
     def faults(self, where: str) -> Iterator[str]:
@@ -178,7 +168,7 @@ class _Sample:
                 f"{where}: all of {self.pairs:,} pairs have an empty side, so none can be trained "
                 "on. Name files that contain text"
             )
-        elif self.no_reference == self.pairs and not where.startswith("data.train"):
+        elif self.odd.count("no reference") == self.pairs and not where.startswith("data.train"):
             yield (
                 f"{where}: none of the {self.pairs:,} lines has a reference, and one is "
                 "needed for each line that is to be scored. Name the file of the translations"
@@ -197,10 +187,11 @@ class _Sample:
                 f"{where}: the first line of {source.path} looks like names of columns, {src!r} "
                 f"and {tgt!r}, and is read as text. Set src to {src!r} and tgt to {tgt!r}"
             )
-        if self.no_reference and not where.startswith("data.train"):
+        lines, first = self.odd.kinds.get("no reference", (0, ""))
+        if lines and not where.startswith("data.train"):
             yield (
-                f"{where}: {self.no_reference:,} of {self.pairs:,} lines have no reference, the "
-                f"first is line {self.no_reference_line:,}; they are not scored"
+                f"{where}: {lines:,} of {self.pairs:,} lines have no reference, the first is line "
+                f"{first}; they are not scored"
             )
         is_same_text = source.src == source.tgt or (
             format_of(source, root) == "text"
@@ -211,15 +202,18 @@ class _Sample:
                 f"{where}: src and tgt are the same ({source.src}), so the model would learn to "
                 "copy. Set tgt to the translations"
             )
-        elif 2 * self.identical > self.pairs:
+        elif 2 * self.odd.count("identical") > self.pairs:
+            identical, text = self.odd.kinds["identical"]
             yield (
-                f"{where}: source and target are the same in {self.identical:,} of {self.pairs:,} "
-                f"pairs, such as {self.identical_text[:60]!r}, so the model would learn to copy. "
-                "Check that tgt is the translation"
+                f"{where}: source and target are the same in {identical:,} of {self.pairs:,} "
+                f"pairs, such as {text[:60]!r}, so the model would learn to copy. Check that tgt is the "
+                "translation"
             )
-        is_doubled = self.doubled > max(1, MAX_DOUBLED * 2 * self.pairs)
-        if source.quoting is None and (is_doubled or self.quoted > self.pairs):
-            cell = self.quoted_cell
+        quoted, cell = self.odd.kinds.get("quoted", (0, ""))
+        doubled, cell = self.odd.kinds.get("doubled", (0, cell))
+        if source.quoting is None and (
+            doubled > max(1, MAX_DOUBLED * 2 * self.pairs) or quoted > self.pairs
+        ):
             cell = cell if len(cell) <= 60 else f"{cell[:57]}..."
             remedy = (
                 f"Set quoting to csv in {where} if the quotation marks are not part of the text, "
@@ -228,6 +222,6 @@ class _Sample:
                 else "If they are not part of the text, write the data without them"
             )
             yield (
-                f"{where}: {self.quoted:,} of {2 * self.pairs:,} texts are in quotation marks as "
+                f"{where}: {quoted:,} of {2 * self.pairs:,} texts are in quotation marks as "
                 f"CSV writes them, such as {cell}. {remedy}"
             )

@@ -48,6 +48,10 @@ class Damage:
         count, first = self.kinds.get(kind, (0, place))
         self.kinds[kind] = count + 1, first
 
+    def count(self, kind: str) -> int:
+        """How often there was this kind."""
+        return self.kinds.get(kind, (0, ""))[0]
+
     def messages(self) -> list[str]:
         """Return one message for each kind."""
         return [
