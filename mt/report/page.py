@@ -21,7 +21,6 @@ from mt.report.provenance import (
     commands_of,
     differing_keys,
     duration,
-    machine_of,
     notable_lines,
     status_of,
 )
@@ -117,7 +116,6 @@ def _chapter(
         "sentences": sentences,
         "corpora": read_corpora(run),
         "differences": differing_keys([Config(), run.config]) if run.config else {},
-        "machine": machine_of(run),
         "typed": typed,
         "again": again,
         "notable": notable_lines(run),

@@ -1,4 +1,4 @@
-"""What was run: settings that differ from the base config, machine, versions, status, command."""
+"""What was run: settings that differ from the base config, status, command."""
 
 from __future__ import annotations
 
@@ -66,34 +66,6 @@ def _shown(key: str, value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(_shown("", one) for one in value) + "]"
     return f"{value:,}" if isinstance(value, int) and abs(value) >= 10_000 else str(value)
-
-
-def machine_of(run: RunSummary) -> list[tuple[str, str]]:
-    """Rows about hardware and software, in words."""
-    manifest = run.manifest
-    packages = manifest.get("packages")
-    versions = packages if isinstance(packages, dict) else {}
-    memory = [value for value in run.metrics.train["memory_mb"] if value == value]
-    parameters = manifest.get("parameters")
-    processes = manifest.get("processes", 1)
-    device = str(manifest.get("device", "")) + f", {processes} processes" * (processes != 1)
-    origin = ""
-    if isinstance(init := manifest.get("init_from"), dict):  # the model that train.init_from named
-        folder = init.get("folder") or init.get("path") or init.get("model") or ""
-        origin = f"{folder} ({str(init.get('sha256', ''))[:12]})".strip()
-    rows = [
-        ("device", device),
-        ("processor", f"{manifest.get('processor', '')}, {manifest.get('cores', '?')} cores"),
-        ("platform", str(manifest.get("platform", ""))),
-        ("peak memory", f"{max(memory):,.0f} MB" if memory else ""),
-        ("started", str(manifest.get("started", ""))),
-        ("seed", str(manifest.get("seed", ""))),
-        ("parameters", f"{parameters:,}" if isinstance(parameters, int) else ""),
-        ("started from", origin),
-        ("Python", str(manifest.get("python", ""))),
-        *((str(name), str(version)) for name, version in versions.items()),
-    ]
-    return [(name, value) for name, value in rows if value and value != ", ? cores"]
 
 
 def commands_of(run: RunSummary) -> tuple[str, str]:

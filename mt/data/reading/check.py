@@ -206,8 +206,8 @@ class _Sample:
             identical, text = self.odd.kinds["identical"]
             yield (
                 f"{where}: source and target are the same in {identical:,} of {self.pairs:,} "
-                f"pairs, such as {text[:60]!r}, so the model would learn to copy. Check that tgt is the "
-                "translation"
+                f"pairs, such as {text[:60]!r}, so the model would learn to copy. Check "
+                "that tgt is the translation"
             )
         quoted, cell = self.odd.kinds.get("quoted", (0, ""))
         doubled, cell = self.odd.kinds.get("doubled", (0, cell))
