@@ -88,6 +88,7 @@ def test_a_language_that_is_nowhere_is_named_with_those_there(
         (unit("a < b & c&nbsp;d\x02&#1;&#10;e &uuml;", "x"), "a < b & c\xa0d e ü", "units with"),
         (unit("a<b>b", "x"), None, "units that are not XML"),
         (unit("a", "x").replace("</tu>", ""), None, "units that are not closed"),
+        ("<segment> <!-- ", None, "units that are not closed"),  # as are no others in the file
         (unit("a", "x").replace("</seg>", "", 1), None, "units that are not XML"),
     ],
 )

@@ -52,7 +52,6 @@ _MARKS = {
     b"<\0": "utf-16-le",
     b"\0<": "utf-16-be",
 }
-_NOT_CLOSED = "units that are not closed, left out"
 ANY = "not said"  # the language of a text that names none
 
 
@@ -128,7 +127,11 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
             ) as file,
         ):
             # As much again of a unit that has not ended: it is not searched too often.
-            while block := file.read(max(_BLOCK, len(text))):
+            is_end = False
+            while not is_end:
+                size = max(_BLOCK, len(text))
+                block = file.read(size)
+                is_end = len(block) < size
                 text += block
                 units: list[_Unit] = []
                 end = 0
@@ -137,7 +140,14 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                     end = opening.start()
                     closing = _closing(opening[1]).search(text, end)
                     place = f"{path}, line {line:,}"
-                    if (closing.end() if closing else len(text)) - end > MAX_LINE:
+                    is_long = (closing.end() if closing else len(text)) - end > MAX_LINE
+                    later = is_long and not closing and _OPEN.search(text, opening.end())
+                    if (is_end and not closing) or later:
+                        if opening[1] != "!--":
+                            damage.add("units that are not closed, left out", place)
+                        end = opening.end()
+                        continue
+                    if is_long:
                         raise DataError(
                             f"{where}.path: {place}: a unit of more than {MAX_LINE:,} characters "
                             "begins here, so it is no sentence. Correct the file."
@@ -169,8 +179,6 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
             f"{where}.path: {path} says that its encoding is {encoding}, but cannot be read so "
             f"({error}). Correct the encoding in its first line."
         ) from None
-    if _OPEN.match(text):
-        damage.add(_NOT_CLOSED, f"{path}, line {line:,}")
 
 
 @cache
@@ -210,7 +218,7 @@ def _parsed_alone(unit: _Unit, parser: Any, errors: str, where: str, damage: Dam
 
     place, xml, _ = unit
     if nested := _NESTED.match(xml):
-        damage.add(_NOT_CLOSED, place)
+        damage.add("units that are not closed, left out", place)
         xml = xml[nested.end() :]
     if is_damaged(xml):
         if errors == "strict":
