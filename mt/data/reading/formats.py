@@ -47,7 +47,8 @@ def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
     path = under(root, name)
     if any((path / one).is_file() for one in ("dataset_dict.json", "state.json")):
         return {"dataset": path}  # written by save_to_disk
-    files = _texts_in(path) if path.is_dir() else matching_files(name, root) * is_pattern(name)
+    files = matching_files(name, root) if is_pattern(name) else []
+    files = _texts_in(path) if path.is_dir() else files
     found = {format_in_folder(source, file): file for file in reversed(files) if file.is_file()}
     return {kind: found[kind] for kind in get_args(SourceFormat) if kind in found}
 
