@@ -228,12 +228,10 @@ def existing_path(name: str, root: Path, where: str) -> Path:
     path = under(root, name)
     with os_errors_as_data_errors(path, where):
         if not path.exists() and matching_files(name, root) in ([], [path]):
-            there = f" ({name!r} below data.root, which is {str(root)!r})"
-            remedy = "Correct the name, or data.root where paths start."
-            if root == Path("."):  # as without a config
-                there, remedy = "", "Correct the name."
             raise DataError(
-                f"{where}: there is no file {path.absolute()}{there}.{similar_names(path)} {remedy}"
+                f"{where}: there is no file {path.absolute()} ({name!r} below data.root, which is "
+                f"{str(root)!r}).{similar_names(path)} Correct the name, or data.root where paths "
+                "start."
             )
     return path
 
