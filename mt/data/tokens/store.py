@@ -25,7 +25,6 @@ from mt.data.reading.corpus import data_root, local_files
 from mt.data.reading.text_files import FileRecords, file_record
 from mt.data.tokens.store_parts import (
     ALONE,
-    PAIRS_PER_PART,
     Shard,
     StoreTexts,
     Watch,
@@ -34,7 +33,7 @@ from mt.data.tokens.store_parts import (
     use_work_folder,
 )
 from mt.errors import DataError
-from mt.files import exclusive, sync_files, sync_folder, write_whole
+from mt.files import exclusive, read_json, sync_files, sync_folder, write_whole
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -158,20 +157,10 @@ def fingerprint_of(
     }
     if others := other_settings(data, DATA_KEYS):
         content["settings"] = others
-    if data.dedupe and _heavier_than_before(sources):
-        numbers = range(len(sources))
-        content["duplicates stay in"] = sorted(numbers, key=lambda n: -sources[n].weight)
+    heaviest_first = sorted(range(len(sources)), key=lambda number: -sources[number].weight)
+    if data.dedupe and heaviest_first != list(range(len(sources))):
+        content["duplicates stay in"] = heaviest_first
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _heavier_than_before(sources: list[Source]) -> list[int]:
-    """Numbers of the corpora with a higher weight than some corpus before them, heaviest first."""
-    later = [
-        number
-        for number, source in enumerate(sources)
-        if any(before.weight < source.weight for before in sources[:number])
-    ]
-    return sorted(later, key=lambda number: -sources[number].weight)
 
 
 def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) -> FileRecords:
@@ -183,9 +172,15 @@ def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) 
 
 def known_records(folder: Path) -> FileRecords:
     """Records of the files that the store in `folder` was built from; empty without a store."""
+    records = _meta(folder).get("facts")
+    return records if isinstance(records, dict) else {}
+
+
+def _meta(folder: Path) -> dict[str, Any]:
+    """What the store in `folder` says of itself; empty where there is none, or a damaged one."""
     try:
-        return dict(json.loads((folder / "meta.json").read_text(encoding="utf-8"))["facts"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return dict(read_json(folder / "meta.json"))
+    except (OSError, ValueError, TypeError):
         return {}
 
 
@@ -230,8 +225,7 @@ def build_shard(
         if store is None:
             return None
         if texts.records != known_records(folder):  # the same texts in another place
-            meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-            meta["facts"] = texts.records
+            meta = _meta(folder) | {"facts": texts.records}
             write_whole(folder / "meta.json", json.dumps(meta, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
@@ -256,41 +250,42 @@ def _encode_and_merge(
 ) -> Store | None:
     """Build the store as `build_shard` says, unless another process has built it meanwhile."""
     work = folder.with_name(folder.name + ".partial")
-    key = f"{fingerprint}/{PAIRS_PER_PART}"
+    message = f"{texts.where}: waiting for another process, which builds the token store"
 
     def locked() -> AbstractContextManager[None]:
-        message = f"{texts.where}: waiting for another process, which builds the token store"
         return exclusive(folder.with_name(folder.name + ".lock"), lambda: log(message))
 
+    def encoded() -> list[Path]:
+        return encode_parts(work, texts, watch, shard)
+
     folder.parent.mkdir(parents=True, exist_ok=True)
-    is_whole = shard[1] == 1
-    parts: list[Path] = []
-    if not is_whole:  # the other shards are encoded at the same time, without the lock
+    parts: list[Path] | None = None
+    if shard != ALONE:  # the other shards are encoded at the same time, without the lock
         with locked():
-            use_work_folder(work, key)
-        parts = encode_parts(work, texts, watch, shard)
+            use_work_folder(work, fingerprint)
+        parts = encoded()
     with locked():
         if (store := _open(folder, fingerprint)) is not None:
             return store
-        if (found := _format_of(folder)) != FORMAT:
+        if (other := _meta(folder).get("format", FORMAT)) != FORMAT:
             log(
                 f"{texts.where}: the token store in {folder} was built by another version of mt "
-                f"(format {found}, here {FORMAT}); it is built again"
+                f"(format {other}, here {FORMAT}); it is built again"
             )
-        if not all(part.exists() for part in parts):
-            return None
         try:
-            if is_whole:
-                use_work_folder(work, key)
-                parts = encode_parts(work, texts, watch)
-            _build(folder, work, parts, texts, fingerprint)
+            if parts is None:
+                use_work_folder(work, fingerprint)
+                parts = encoded()
+            elif not all(part.exists() for part in parts):
+                return None
+            _merge(folder, work, parts, texts, fingerprint)
         except DataError:  # other texts or settings are needed, and so other parts
             shutil.rmtree(work, ignore_errors=True)
             raise
     return _open(folder, fingerprint)
 
 
-def _build(
+def _merge(
     folder: Path, work: Path, parts: list[Path], texts: StoreTexts, fingerprint: str
 ) -> None:
     """Merge the parts and put the store in the place of `folder`. Raises DataError, OSError."""
@@ -326,15 +321,13 @@ def _corpus_messages(corpora: Sequence[Counts], texts: StoreTexts) -> Iterator[s
             yield f"{name}: {counts.summary(texts.data)}"
         if 2 * counts.kept >= counts.read:
             continue
-        reason = f"only {counts.kept:,} of {counts.read:,} pairs kept"
+        reason = ". Check that source and target belong together, and the limits in data"
         if 2 * counts.duplicate > counts.read - counts.kept:
-            reason += (
+            reason = (
                 ", most others are duplicates: a pair stays in the corpus of the highest weight, "
                 "else in the first one. Set data.dedupe to false to use them all"
             )
-        else:
-            reason += ". Check that source and target belong together, and the limits in data"
-        yield f"warning: {name}: {reason}"
+        yield f"warning: {name}: only {counts.kept:,} of {counts.read:,} pairs kept{reason}"
 
 
 def open_built(folder: Path) -> Store:
@@ -348,18 +341,10 @@ def open_built(folder: Path) -> Store:
     return store
 
 
-def _format_of(folder: Path) -> object:
-    """The format of the store in `folder`; the one written here where there is none to be read."""
-    try:
-        return json.loads((folder / "meta.json").read_text(encoding="utf-8")).get("format", FORMAT)
-    except (OSError, ValueError, AttributeError):
-        return FORMAT
-
-
 def _open(folder: Path, wanted: str | None = None) -> Store | None:
     """The store in `folder`; None if it is incomplete or its fingerprint is not `wanted`."""
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = _meta(folder)
         fingerprint = str(meta["fingerprint"])
         if wanted not in (None, fingerprint) or meta.get("format", FORMAT) != FORMAT:
             return None

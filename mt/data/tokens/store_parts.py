@@ -8,8 +8,6 @@ dropped in merging, when the keys of all pairs are known.
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shutil
 from array import array
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +22,11 @@ import numpy.typing as npt
 
 from mt.data.cleaning.duplicates import DuplicateFinder, pair_keys
 from mt.data.cleaning.filters import LENGTH_FAULTS, Counts, length_fault, with_text
+from mt.data.cleaning.plan import new_result
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import format_of
-from mt.files import sync_files
+from mt.errors import DataError
+from mt.files import read_json
 from mt.runtime.machine import usable_cores
 
 if TYPE_CHECKING:
@@ -85,12 +85,13 @@ class StoreTexts:
             yield iter(watch(pairs, total or None))
 
 
-def use_work_folder(work: Path, key: str) -> None:
-    """Make the folder of parts; parts that were encoded for another `key` are removed.
+def use_work_folder(work: Path, fingerprint: str) -> None:
+    """Make the folder of parts; parts that were encoded for another store are removed.
 
     Only one process at a time may call it. Raises OSError.
     """
     file = work / "key"
+    key = f"{fingerprint}/{PAIRS_PER_PART}"
     if not file.exists() or file.read_text(encoding="utf-8") != key:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -121,95 +122,85 @@ def _encode_part(
     part: Path, corpus: int, pairs: Iterator[tuple[str, str]], texts: StoreTexts
 ) -> None:
     """Write ids and lengths of the pairs that fit, and the keys and faults of all with text."""
-    # Jobs that encode one part at the same time, where there are no locks, write the same bytes.
-    partial = part.with_name(f"{part.name}.{platform.node()}.{os.getpid()}")
-    partial.mkdir()
-    try:
-        counts = Counts()
-        # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100.
-        lengths = array("I")
-        faults = bytearray()  # places in LENGTH_FAULTS
-        keys = [np.empty((0, 2), np.uint64)]
-        cleaned = with_text(pairs, counts)
-        with ExitStack() as stack:
-            files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
-            while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
-                if texts.data.dedupe:
-                    keys.append(pair_keys(chunk))
-                rows = _encode(chunk, texts.tokenizer)
-                found = [length_fault(len(src), len(tgt), texts.data) for src, tgt in rows]
-                faults += bytes(map(LENGTH_FAULTS.index, found))
-                kept = [row for row, fault in zip(rows, found, strict=True) if not fault]
-                lengths.extend(chain.from_iterable((len(src), len(tgt)) for src, tgt in kept))
-                for side, file in enumerate(files):
-                    ids = chain.from_iterable(row[side] for row in kept)
-                    file.write(np.fromiter(ids, texts.id_type).tobytes())
+    counts = Counts()
+    lengths = array(
+        "I"
+    )  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
+    faults = bytearray()  # places in LENGTH_FAULTS
+    keys = [np.empty((0, 2), np.uint64)]
+    cleaned = with_text(pairs, counts)
+    threads = usable_cores()
+    with new_result(part) as partial, ExitStack() as stack:
+        files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
+        while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
+            if texts.data.dedupe:
+                keys.append(pair_keys(chunk))
+            src = texts.tokenizer.src.encode([src for src, _ in chunk], threads)
+            tgt = texts.tokenizer.tgt.encode([tgt for _, tgt in chunk], threads)
+            rows = list(zip(src, tgt, strict=True))
+            found = [length_fault(len(src), len(tgt), texts.data) for src, tgt in rows]
+            faults += bytes(map(LENGTH_FAULTS.index, found))
+            kept = [row for row, fault in zip(rows, found, strict=True) if not fault]
+            lengths.extend(chain.from_iterable((len(src), len(tgt)) for src, tgt in kept))
+            for side, file in enumerate(files):
+                ids = chain.from_iterable(row[side] for row in kept)
+                file.write(np.fromiter(ids, texts.id_type).tobytes())
         np.save(partial / "lengths.npy", np.array(lengths, texts.length_type).reshape(-1, 2).T)
         np.save(partial / "keys.npy", np.concatenate(keys))
         np.save(partial / "faults.npy", np.frombuffer(faults, np.uint8))
         meta = {"corpus": corpus, "counts": asdict(counts)}
         (partial / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
-        sync_files(partial)
-        if not part.exists():
-            partial.rename(part)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _encode(
-    pairs: list[tuple[str, str]], tokenizer: Tokenizer
-) -> list[tuple[list[int], list[int]]]:
-    """The ids of pairs, encoded on all cores."""
-    threads = usable_cores()
-    src = tokenizer.src.encode([src for src, _ in pairs], threads)
-    tgt = tokenizer.tgt.encode([tgt for _, tgt in pairs], threads)
-    return list(zip(src, tgt, strict=True))
 
 
 def merge_parts(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, list[Counts]]:
     """Join the parts, without duplicates, in a folder inside `work`; also the counts by corpus.
 
-    Raises OSError.
+    Raises OSError, and DataError where a part is damaged.
     """
-    metas = [json.loads((part / "meta.json").read_text(encoding="utf-8")) for part in parts]
+    try:
+        return _merged(work, parts, texts)
+    except (FileNotFoundError, ValueError, TypeError, LookupError, EOFError) as error:
+        raise DataError(
+            f"{work}: a part of the token store is damaged ({error}); the parts are removed: run "
+            "the same command again, which encodes the texts anew"
+        ) from error
+
+
+def _merged(work: Path, parts: list[Path], texts: StoreTexts) -> tuple[Path, list[Counts]]:
+    metas = [read_json(part / "meta.json") for part in parts]
     corpora = [Counts() for _ in texts.sources]
-    duplicates = _find_duplicates(work, parts, metas, texts)
     merged = work / "merged"
     shutil.rmtree(merged, ignore_errors=True)
     merged.mkdir()
     lengths = [np.empty((2, 0), texts.length_type)]
+    duplicates = _find_duplicates(work, parts, metas, texts)
     with ExitStack() as stack:
         files = [stack.enter_context((merged / name).open("wb")) for name in TOKEN_FILES]
         for part, meta, dropped in zip(parts, metas, duplicates, strict=True):
             faults = np.load(part / "faults.npy")
-            counts = Counts(**meta["counts"])
-            counts.duplicate = int(dropped.sum())
-            for number, fault in enumerate(LENGTH_FAULTS):
-                if fault:
-                    n_found = int((~dropped & (faults == number)).sum())
-                    setattr(counts, fault, getattr(counts, fault) + n_found)
-            corpora[meta["corpus"]] += counts
+            found = np.bincount(faults[~dropped], minlength=len(LENGTH_FAULTS))
+            by_reason = zip(LENGTH_FAULTS[1:], map(int, found[1:]), strict=True)
+            counts = Counts(duplicate=int(dropped.sum()), **dict(by_reason))
+            corpora[meta["corpus"]] += Counts(**meta["counts"]) + counts
             stays = ~dropped[faults == 0]
             own_lengths = np.load(part / "lengths.npy")
+            lengths.append(own_lengths[:, stays])
             for name, file, side in zip(TOKEN_FILES, files, own_lengths, strict=True):
                 ids = np.fromfile(part / name, texts.id_type)
                 file.write(ids[np.repeat(stays, side)].tobytes())
-            lengths.append(own_lengths[:, stays])
     np.save(merged / "lengths.npy", np.concatenate(lengths, axis=1))
     return merged, corpora
 
 
 def _find_duplicates(
     work: Path, parts: list[Path], metas: list[dict[str, Any]], texts: StoreTexts
-) -> Iterator[npt.NDArray[np.bool_]]:
+) -> list[npt.NDArray[np.bool_]]:
     """Of each part, whether a pair with text equals another one, of its own or another corpus."""
     sizes = [len(np.load(part / "faults.npy", mmap_mode="r")) for part in parts]
     if not texts.data.dedupe:
-        yield from (np.zeros(size, np.bool_) for size in sizes)
-        return
+        return [np.zeros(size, np.bool_) for size in sizes]
     finder = DuplicateFinder(work / "keys", [source.weight for source in texts.sources])
     for part, meta in zip(parts, metas, strict=True):
         finder.add(meta["corpus"], np.load(part / "keys.npy"))
     # Parts follow each other as the pairs of the corpora do.
-    flags = np.concatenate(finder.dropped())
-    yield from np.split(flags, np.cumsum(sizes)[:-1])
+    return np.split(np.concatenate(finder.dropped()), np.cumsum(sizes)[:-1])
