@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -279,7 +280,7 @@ def median_seconds(call: Callable[[], object], device: Device, repeats: int = 5)
 def feed_speed(trainer: Trainer, n_updates: int = 50) -> int:
     """Target tokens per second that the trainer's batches are made at, by one thread."""
     plan = trainer.plan
-    updates = plan.updates(0)[:n_updates]
+    updates = list(islice(plan.updates(0), n_updates))
     start = perf_counter()
     n_tgt = sum(shard_of(plan.store, update, pin=trainer.device.is_cuda)[1] for update in updates)
     return round(n_tgt / (perf_counter() - start))

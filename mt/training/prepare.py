@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 # The way in which `Plan` makes updates; it changes when they do.
-PLAN = "equal updates of all lengths"
+PLAN = "equal updates of all lengths, shuffled by length"
 # Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
 # here counts. All of `data` is in the fingerprint of the store, and in the weights of the plan.
 PLAN_KEYS = {

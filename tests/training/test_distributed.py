@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +247,7 @@ def test_every_sentence_is_in_one_shard(store: Store, tokens: int, count: int) -
     def area(batch: Any) -> int:
         return int(longest[batch].max(initial=0)) * len(batch)
 
-    for update in plan.updates(0)[:5]:
+    for update in islice(plan.updates(0), 5):
         shares = shard_batches(store.src_lengths, store.tgt_lengths, update, count)
         assert len(shares) == count
         assert len({len(share) for share in shares}) == 1

@@ -8,8 +8,9 @@ only say how an update is cut into micro-batches. Needs no torch.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -51,26 +52,29 @@ def batch_ends(lengths: Lengths, budget: int, most_rows: int = MOST_ROWS) -> lis
     return ends
 
 
-def sort_by_length(src_lengths: Lengths, tgt_lengths: Lengths, order: Indices) -> Indices:
+def sort_by_length(
+    src_lengths: Lengths,
+    tgt_lengths: Lengths,
+    order: Indices,
+    random: np.random.Generator | None = None,
+) -> Indices:
     """Sort the sentences of `order` so that neighbours are similar on both sides.
 
     By target length, and among equal target lengths by source length, rising and falling in turn.
-    Pairs with equal lengths keep the order given. Lengths above 65,535 count as that.
+    Pairs with equal lengths keep the order given, or with `random` get a random one. Lengths above
+    65,535 count as that.
     """
+    # NumPy sorts 16 bits by radix. Sentences of one target length at a time fit into the caches:
+    # 20 million take 1.6 s of a Zen 4 core, where shuffling all of them before sorting took 4.4.
     most = 2**16 - 1
-    src = np.minimum(src_lengths[order], most).astype(np.uint16)
     tgt = np.minimum(tgt_lengths[order], most).astype(np.uint16)
-    # One integer a sentence, sorted in place: with `order` and `places` 16 bytes a sentence. The
-    # keys and the result of np.lexsort would take more.
-    keys = tgt.astype(np.uint64)
-    keys <<= 16
-    keys |= np.where(tgt % 2 == 0, src, most - src)
-    keys <<= 32
-    keys |= np.arange(len(order), dtype=np.uint32)
-    keys.sort()
-    places = keys.astype(np.uint32)  # the lower half
-    del keys
-    return order[places]
+    order = order[np.argsort(tgt, kind="stable")]
+    for length, group in enumerate(np.split(order, np.bincount(tgt).cumsum()[:-1])):
+        if random is not None:
+            random.shuffle(group)
+        src = np.minimum(src_lengths[group], most).astype(np.uint16)
+        group[:] = group[np.argsort(src if length % 2 == 0 else most - src, kind="stable")]
+    return order
 
 
 def equal_ends(sizes: Lengths, n_parts: int) -> Indices:
@@ -159,31 +163,29 @@ def shard_batches(
     """
     if world_size == 1:
         return [batches]
-    order = np.concatenate(batches)
-    longest = np.maximum(src_lengths, tgt_lengths) + 1
-    n_rounds = -(-len(batches) // world_size)
-    # Find the smallest budget that gives at most n_rounds × world_size batches.
-    low = int(longest[order].max())
-    high = max(int(longest[batch].max()) * len(batch) for batch in batches)
-    sharded = bucket(src_lengths, tgt_lengths, order, high)
-    while low < high:
-        budget = (low + high) // 2
-        candidate = bucket(src_lengths, tgt_lengths, order, budget)
-        if len(candidate) <= n_rounds * world_size:
-            high = budget
-            sharded = candidate
-        else:
-            low = budget + 1
+
+    def longest(batch: Indices) -> Lengths:
+        return np.maximum(src_lengths[batch], tgt_lengths[batch]) + 1
+
+    def area(batch: Indices) -> int:
+        return len(batch) * int(longest(batch).max(initial=0))
+
+    order = sort_by_length(src_lengths, tgt_lengths, np.concatenate(batches))
+    lengths = longest(order)
+    most = -(-len(batches) // world_size) * world_size
+    # The smallest budget that gives at most so many batches; the largest batch given is enough.
+    budgets = range(int(lengths.max()), max(map(area, batches)))
+    place = bisect_left(budgets, True, key=lambda budget: len(batch_ends(lengths, budget)) <= most)
+    sharded = np.split(order, batch_ends(lengths, budgets.start + place)[:-1])
     while len(sharded) % world_size:
         sharded.sort(key=len)
         largest = sharded.pop()
-        half = len(largest) // 2
-        sharded += [largest[:half], largest[half:]]
-    sharded.sort(key=lambda batch: -int(longest[batch].max(initial=0)) * len(batch))
+        sharded += np.array_split(largest, 2)
+    sharded.sort(key=area, reverse=True)
     return [sharded[rank::world_size] for rank in range(world_size)]
 
 
-class Updates(Sequence[list[Indices]]):
+class Updates:
     """The updates of an epoch, each a list of micro-batches of sentence numbers.
 
     An update is cut into micro-batches when it is taken: what an epoch takes in memory is the
@@ -203,24 +205,14 @@ class Updates(Sequence[list[Indices]]):
     def __len__(self) -> int:
         return len(self._shares)
 
-    @overload
-    def __getitem__(self, number: int) -> list[Indices]: ...
+    def __iter__(self) -> Iterator[list[Indices]]:
+        return map(self.__getitem__, range(len(self)))
 
-    @overload
-    def __getitem__(self, number: slice) -> list[list[Indices]]: ...
-
-    def __getitem__(self, number: int | slice) -> list[Indices] | list[list[Indices]]:
-        if isinstance(number, slice):
-            return [self[i] for i in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> list[Indices]:
         shares = [self._order[self._starts[i] : self._starts[i + 1]] for i in self._shares[number]]
         src, tgt = self._store.src_lengths, self._store.tgt_lengths
         longest = [np.maximum(src[share], tgt[share]) + 1 for share in shares]
         return np.split(np.concatenate(shares), micro_batches(longest, self._budget)[:-1])
-
-    @property
-    def sentences(self) -> Indices:
-        """The numbers of all sentences of the epoch, by length."""
-        return self._order
 
 
 class Plan:
@@ -268,10 +260,9 @@ class Plan:
         if self._planned is not None and self._planned[0] == epoch:
             return self._planned[1]
         random = np.random.default_rng([self.seed, epoch])
-        order = self._sentences(random)
-        random.shuffle(order)
-        order = sort_by_length(self.store.src_lengths, self.store.tgt_lengths, order)
-        sizes = self.store.tgt_lengths[order] + 1
+        src_lengths, tgt_lengths = self.store.src_lengths, self.store.tgt_lengths
+        order = sort_by_length(src_lengths, tgt_lengths, self._sentences(random), random)
+        sizes = tgt_lengths[order] + 1
         n_updates = max(1, round(int(sizes.sum()) / self.batch.tokens_per_update))
         n_updates = min(n_updates, len(order))
         n_strata = max(1, min(SHARES, self.batch.tokens_per_update // TOKENS_PER_SHARE))
