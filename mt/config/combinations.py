@@ -86,6 +86,37 @@ def _names(data: DataConfig) -> Iterator[Fault]:
                 )
 
 
+def _shares(data: DataConfig) -> Iterator[Fault]:
+    """Shares of an epoch, which only training has, and what is left to texts without one."""
+    shares = [source.share for source in data.train]
+    total = sum(filter(None, shares))
+    paths = [f"data.train[{n}].share" for n, share in enumerate(shares) if share]
+    if paths and None in shares and total >= 1:
+        yield Fault(
+            paths, f"must leave a part to the texts without share, found a sum of {total:g}"
+        )
+    elif paths and None not in shares and abs(total - 1) > 1e-6:
+        yield Fault(paths, f"must add up to 1 where all texts have one, found a sum of {total:g}")
+    for path, source in named_sources(data):
+        for key in ("share", "tag"):
+            if (value := getattr(source, key)) and not path.startswith("data.train"):
+                yield Fault(
+                    [f"{path}.{key}"], f"is for data.train, found {shown(value)}; remove it"
+                )
+
+
+def _tags(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
+    if tokenizer.model is not None:  # its pieces are looked at when texts are encoded
+        return
+    for path, source in named_sources(data):
+        if source.tag and source.tag not in tokenizer.user_defined_symbols:
+            yield Fault(
+                [f"{path}.tag", "tokenizer.user_defined_symbols"],
+                "must be in tokenizer.user_defined_symbols, which makes it one token, found "
+                f"{shown(source.tag)}; add it there",
+            )
+
+
 def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
     least = tokenizer.symbols
     if least > 4 and tokenizer.vocab_size <= least:
@@ -215,6 +246,8 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _longest_pair: ("batch", "data"),
     _cases: ("data",),
     _names: ("data",),
+    _shares: ("data",),
+    _tags: ("data", "tokenizer"),
     _vocabulary: ("tokenizer",),
     _symbols: ("tokenizer",),
     _own_tokenizer: ("tokenizer",),

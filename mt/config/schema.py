@@ -28,6 +28,7 @@ from mt.config.values import (
     Length,
     Natural,
     Penalty,
+    Portion,
     Positive,
     Ratio,
     Repeats,
@@ -96,6 +97,16 @@ class Source(_Strict):
         "an ending as src; null: data.tgt_lang"
     )
     weight: Positive = _key(1.0, "how often its pairs are sampled, relative to the other texts")
+    share: Portion | None = _key(
+        None,
+        "its share of the sentences of an epoch, instead of weight; texts without one have "
+        "the rest",
+    )
+    tag: Text | None = _key(
+        None,
+        "word put before each source line in training, one of tokenizer.user_defined_symbols, such "
+        "as <bt> for back-translated text; translation does not add it",
+    )
     path: Text | None = _key(
         None,
         "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
@@ -229,6 +240,11 @@ class DataConfig(_Strict):
         3.0, "largest ratio of a training pair's lengths in tokens; pairs above it are dropped"
     )
     dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
+    temperature: Positive = _key(
+        1.0,
+        "T: each training text without share gets (weight times pairs)^(1/T) sentences of an "
+        "epoch, relative to the others; above 1 small texts come more often",
+    )
     clean: Clean | None = _key(
         None, "cleaning of the training texts, such as {} for the defaults; null means none"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,13 @@ def claim(run_dir: Path) -> Any:
         return _lock(run_dir)
     except OSError as error:
         raise _not_writable(run_dir, error) from error
+
+
+def check_is_free(run_dir: Path) -> None:
+    """Raise DataError if another process trains in `run_dir`; nothing is created there."""
+    with suppress(OSError):  # `claim` reports it
+        if (run_dir / LOCK).exists():
+            _lock(run_dir).close()
 
 
 def _not_writable(run_dir: Path, error: OSError) -> DataError:

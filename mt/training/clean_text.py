@@ -45,8 +45,13 @@ def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World
 def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
     """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
     folder = (run_dir / FOLDER).absolute()
+    kept = {"weight", "share", "tag"}
     train = [
-        Source(src=str(folder / f"{n}.src"), tgt=str(folder / f"{n}.tgt"), weight=source.weight)
+        Source(
+            src=str(folder / f"{n}.src"),
+            tgt=str(folder / f"{n}.tgt"),
+            **source.model_dump(include=kept),
+        )
         for n, source in enumerate(data.train)
     ]
     return data.model_copy(update={"train": train, "clean": None})

@@ -20,6 +20,7 @@ from mt.runs.run_dir import (
     CONFIG,
     LOCK,
     STORE,
+    check_is_free,
     check_is_run,
     check_same_run,
     claim,
@@ -184,6 +185,7 @@ def _claim(
     was started), and what has been read of the data. Where a tokenizer is to be trained, its sample
     is drawn from the data in the same pass.
     """
+    check_is_free(run_dir)  # before minutes of reading
     warnings, read = _check_corpora(config, run_dir, fresh, base, log)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed

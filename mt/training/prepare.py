@@ -17,6 +17,7 @@ import numpy as np
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import share_of_several
 from mt.data.tokens.augmentation import Augmentation, augment_sample
+from mt.data.tokens.mixing import describe_mixture, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 # The way in which `Plan` makes updates; it changes when they do.
 PLAN = "equal updates of all lengths, shuffled by length"
 # Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
-# here counts. All of `data` is in the fingerprint of the store, and in the weights of the plan.
+# here counts. All of `data` is in the fingerprint of the store, and in what the plan draws.
 PLAN_KEYS = {
     "run": {"dir", "seed"},
     "batch": {"tokens_per_update", "tokens_per_batch"},  # the second does not change the plan
@@ -88,7 +89,7 @@ class Prepared:
         new epoch and says so.
         """
         config = self.config
-        parts: list[object] = [self.store.fingerprint, self.plan.weights]
+        parts: list[object] = [self.store.fingerprint, self.plan.drawn]
         parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
         if config.tokenizer.sampling_alpha is not None:
             parts.append(config.tokenizer.sampling_alpha)
@@ -130,8 +131,11 @@ def prepare(
         resample = SubwordRegularisation(store, tokenizer, config, resample)
     longest = store.longest if resample is None else config.data.max_tokens + 1
     config = settle_batch_size(config, run_dir, updater, longest, log)
-    weights = [source.weight for source in config.data.train]
+    weights = sampling_weights(config.data, store.kept)
     plan = Plan(store, weights, config.batch, config.run.seed, resample)
+    if len(weights) > 1:
+        for line in describe_mixture(config.data, store.kept, plan.drawn):
+            log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
     validation = None

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from conftest import write_lines
 from messages import says
-from token_stores import KEPT, PAIRS, build, trained, write
+from token_stores import KEPT, PAIRS, build, content, trained, write
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source
 from mt.data.reading import text_files
 from mt.data.tokens import store as store_module
 from mt.data.tokens import store_parts
-from mt.data.tokens.store import Store, open_built, open_or_build
+from mt.data.tokens.store import Store, known_records, open_built, open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
 
@@ -33,6 +33,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     write(tmp_path / "a", PAIRS)
+    write(tmp_path / "b", [("fünf", "five")])
     return tmp_path
 
 
@@ -40,22 +41,28 @@ def root(tmp_path: Path) -> Path:
 def builds(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The stores built from now on."""
     made: list[Path] = []
-    real = store_module._build
+    real = store_module._merge
 
     def counted(folder: Path, *arguments: Any) -> None:
         made.append(folder)
         real(folder, *arguments)
 
-    monkeypatch.setattr(store_module, "_build", counted)
+    monkeypatch.setattr(store_module, "_merge", counted)
     return made
+
+
+def sources_of(store: Store) -> list[list[int]]:
+    return [store.pair(number)[0].tolist() for number in range(len(store))]
 
 
 # --- content ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("lines_at_a_time", [2, 20_000])
 def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
-    root: Path, tokenizer: Tokenizer
+    lines_at_a_time: int, root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(store_parts, "LINES_PER_CHUNK", lines_at_a_time)
     said: list[str] = []
     store = build(root, tokenizer, log=said.append)
     assert len(store) == len(KEPT)
@@ -70,75 +77,45 @@ def test_the_ids_are_those_of_the_tokenizer_and_only_good_pairs_are_kept(
         "warning: data.train[0] (a.de): only 3 of 7 pairs kept. Check that source and "
         "target belong together, and the limits in data",
     ]
+    assert len(build(root, tokenizer, dedupe=False)) == 4
 
 
-def test_more_lines_than_are_encoded_at_a_time(
-    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_parts, "LINES_PER_CHUNK", 2)
-    store = build(root, tokenizer, dedupe=False)
-    kept = [0, 1, 2, 6]
-    assert [store.pair(i)[0].tolist() for i in range(len(store))] == [
-        tokenizer.src.encode([PAIRS[i][0]])[0] for i in kept
-    ]
-
-
-def test_each_corpus_knows_its_pairs_and_a_pair_in_both_counts_for_the_first(
-    root: Path, tokenizer: Tokenizer
-) -> None:
-    write(root / "b", [("drei", "three"), ("fünf", "five"), ("fünf eins", "five one")])
-    store = build(root, tokenizer, "ab")
-    assert store.kept == (3, 2)
-    assert store.pair(3)[0].tolist() == tokenizer.src.encode(["fünf"])[0]
-    assert build(root, tokenizer, "ba").kept == (3, 2)
-    assert build(root, tokenizer, "ba").pair(0)[0].tolist() == tokenizer.src.encode(["drei"])[0]
-
-
-def test_a_later_corpus_of_higher_weight_keeps_the_pairs_of_both(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    """The weight of an in-domain part would do nothing if the general corpus kept its pairs."""
-    write(root / "b", [PAIRS[0], PAIRS[1]])
-    said: list[str] = []
-    store = build(root, tokenizer, "ab", said.append, weights={"b": 5.0})
-    assert store.kept == (1, 2)
-    assert [store.pair(i)[0].tolist() for i in range(3)] == [
-        tokenizer.src.encode([PAIRS[i][0]])[0] for i in (6, 0, 1)
-    ]
-    whole, of_a, warning, of_b = said
-    assert says(whole, "data.train: 3 of 9 pairs kept", "3 duplicates", "over 3 times the other")
-    assert says(of_a, "data.train[0] (a.de): 1 of 7 pairs kept", "3 duplicates", "40 tokens")
-    assert says(
-        warning, "warning: data.train[0] (a.de): only 1 of 7", "Check that source and target"
-    )
-    assert of_b == "data.train[1] (b.de): 2 of 2 pairs kept"
-    assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (1, 2)
-    assert len(builds) == 1
-    assert build(root, tokenizer, "ab").kept == (3, 0)
-    assert len(builds) == 2  # another weight has changed the order of the weights
-
-
-def test_a_weight_below_that_of_an_earlier_corpus_rebuilds_the_store(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    """The last corpus outweighs b both times, but a only the first time."""
-    write(root / "b", [("fünf", "five")])
-    write(root / "c", [PAIRS[0]])
-    weights = {"a": 2.0, "b": 1.0}
-    assert build(root, tokenizer, "abc", weights=weights | {"c": 3.0}).kept == (2, 1, 1)
-    assert build(root, tokenizer, "abc", weights=weights | {"c": 1.5}).kept == (3, 1, 0)
-    assert len(builds) == 2
-
-
-def test_a_corpus_that_loses_most_pairs_as_duplicates_is_a_warning(
-    root: Path, tokenizer: Tokenizer
-) -> None:
+def test_a_pair_in_two_corpora_counts_for_the_first(root: Path, tokenizer: Tokenizer) -> None:
     write(root / "b", [PAIRS[0], PAIRS[1], ("fünf", "five")])
     said: list[str] = []
-    build(root, tokenizer, "ab", said.append)
+    store = build(root, tokenizer, "ab", said.append)
+    assert store.kept == (3, 1)
+    assert sources_of(store)[3] == tokenizer.src.encode(["fünf"])[0]
     assert says(
         said[-1], "warning: data.train[1] (b.de): only 1 of 3 pairs", "data.dedupe to false"
     )
+    store = build(root, tokenizer, "ba")
+    assert store.kept == (3, 1)
+    assert sources_of(store)[0] == tokenizer.src.encode([PAIRS[0][0]])[0]
+
+
+def test_a_corpus_of_higher_weight_keeps_the_pairs_of_both(
+    root: Path, tokenizer: Tokenizer, builds: list[Path]
+) -> None:
+    """The weight of an in-domain part would do nothing if the general corpus kept its pairs."""
+    write(root / "c", [PAIRS[0], PAIRS[1]])
+    said: list[str] = []
+    store = build(root, tokenizer, "ac", said.append, weights={"c": 5.0})
+    assert store.kept == (1, 2)
+    assert sources_of(store) == tokenizer.src.encode([PAIRS[i][0] for i in (6, 0, 1)])
+    whole, of_a, warning, of_c = said
+    assert says(whole, "data.train: 3 of 9 pairs kept", "3 duplicates", "over 3 times the other")
+    assert says(of_a, "data.train[0] (a.de): 1 of 7 pairs kept", "3 duplicates", "40 tokens")
+    assert says(warning, "warning: data.train[0] (a.de): only 1 of 7", "Check that source and")
+    assert of_c == "data.train[1] (c.de): 2 of 2 pairs kept"
+    assert build(root, tokenizer, "ac", weights={"c": 2.0}).kept == (1, 2)
+    assert len(builds) == 1  # the order of the weights is the same
+    assert build(root, tokenizer, "ac").kept == (3, 0)
+    # c outweighs b both times, but a only the first time.
+    heavy = {"a": 2.0, "b": 1.0}
+    assert build(root, tokenizer, "abc", weights=heavy | {"c": 3.0}).kept == (1, 1, 2)
+    assert build(root, tokenizer, "abc", weights=heavy | {"c": 1.5}).kept == (3, 1, 0)
+    assert len(builds) == 4
 
 
 @pytest.mark.parametrize(("size", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
@@ -154,198 +131,138 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
     store = build(root, SimpleNamespace(**wide, fingerprint="wide"))  # type: ignore[arg-type]
     assert store.tgt.dtype == dtype
     assert store.pair(0)[1].tolist() == [size - 1, 7]
-    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.dtype.itemsize * len(
-        store.tgt
-    )
+    assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.nbytes
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
+def test_starts_are_the_sums_of_the_lengths_before(n: int) -> None:
+    src = np.random.default_rng(n).integers(0, 70, n).astype(np.uint16)
+    tgt = src[::-1].copy()
+    store = Store(src, tgt, src, tgt, (n,), "", "")
+    for starts, side in zip(store.starts(np.arange(n)), (src, tgt), strict=True):
+        assert starts.tolist() == [int(side[:i].sum()) for i in range(n)]
+    assert store.longest == src.max() + 1  # with eos
 
 
 # --- rebuilt, or not --------------------------------------------------------------------------
 
 
 def test_a_store_is_built_once_and_opened_again(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
+    root: Path, tokenizer: Tokenizer, builds: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the corpus has moved: then the records name the new place."""
     first, said = build(root, tokenizer), list[str]()
     again = build(root, tokenizer, log=said.append)
-    assert len(builds) == 1
     assert again.fingerprint == first.fingerprint
     assert np.array_equal(again.tgt, first.tgt)
     assert said[0] == f"data.train: {first.counts}"
     os.utime(root / "a.de")  # touched, but not changed
     assert build(root, tokenizer).fingerprint == first.fingerprint
-    assert len(builds) == 1
-
-
-def test_files_that_did_not_change_are_not_read_again(
-    root: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(root, tokenizer)
-    os.utime(root / "a.de")
-    build(root, tokenizer)
-    read: list[Path] = []
-    monkeypatch.setattr(text_files, "count_lines", lambda path, *_: read.append(path))
-    build(root, tokenizer)
-    assert read == []
-
-
-def test_a_corpus_that_moved_is_the_same_corpus(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    """A run resumes exactly although data.root has changed; the records name the new place."""
-    first = build(root, tokenizer)
+    with monkeypatch.context() as patch:  # what did not change is not read again
+        patch.setattr(text_files, "count_lines", pytest.fail)
+        build(root, tokenizer)
     elsewhere = root / "elsewhere"
     elsewhere.mkdir()
-    for name in ("a.de", "a.en"):
+    for name in ("a.de", "a.en", "store"):
         shutil.move(root / name, elsewhere / name)
-    shutil.move(root / "store", elsewhere / "store")
     assert build(elsewhere, tokenizer).fingerprint == first.fingerprint
-    assert len(builds) == 1
-    known = store_module.known_records(elsewhere / "store")
+    known = known_records(elsewhere / "store")
     assert sorted(known) == [str(elsewhere / "a.de"), str(elsewhere / "a.en")]
+    assert len(builds) == 1
 
 
-def test_opening_a_store_needs_no_corpus(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
+def test_opening_a_store_needs_no_corpus(root: Path, tokenizer: Tokenizer) -> None:
     built = build(root, tokenizer)
     for name in ("a.de", "a.en"):
         (root / name).unlink()
     opened = open_built(root / "store")
     assert opened.fingerprint == built.fingerprint
-    assert [[ids.tolist() for ids in opened.pair(i)] for i in range(len(KEPT))] == [
-        [ids.tolist() for ids in built.pair(i)] for i in range(len(KEPT))
-    ]
+    assert sources_of(opened) == sources_of(built)
     (root / "store" / "lengths.npy").unlink()
     with pytest.raises(DataError) as error:
         open_built(root / "store")
     assert str(error.value) == f"{root / 'store'}: contains no complete token store."
-    assert len(builds) == 1
 
 
 @pytest.mark.parametrize(
-    "change", ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "order", "more"]
+    "change",
+    ["max_tokens", "max_length_ratio", "dedupe", "text", "one side", "swapped", "ba", "a", "b"],
 )
 def test_a_store_is_rebuilt_when_data_or_limits_change(
     change: str, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
-    write(root / "b", [("fünf", "five")])
     first = build(root, tokenizer, "ab")
-    names = "ab"
-    limits: dict[str, Any] = {}
+    limits: dict[str, Any] = {"max_tokens": 39, "max_length_ratio": 2.5, "dedupe": False}
     if change == "text":
         write(root / "a", [*PAIRS, ("fünf drei", "five three")])
     elif change == "one side":
         write(root / "b", [("fünf", "FIVE")])
-    elif change in ("order", "more"):
-        names = {"order": "ba", "more": "a"}[change]
-    else:
-        limits = {change: {"max_tokens": 39, "max_length_ratio": 2.5, "dedupe": False}[change]}
-    again = build(root, tokenizer, names, **limits)
+    elif change == "swapped":
+        write(root / "a", [(tgt, src) for src, tgt in PAIRS])
+    names = change if len(change) < 3 else "ab"
+    own = {key: value for key, value in limits.items() if key == change}
+    assert build(root, tokenizer, names, **own).fingerprint != first.fingerprint
     assert len(builds) == 2
-    assert again.fingerprint != first.fingerprint
 
 
-def test_swapped_sides_are_another_corpus(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    build(root, tokenizer)
-    for old, new in (("a.de", "x"), ("a.en", "a.de"), ("x", "a.en")):
-        (root / old).rename(root / new)
-    assert build(root, tokenizer).pair(1)[0].tolist() == tokenizer.src.encode(["three"])[0]
-    assert len(builds) == 2
+def test_another_tokenizer_rebuilds_it(root: Path, tokenizer: Tokenizer) -> None:
+    before = sources_of(build(root, tokenizer))
+    other = trained(290)
+    assert sources_of(build(root, other))[0] == other.src.encode([PAIRS[0][0]])[0] != before[0]
 
 
 def test_other_columns_of_a_file_are_another_corpus(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    rows = [{"de": "drei", "en": "three", "nl": "vier"}]
+    rows, said = [{"de": "drei", "en": "three", "nl": "vier"}], list[str]()
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-
-    def made(src: str) -> list[int]:
-        source = Source(path="a.jsonl", src=src, tgt="en")
-        config = config_from_mapping(
-            {"data": {"root": str(tmp_path), "train": [source.model_dump()]}}, "test"
-        )
-        store = open_or_build(
-            tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
-        )
-        ids: list[int] = store.pair(0)[0].tolist()
-        return ids
-
-    assert made("de") == tokenizer.src.encode(["drei"])[0]
-    assert made("nl") == tokenizer.src.encode(["vier"])[0]
+    for column, text in (("de", "drei"), ("nl", "vier")):
+        source = Source(path="a.jsonl", src=column, tgt="en")
+        values = {"data": {"root": str(tmp_path), "train": [source.model_dump()]}}
+        data = config_from_mapping(values, "test").data
+        store = open_or_build(tmp_path / "s", [source], "data.train", data, tokenizer, said.append)
+        assert sources_of(store) == tokenizer.src.encode([text])
 
 
-def test_another_tokenizer_rebuilds_it(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    build(root, tokenizer)
-    other = trained(290)
-    store = build(root, other)
-    assert len(builds) == 2
-    assert (
-        store.pair(0)[0].tolist()
-        == other.src.encode([PAIRS[0][0]])[0]
-        != tokenizer.src.encode([PAIRS[0][0]])[0]
-    )
-
-
-@pytest.mark.parametrize("size", [0, 1, "half", "odd"])
+@pytest.mark.parametrize("size", [0, 1, "half", "odd", None])
 @pytest.mark.parametrize("name", ["src.tokens", "tgt.tokens", "lengths.npy", "meta.json"])
 def test_a_damaged_store_is_rebuilt(
-    name: str, size: int | str, root: Path, tokenizer: Tokenizer, builds: list[Path]
+    name: str, size: int | str | None, root: Path, tokenizer: Tokenizer, builds: list[Path]
 ) -> None:
     first = build(root, tokenizer).src.copy()  # what is mapped cannot be read once it is cut short
     path = root / "store" / name
     whole = path.read_bytes()
     cut = {"half": len(whole) // 2, "odd": len(whole) - 1}.get(str(size), size)
-    path.write_bytes(whole[: int(cut)])
+    path.unlink() if cut is None else path.write_bytes(whole[: int(cut)])
     again = build(root, tokenizer)
     assert len(builds) == 2
     assert path.read_bytes() == whole
     assert np.array_equal(again.src, first)
 
 
-def test_a_file_that_is_gone_from_the_store_is_rebuilt(
-    root: Path, tokenizer: Tokenizer, builds: list[Path]
-) -> None:
-    build(root, tokenizer)
-    (root / "store" / "tgt.tokens").unlink()
-    assert len(build(root, tokenizer)) == 3
-    assert len(builds) == 2
-
-
 def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
     partial = root / "store.partial"
     partial.mkdir()
     (partial / "src.tokens").write_bytes(b"half a store")
-    (partial / "other").write_bytes(b"")
     assert len(build(root, tokenizer)) == 3
     assert not partial.exists()
-    assert sorted(path.name for path in (root / "store").iterdir()) == [
-        "lengths.npy", "meta.json", "src.tokens", "tgt.tokens",
-    ]  # fmt: skip
+    assert sorted(content(root)) == ["lengths.npy", "meta.json", "src.tokens", "tgt.tokens"]
 
 
 # --- messages ---------------------------------------------------------------------------------
 
 
-def test_nothing_left_after_cleaning_says_what_was_dropped(
+def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
     root: Path, tokenizer: Tokenizer
 ) -> None:
+    build(root, tokenizer)
+    before = content(root)
     with pytest.raises(DataError) as error:
         build(root, tokenizer, max_tokens=1)
     message = str(error.value)
     assert says(message, "data.train: no pair is left", "5 longer than 1 token", "data.max_tokens")
-    assert not (root / "store").exists()
-    assert not (root / "store.partial").exists()
-
-
-def test_a_fault_in_the_text_leaves_the_old_store(root: Path, tokenizer: Tokenizer) -> None:
-    build(root, tokenizer)
-    before = {path.name: path.read_bytes() for path in (root / "store").iterdir()}
     write_lines(root / "a.en", ["one line too few"])
     with pytest.raises(DataError, match="lines"):
         build(root, tokenizer)
-    assert {path.name: path.read_bytes() for path in (root / "store").iterdir()} == before
+    assert content(root) == before
     assert not (root / "store.partial").exists()
 
 
@@ -361,17 +278,3 @@ def test_a_store_of_another_version_is_built_again_with_a_message(
     build(root, tokenizer, log=said.append)
     assert says(said[0], "data.train", root / "store", "another version", "7", "built again")
     assert len(builds) == 2
-
-
-@pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
-def test_starts_are_the_sums_of_the_lengths_before(n: int) -> None:
-    src = np.random.default_rng(n).integers(0, 70, n).astype(np.uint16)
-    tgt = src[::-1].copy()
-    store = Store(src, tgt, src, tgt, (n,), "", "")
-    for starts, side in zip(store.starts(np.arange(n)), (src, tgt), strict=True):
-        assert starts.tolist() == [int(side[:i].sum()) for i in range(n)]
-
-
-def test_the_longest_side_counts_its_eos() -> None:
-    src, tgt = np.array([1, 5, 2], np.uint16), np.array([7, 1, 1], np.uint16)
-    assert Store(src, tgt, src, tgt, (3,), "", "").longest == 8

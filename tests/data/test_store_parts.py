@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from messages import says
-from token_stores import KEPT, PAIRS, build, trained, write
+from token_stores import KEPT, PAIRS, build, content, trained, write
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source
@@ -36,18 +36,14 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
+    """The corpora a and b, which has some pairs of a."""
     write(tmp_path / "a", PAIRS)
+    write(tmp_path / "b", MORE)
     return tmp_path
 
 
 @pytest.fixture
-def corpora(root: Path) -> None:
-    """The corpora a and b, which has some pairs of a."""
-    write(root / "b", MORE)
-
-
-@pytest.fixture
-def encoded(corpora: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the parts encoded from now on, of two pairs each: ten of both corpora."""
     names: list[str] = []
     real = store_parts._encode_part
@@ -62,15 +58,11 @@ def encoded(corpora: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def content(store: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in store.iterdir()}
-
-
 @pytest.fixture
-def whole(corpora: None, root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
+def whole(root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
     """What one process makes of the corpora, each in a single part."""
     build(root, tokenizer, "ab", weights={"b": 2.0})
-    made = content(root / "store")
+    made = content(root)
     shutil.rmtree(root / "store")
     return made
 
@@ -98,7 +90,7 @@ def test_shards_in_any_order_give_the_bytes_of_one_process(
     assert [store is None for store in stores] == [True, True, False]
     assert sorted(encoded) == [f"{n:05}" for n in range(10)]
     assert encoded[:2] == [f"{order[0] - 1:05}", f"{order[0] + 2:05}"]
-    assert content(root / "store") == whole
+    assert content(root) == whole
     assert not (root / "store.partial").exists()
     assert shard(root, tokenizer, 1, 3) is not None  # once more: it is there
     assert len(encoded) == 10
@@ -141,7 +133,7 @@ def test_a_full_disk_or_an_interrupted_build_leaves_what_the_next_one_continues(
     assert encoded == parts
     build(root, tokenizer, "ab", weights={"b": 2.0})
     assert encoded == [f"{n:05}" for n in range(10)]
-    assert content(root / "store") == whole
+    assert content(root) == whole
 
 
 def test_parts_of_other_texts_are_not_continued(
@@ -151,6 +143,34 @@ def test_parts_of_other_texts_are_not_continued(
     write(root / "b", [("fünf", "five"), ("vier", "four")])
     assert build(root, tokenizer, "ab", weights={"b": 2.0}).kept == (3, 2)
     assert len(encoded) == 4 + 5
+
+
+@pytest.mark.parametrize("name", ["meta.json", "lengths.npy", "src.tokens", "faults.npy"])
+def test_a_damaged_part_is_named_and_encoded_again(
+    name: str, root: Path, tokenizer: Tokenizer, encoded: list[str]
+) -> None:
+    assert shard(root, tokenizer, 1, 2) is None
+    (root / "store.partial" / "00000" / name).write_bytes(b"[")
+    with pytest.raises(DataError) as error:
+        shard(root, tokenizer, 2, 2)
+    assert says(str(error.value), "store.partial", "damaged", "same command again")
+    assert shard(root, tokenizer, 1, 2) is None
+    assert shard(root, tokenizer, 2, 2) is not None
+
+
+def test_two_jobs_that_finish_a_part_at_once_both_go_on(
+    root: Path, tokenizer: Tokenizer, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job puts its part in place just before this one does."""
+    real = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if target.name == "00000":
+            shutil.copytree(self, target)
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    assert len(build(root, tokenizer)) == len(KEPT)
 
 
 def test_two_jobs_that_start_at_once_build_it_once(

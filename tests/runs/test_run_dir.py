@@ -18,6 +18,7 @@ from messages import says
 
 from mt.errors import CheckpointError, DataError
 from mt.runs.run_dir import check_same_run, claim, set_aside, write_config
+from mt.training import launch
 
 
 @pytest.fixture
@@ -113,6 +114,15 @@ def test_a_directory_in_use_is_not_set_aside(run_dir: Path) -> None:
     with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
         set_aside(run_dir)
     assert run_dir.exists()
+
+
+def test_a_directory_in_use_is_told_before_the_corpus_is_read(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "check_data", pytest.fail)
+    config = config_of({"data": {"train": [{"src": "none.de", "tgt": "none.en"}]}})
+    with claim(run_dir), pytest.raises(DataError, match="another process is training in it"):
+        launch.train(config, run_dir, "cpu")
 
 
 def test_a_directory_that_cannot_be_renamed_says_so(

@@ -26,9 +26,9 @@ PAIRS = [
 KEPT = [0, 1, 6]
 
 
-def trained(size: int) -> Tokenizer:
+def trained(size: int, **settings: Any) -> Tokenizer:
     words = [("eins zwei drei vier fünf", "one two three four five")] * 50
-    return train_tokenizer(TokenizerConfig(vocab_size=size), words, 1, lambda _: None)
+    return train_tokenizer(TokenizerConfig(vocab_size=size, **settings), words, 1, lambda _: None)
 
 
 def write(stem: Path, pairs: list[tuple[str, str]]) -> None:
@@ -55,3 +55,8 @@ def build(
     } | limits
     config = config_from_mapping({"data": data}, "test")
     return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """The files of the store that `build` made."""
+    return {path.name: path.read_bytes() for path in (root / "store").iterdir()}

@@ -41,7 +41,7 @@ def plan_fingerprint(config: Config) -> str:
     prepared: Any = SimpleNamespace(
         config=config,
         store=SimpleNamespace(fingerprint=store_fingerprint(config.data)),
-        plan=SimpleNamespace(weights=[1.0]),
+        plan=SimpleNamespace(drawn=[70]),
     )
     return Prepared.plan_fingerprint.fget(prepared)  # type: ignore[attr-defined]
 
@@ -54,7 +54,7 @@ def test_a_store_of_the_first_version_has_the_fingerprint_that_it_had(config: Co
 def test_a_plan_has_the_fingerprint_that_it_had(config: Config) -> None:
     """Or a run of this version would not resume within its epoch; that of 0.1.0 does not."""
     plan = "equal updates of all lengths, shuffled by length"
-    before = f"{store_fingerprint(config.data)}/[1.0]/300/3/{plan}"
+    before = f"{store_fingerprint(config.data)}/[70]/300/3/{plan}"
     assert plan_fingerprint(config) == before
     for tokens in (20, 300, "auto"):
         batch = config.batch.model_copy(update={"tokens_per_batch": tokens})

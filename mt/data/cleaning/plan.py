@@ -296,7 +296,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
 
 
 def _without_weight(source: Source) -> dict[str, Any]:
-    return source.model_dump(mode="json", exclude={"weight"})
+    return source.model_dump(mode="json", exclude={"weight", "share", "tag"})
 
 
 def _states(source: Source, root: Path) -> list[Any]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mt.data.tokens.mixing import sentences_of_epoch
+
 if TYPE_CHECKING:
     from mt.config.schema import BatchConfig
     from mt.data.tokens.store import Store
@@ -83,12 +85,12 @@ def equal_ends(sizes: Lengths, n_parts: int) -> Indices:
     Each cut is where it comes closest to equal shares. Returns the index after the last sentence of
     each of the `n_parts` parts, of which there may be no more than sentences.
     """
-    ends_of = sizes.cumsum(dtype=np.int64)
-    shares = ends_of[-1] * np.arange(1, n_parts + 1) / n_parts
-    before = np.searchsorted(ends_of, shares)  # the sentence that reaches the share
-    too_far = ends_of[before] - shares > shares - (ends_of[before] - sizes[before])
-    ends = before + 1 - too_far
-    ends[-1] = len(sizes)
+    # Twice the middle of each sentence, in place: of 20 million they take 160 MB.
+    middles = sizes.cumsum(dtype=np.int64)
+    middles *= 2
+    middles -= sizes
+    shares = (middles[-1] + sizes[-1]) * np.arange(1, n_parts + 1) / n_parts
+    ends = np.searchsorted(middles, shares, side="right")
     # At least one sentence each: no cut before the one that precedes it, nor too close to the end.
     numbers = np.arange(n_parts)
     ends = np.maximum.accumulate(np.maximum(ends, 1) - numbers) + numbers
@@ -236,7 +238,8 @@ class Plan:
         self.seed = seed
         self.batch = batch
         self.resample = resample
-        self.weights = [weight / min(weights) for weight in weights]
+        self.weights = weights
+        self.drawn = sentences_of_epoch(weights, store.kept)  # from each corpus
         self._sampled: tuple[int, Plan] | None = None  # an epoch, and its plan
         self._planned: tuple[int, Updates] | None = None  # the last epoch that was asked for
 
@@ -276,16 +279,15 @@ class Plan:
     def _sentences(self, random: np.random.Generator) -> Indices:
         """Sentence numbers of an epoch: each corpus as often as its weight says.
 
-        The corpus with the lowest weight comes once. A weight of 2.25 times that gives two copies
-        and a random quarter.
+        A weight of 2.25 times the lowest one gives two copies and a random quarter.
         """
         parts = []
         start = 0
-        for n_pairs, weight in zip(self.store.kept, self.weights, strict=True):
+        for n_pairs, n_drawn in zip(self.store.kept, self.drawn, strict=True):
             corpus = np.arange(start, start + n_pairs, dtype=np.uint32)
-            copies, fraction = divmod(weight, 1.0)
-            parts += [corpus] * int(copies)
-            if fraction:
-                parts.append(random.permutation(corpus)[: round(fraction * n_pairs)])
+            copies, n_more = divmod(n_drawn, max(1, n_pairs))
+            parts += [corpus] * copies
+            if n_more:
+                parts.append(random.permutation(corpus)[:n_more])
             start += n_pairs
         return np.concatenate(parts)

@@ -45,12 +45,13 @@ FORMAT = 1
 # Keys that the fingerprint of a store need not take as they stand. A key that is not here counts.
 DATA_KEYS = {
     *("train", "valid", "test", "max_tokens", "max_length_ratio", "dedupe"),  # in another form
+    "temperature",  # `Plan` applies it
     *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
     "augment",  # `Augmentation` applies it to what is stored
 }
 SOURCE_KEYS = {
     *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
-    "weight",  # `Plan` applies it; what stays of duplicates is in the fingerprint
+    *("weight", "share"),  # `Plan` applies them; what stays of duplicates is in the fingerprint
 }
 # Sentences of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
@@ -77,28 +78,23 @@ class Store:
         return len(self.src_lengths)
 
     @cached_property
-    def _block_starts(self) -> tuple[Starts, Starts]:
-        """Where every `BLOCK`-th source, and target, begins: 16 times less than all in memory."""
-        src, tgt = (
-            np.concatenate(
-                [[0], np.add.reduceat(lengths, range(0, len(self), BLOCK), dtype=np.int64).cumsum()]
-            )
-            for lengths in (self.src_lengths, self.tgt_lengths)
-        )
-        return src, tgt
+    def _block_starts(self) -> list[tuple[Ids, Starts]]:
+        """Of each side the lengths, and where every `BLOCK`-th sentence begins."""
+        blocks = range(0, len(self), BLOCK)
+        return [
+            (side, np.append(0, np.add.reduceat(side, blocks, dtype=np.int64).cumsum()))
+            for side in (self.src_lengths, self.tgt_lengths)
+        ]
 
-    def starts(self, indices: Ids) -> tuple[Starts, Starts]:
+    def starts(self, indices: Ids) -> list[Starts]:
         """(B,) Where each of these sources begins in `src`, and its target in `tgt`."""
         blocks = indices // BLOCK
         columns = (blocks * BLOCK)[:, None] + np.arange(BLOCK)  # (B, BLOCK)
         before = columns < indices[:, None]
-        src, tgt = (
+        return [
             starts[blocks] + (lengths.take(columns, mode="clip") * before).sum(1, dtype=np.int64)
-            for starts, lengths in zip(
-                self._block_starts, (self.src_lengths, self.tgt_lengths), strict=True
-            )
-        )
-        return src, tgt
+            for lengths, starts in self._block_starts
+        ]
 
     @property
     def longest(self) -> int:

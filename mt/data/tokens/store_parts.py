@@ -39,6 +39,7 @@ PAIRS_PER_PART = 1_000_000
 LINES_PER_CHUNK = 20_000
 # Longest sides, eos counted, of which two can be added in 16 bits.
 LONGEST_IN_16_BITS = 2**15 - 1
+SPACE = "\u2581"  # SentencePiece's piece for a space
 TOKEN_FILES = ("src.tokens", "tgt.tokens")
 
 # Yields the pairs that it is given, and may count them; also gets their number, if it is known.
@@ -61,6 +62,20 @@ class StoreTexts:
     def name(self, number: int) -> str:
         """A corpus in messages: one of several for training, else the only one."""
         return f"{self.where}[{number}]" if self.where == "data.train" else self.where
+
+    def prefix(self, number: int) -> str:
+        """What a corpus has before each source line. Raises DataError where it is not one token."""
+        tag = self.sources[number].tag
+        if tag is None:
+            return ""
+        pieces = self.tokenizer.src.pieces(tag)
+        if [piece for piece in pieces if piece != SPACE] != [tag]:
+            raise DataError(
+                f"{self.name(number)}.tag: must be one token of the vocabulary, found {tag} as "
+                f"{' '.join(pieces)}; a vocabulary that exists cannot get it: train a new one with "
+                "tokenizer.user_defined_symbols, or remove the tag"
+            )
+        return f"{tag} "
 
     @property
     def id_type(self) -> np.dtype[Any]:
@@ -130,12 +145,13 @@ def _encode_part(
     keys = [np.empty((0, 2), np.uint64)]
     cleaned = with_text(pairs, counts)
     threads = usable_cores()
+    prefix = texts.prefix(corpus)
     with new_result(part) as partial, ExitStack() as stack:
         files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             if texts.data.dedupe:
                 keys.append(pair_keys(chunk))
-            src = texts.tokenizer.src.encode([src for src, _ in chunk], threads)
+            src = texts.tokenizer.src.encode([prefix + src for src, _ in chunk], threads)
             tgt = texts.tokenizer.tgt.encode([tgt for _, tgt in chunk], threads)
             rows = list(zip(src, tgt, strict=True))
             found = [length_fault(len(src), len(tgt), texts.data) for src, tgt in rows]

@@ -1,0 +1,60 @@
+"""How often an epoch sees each corpus: by weight, by temperature, or as a declared share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from mt.errors import DataError
+
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
+
+
+def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
+    """How often the pairs of each text of `data.train` are drawn, relative to the other texts.
+
+    `kept` counts their pairs after cleaning. A text with `share` gets that part of the sentences.
+    The others get the rest, each in proportion to (weight × pairs)^(1 / temperature), as in
+    Arivazhagan et al. (2019), section 4. Raises DataError where a text with a share has no pair.
+    """
+    for number, (source, n_pairs) in enumerate(zip(data.train, kept, strict=True)):
+        if source.share and not n_pairs:
+            raise DataError(
+                f"data.train[{number}].share: must be a part of the sentences, but no pair of "
+                f"{source.path or source.src} is left; remove the text or its share"
+            )
+    shares = [source.share for source in data.train]
+    if data.temperature == 1 and not any(shares):
+        return [source.weight for source in data.train]
+    sizes = [
+        0.0 if source.share else (source.weight * n_pairs) ** (1 / data.temperature)
+        for source, n_pairs in zip(data.train, kept, strict=True)
+    ]
+    rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
+    return [
+        (share or rest * size) / max(1, n_pairs)
+        for share, size, n_pairs in zip(shares, sizes, kept, strict=True)
+    ]
+
+
+def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
+    """Sentences of each corpus in an epoch: that with the lowest weight comes whole, once."""
+    lowest = min(weight for weight, n_pairs in zip(weights, kept, strict=True) if n_pairs)
+    return [round(n_pairs * weight / lowest) for weight, n_pairs in zip(weights, kept, strict=True)]
+
+
+def describe_mixture(data: DataConfig, kept: Sequence[int], drawn: Sequence[int]) -> Iterator[str]:
+    """What an epoch is, and what each of several texts was to be of it and is."""
+    total = sum(drawn)
+    yield f"an epoch: {total:,} sentences; the text that is drawn least comes whole, once"
+    for number, source in enumerate(data.train):
+        declared = f"weight {source.weight:g}"
+        if source.share:
+            declared = f"share {source.share:.2%}"
+        elif data.temperature != 1:
+            declared += f", temperature {data.temperature:g}"
+        yield (
+            f"data.train[{number}] ({source.path or source.src}): {declared}; delivered "
+            f"{drawn[number] / total:.2%}, {drawn[number]:,} sentences of {kept[number]:,} pairs"
+        )

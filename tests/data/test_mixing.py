@@ -1,0 +1,147 @@
+"""Corpora mixed for training: shares, temperature, weights, and tags before the source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from messages import says
+from token_stores import trained, write
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, DataConfig
+from mt.data.tokens.mixing import describe_mixture, sampling_weights, sentences_of_epoch
+from mt.data.tokens.plan import Plan
+from mt.data.tokens.store import Store, open_or_build
+from mt.errors import ConfigError, DataError
+from mt.training.clean_text import cleaned_data
+
+
+def mapping_of(sources: Sequence[dict[str, Any]], **values: Any) -> dict[str, Any]:
+    texts = [{"src": f"{n}.de", "tgt": f"{n}.en"} | own for n, own in enumerate(sources)]
+    return {"data": {"train": texts, **values}}
+
+
+def data_of(sources: Sequence[dict[str, Any]], **values: Any) -> DataConfig:
+    values.setdefault("train", mapping_of(sources)["data"]["train"])
+    return DataConfig.model_validate(values)
+
+
+def drawn_of(data: DataConfig, kept: Sequence[int]) -> list[int]:
+    return sentences_of_epoch(sampling_weights(data, kept), kept)
+
+
+@pytest.mark.parametrize(
+    ("sources", "temperature", "kept", "drawn"),
+    [
+        ([{}, {}], 1, (900, 100), [900, 100]),
+        ([{}, {"weight": 2.25}], 1, (900, 100), [900, 225]),
+        ([{"share": 0.3}, {"share": 0.7}], 1, (600, 20), [600, 1400]),
+        ([{"share": 0.9}, {"share": 0.1}], 1, (600, 20), [600, 67]),
+        # The rest, four fifths, by size: one fifth and three.
+        ([{}, {}, {"share": 0.2}], 1, (100, 300, 50), [100, 300, 100]),
+        ([{}, {"weight": 3}, {"share": 0.2}], 1, (100, 100, 50), [100, 300, 100]),
+        # √900 : √100 = 3 : 1
+        ([{}, {}], 2, (900, 100), [900, 300]),
+        ([{}, {"weight": 4}], 2, (900, 100), [900, 600]),
+        ([{}, {}, {"share": 0.5}], 2, (900, 100, 400), [900, 300, 1200]),
+        ([{}, {}], 0.5, (20, 10), [40, 10]),
+        ([{}, {}], 1, (900, 0), [900, 0]),  # all its pairs were dropped
+        ([{}, {"weight": 0.1}], 3, (900, 0), [900, 0]),
+    ],
+)
+def test_an_epoch_by_hand(
+    sources: list[dict[str, Any]], temperature: float, kept: tuple[int, ...], drawn: list[int]
+) -> None:
+    """The text that is drawn least comes once; the plan draws so many of each."""
+    data = data_of(sources, temperature=temperature)
+    assert drawn_of(data, kept) == drawn
+    lengths = np.full(sum(kept), 5, np.uint16)
+    store = Store(lengths, lengths, lengths, lengths, kept, "", "")
+    batch = BatchConfig(tokens_per_update=100, tokens_per_batch=100)
+    plan = Plan(store, sampling_weights(data, kept), batch, 1)
+    numbers = np.concatenate([batch for update in plan.updates(3) for batch in update])
+    seen = np.bincount(numbers, minlength=sum(kept))
+    copies = [np.split(seen, np.cumsum(kept)[:-1])[n] for n in range(len(kept))]
+    assert [int(own.sum()) for own in copies] == drawn
+    assert all(np.ptp(own) <= 1 for own in copies if len(own))  # no pair twice more than another
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 10**6)), min_size=2, max_size=5))
+def test_the_share_delivered_is_the_one_declared(texts: list[tuple[int, int]]) -> None:
+    """To the nearest sentence of each text."""
+    total = sum(part for part, _ in texts)
+    shares, kept = [part / total for part, _ in texts], [n_pairs for _, n_pairs in texts]
+    drawn = drawn_of(data_of([{"share": share} for share in shares]), kept)
+    for share, n_drawn in zip(shares, drawn, strict=True):
+        assert abs(n_drawn - share * sum(drawn)) <= len(texts) / 2 + 1e-6
+    assert any(n_drawn == n_pairs for n_drawn, n_pairs in zip(drawn, kept, strict=True))
+
+
+def test_the_mixture_is_told_as_declared_and_as_delivered() -> None:
+    data = data_of([{"share": 0.25}, {"weight": 2.0}], temperature=3)
+    epoch, first, second = describe_mixture(data, (100, 150), (100, 300))
+    assert says(epoch, "an epoch: 400 sentences", "whole, once")
+    assert says(first, "data.train[0] (0.de)", "share 25.00%", "delivered 25.00%", "100 sentences")
+    assert says(second, "[1]", "weight 2, temperature 3", "75.00%", "300 sentences of 150 pairs")
+
+
+@pytest.mark.parametrize(
+    ("sources", "values", "said"),
+    [
+        ([{"share": 0.3}, {"share": 0.3}], {}, ["data.train[0].share", "add up to 1", "0.6"]),
+        ([{"share": 0.5}, {"share": 0.5}, {}], {}, ["data.train[0].share", "without share", "1"]),
+        (
+            [{}],
+            {"valid": {"src": "v.de", "tgt": "v.en", "share": 0.5}},
+            ["data.valid.share", "data.train", "0.5", "remove"],
+        ),
+        ([{"tag": "<bt>"}], {}, ["data.train[0].tag", "user_defined_symbols", "<bt>", "add it"]),
+    ],
+)
+def test_faults_of_a_mixture(
+    sources: list[dict[str, Any]], values: dict[str, Any], said: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_from_mapping(mapping_of(sources, **values), "test")
+    assert says(str(error.value), *said)
+
+
+def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
+    with pytest.raises(DataError) as error:
+        sampling_weights(data_of([{}, {"share": 0.5}]), (9, 0))
+    assert says(str(error.value), "data.train[1].share", "1.de", "remove the text")
+
+
+def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
+    """It hides no duplicate, and what is cleaned keeps it; without its token it is refused."""
+    write(tmp_path / "0", [("eins", "one"), ("zwei drei", "two three")])
+    write(tmp_path / "1", [("vier", "four"), ("eins", "one")])
+    symbols = {"user_defined_symbols": ["<bt>", "<x>"]}
+    tokenizer, plain = trained(300, **symbols), trained(300)
+
+    def built(tag: str, with_tokenizer: Any = tokenizer) -> Store:
+        values = mapping_of([{}, {"tag": tag, "share": 0.5}], root=str(tmp_path))
+        data = config_from_mapping(values | {"tokenizer": symbols}, "test").data
+        assert cleaned_data(data, tmp_path).train[1].tag == tag
+        assert cleaned_data(data, tmp_path).train[1].share == 0.5
+        place = tmp_path / "store"
+        return open_or_build(place, data.train, "data.train", data, with_tokenizer, lambda _: None)
+
+    store = built("<bt>")
+    assert store.kept == (2, 1)
+    rows = [store.pair(number) for number in range(3)]
+    texts = ["eins", "zwei drei", "<bt> vier"]
+    assert [src.tolist() for src, _ in rows] == tokenizer.src.encode(texts)
+    assert rows[2][0].tolist().count(tokenizer.src.piece_id("<bt>")) == 1
+    assert rows[2][1].tolist() == tokenizer.tgt.encode(["four"])[0]
+    other = built("<x>")
+    assert tokenizer.src.piece_id("<x>") in other.pair(2)[0].tolist()
+    with pytest.raises(DataError) as error:
+        built("<bt>", plain)
+    assert says(str(error.value), "data.train[1].tag", "<bt>", "user_defined_symbols", "remove")
