@@ -38,6 +38,8 @@ N_TRANSLATED = {"cpu": 16, "cuda": 1024}
 # Updates that are timed, unless their batches would take longer than so many seconds together.
 N_TIMED = 8
 SECONDS_OF_TIMING = 5.0
+# Updates whose padding is counted: their order is random, and an epoch may have 100,000.
+N_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -127,9 +129,9 @@ def seconds_of_update(updater: Updater, plan: Plan, epoch: int, n_batches: int) 
         per_token.append(seconds / sum(batch.n_padded for batch in batches))
     src = plan.store.src_lengths + 1
     tgt = plan.store.tgt_lengths + 1
-    every = (batch for update in updates for batch in update)
-    n_padded = sum(len(batch) * int(src[batch].max() + tgt[batch].max()) for batch in every)
-    tokens_per_update = n_padded / len(updates) / world.size
+    counted = [batch for update in islice(updates, N_COUNTED) for batch in update]
+    n_padded = sum(len(batch) * int(src[batch].max() + tgt[batch].max()) for batch in counted)
+    tokens_per_update = n_padded / min(len(updates), N_COUNTED) / world.size
     step = _seconds_of(updater, updater.skip_step)
     return float(np.median(per_token)) * tokens_per_update + step
 
