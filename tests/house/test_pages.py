@@ -287,7 +287,7 @@ def table_of_keys() -> str:
         ]
         for key, one in model.model_fields.items():
             rows.append(row(key, one))
-            if key in ("train", "clean") and (inner := model_in(one.annotation)):
+            if key in ("train", "clean", "augment") and (inner := model_in(one.annotation)):
                 prefix = "train[]" if key == "train" else key
                 for name, below in inner.model_fields.items():
                     rows.append(row(f"{prefix}.{name}", below))
