@@ -97,15 +97,9 @@ class Source(_Strict):
         "an ending as src; null: data.tgt_lang"
     )
     weight: Positive = _key(1.0, "how often its pairs are sampled, relative to the other texts")
-    share: Portion | None = _key(
-        None,
-        "its share of the sentences of an epoch, instead of weight; texts without one have "
-        "the rest",
-    )
+    share: Portion | None = _key(None, "its share of an epoch's sentences, instead of weight")
     tag: Text | None = _key(
-        None,
-        "word put before each source line in training, one of tokenizer.user_defined_symbols, such "
-        "as <bt> for back-translated text; translation does not add it",
+        None, "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols"
     )
     path: Text | None = _key(
         None,
@@ -241,9 +235,7 @@ class DataConfig(_Strict):
     )
     dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
     temperature: Positive = _key(
-        1.0,
-        "T: each training text without share gets (weight times pairs)^(1/T) sentences of an "
-        "epoch, relative to the others; above 1 small texts come more often",
+        1.0, "T: texts without share get (weight times pairs)^(1/T) sentences, relative to others"
     )
     clean: Clean | None = _key(
         None, "cleaning of the training texts, such as {} for the defaults; null means none"
