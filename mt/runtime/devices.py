@@ -181,6 +181,22 @@ def prepare_cpu() -> None:
         matmul.fp32_precision = before
 
 
+# A model with fewer dimensions is faster with MKL; see `suit_products_to`.
+NARROW = 128
+
+
+def suit_products_to(d_model: int) -> None:
+    """Let MKL compute the float32 products of a narrow model on a CPU, until a device is chosen.
+
+    oneDNN compiles each product anew for every shape, and batches have many. CPU time of training
+    with MKL, of that with oneDNN (AMD EPYC Zen 4, one thread, 23 November 2026): d_model 64, 0.55
+    at 500 tokens a batch, 0.7 at 4,000; d_model 128, 0.95 at 4,000; d_model 256, 1.2.
+    """
+    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
+    if d_model < NARROW and getattr(matmul, "fp32_precision", None) == "bf16":
+        matmul.fp32_precision = "ieee"
+
+
 def can_compile(device: Device) -> bool:
     """Whether torch.compile can work: a GPU of compute capability 7.0, Triton, a C compiler."""
     return (

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
-from mt.runtime.devices import Device, can_compile, seed_everything
+from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_memory
 from mt.training.compilation import (
@@ -60,6 +60,7 @@ class Updater:
         self.device = device
         self.world = world
         self.say = say
+        suit_products_to(config.model.d_model)
         seed_everything(config.run.seed)
         self.model = build_model(config, tokenizer).to(device.device)
         self.model.compute_dtype = device.dtype

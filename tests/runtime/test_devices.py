@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import BLIND, TrainerOf
 from messages import says
 
 from mt.errors import ConfigError
@@ -186,6 +187,16 @@ def test_small_products_use_mkl_inside_the_block_only() -> None:
     MATMUL.fp32_precision = "tf32"  # somebody else's choice is left alone
     with devices.small_products():
         assert MATMUL.fp32_precision == "tf32"
+
+
+@has_two_products
+@pytest.mark.parametrize(("d_model", "products"), [(64, "ieee"), (128, "bf16")])
+def test_a_narrow_model_trains_with_mkl(trainer_of: TrainerOf, d_model: int, products: str) -> None:
+    choose_device("cpu", "fp32")
+    if MATMUL.fp32_precision != "bf16":
+        pytest.skip("this CPU rounds the products of oneDNN")
+    trainer_of(BLIND, model={"d_model": d_model})
+    assert MATMUL.fp32_precision == products
 
 
 def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
