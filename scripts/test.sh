@@ -17,4 +17,5 @@ say "mypy"
     --allow-untyped-calls --no-warn-unused-ignores --disable-error-code union-attr \
     --disable-error-code operator --disable-error-code comparison-overlap
 say "pytest"
-"$venv_python" -m pytest --numprocesses auto --maxprocesses 8 "$@"
+# A process starts with a row of neighbouring tests, which share what is slow to set up.
+"$venv_python" -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal "$@"

@@ -11,6 +11,7 @@ import os
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,7 +102,28 @@ def tiny_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_mapping(tiny_corpus: Path) -> dict[str, dict[str, Any]]:
+def short_corpus(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """`data.train` of the first 500 pairs of the tiny corpus."""
+    source = {}
+    for side in ("src", "tgt"):
+        lines = (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()[:500]
+        write_lines(path := tmp_path_factory.mktemp("short") / f"train.{side}", lines)
+        source[side] = str(path)
+    return source
+
+
+@pytest.fixture(scope="session")
+def short_preflight() -> Iterator[None]:
+    """Trainings of a few updates need not time eight of them first."""
+    from mt.training import preflight
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(preflight, "N_TIMED", 1)
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_mapping(tiny_corpus: Path, short_preflight: None) -> dict[str, dict[str, Any]]:
     """The config of the tiny model, to be read and not written; `merged` makes another of it."""
 
     def pair(split: str) -> dict[str, str]:
@@ -286,19 +308,20 @@ def scripted_validations(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
 
 
 @pytest.fixture(scope="session")
-def interruptible(tiny_mapping: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+def interruptible(
+    tiny_mapping: Mapping[str, Mapping[str, Any]], short_corpus: dict[str, str]
+) -> Mapping[str, Any]:
     """The config of a training of 12 updates that tests interrupt: dropouts and averaged weights.
 
     An update has about 4 micro-batches, an epoch 9 updates, so that it ends between checkpoints.
     """
     changes = {
-        "batch": {"tokens_per_update": 2700, "tokens_per_batch": 700},
+        "batch": {"tokens_per_update": 675, "tokens_per_batch": 175},
         "model": {"attention_dropout": 0.1, "activation_dropout": 0.2, "source_word_dropout": 0.1},
         "train": {"max_steps": 12, "valid_every": 4, "log_every": 2, "ema": 0.9, "keep_last": 2},
-        "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
-        "data": {"test": []},
+        "data": {"train": [short_corpus], "test": []},
     }
-    return merged(tiny_mapping, changes)
+    return merged(merged(tiny_mapping, QUICK), changes)
 
 
 @pytest.fixture(scope="session")
@@ -353,6 +376,22 @@ def mt(capfdbinary: pytest.CaptureFixture[bytes]) -> Mt:
         return Ended(int(ended.value.code or 0), out, err.decode())
 
     return run
+
+
+@pytest.fixture(scope="module")
+def slurm_conf() -> Iterator[str]:
+    """The configuration of a Slurm with one node, this machine, while tests use it."""
+    if os.geteuid() != 0:
+        pytest.skip("Slurm's daemons are started by root")
+    cluster = ROOT / "scripts" / "slurm" / "local-cluster.sh"
+    started = subprocess.run(
+        ["bash", cluster, "start"], capture_output=True, text=True, check=False
+    )
+    if started.returncode and not shutil.which("slurmctld"):
+        pytest.skip(f"Slurm cannot be installed here: {started.stderr[-500:]}")
+    assert started.returncode == 0, started.stderr
+    yield started.stdout.strip().removeprefix("export SLURM_CONF=")
+    assert subprocess.run(["bash", cluster, "stop"], check=False).returncode == 0
 
 
 @pytest.fixture
@@ -437,6 +476,11 @@ def metrics_of(run_dir: Path, kind: str | None = None) -> list[dict[str, Any]]:
     text = (run_dir / "metrics.jsonl").read_text(encoding="utf-8")
     lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if kind in (None, line["kind"])]
+
+
+def weights_of(run_dir: Path) -> bytes:
+    """The weights of a run's last checkpoint, as its file holds them."""
+    return (run_dir / "checkpoints" / "last" / "model.safetensors").read_bytes()
 
 
 def log_of(run_dir: Path) -> str:

@@ -9,7 +9,6 @@ import gzip
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, merged, metrics_of, mt_command, write_lines
+from conftest import ROOT, merged, metrics_of, mt_command, weights_of, write_lines
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 TRAIN = SCRIPTS / "train.sbatch"
@@ -235,27 +234,11 @@ class Cluster:
         return "".join(path.read_text(encoding="utf-8", errors="replace") for path in paths)
 
 
-@pytest.fixture(scope="module")
-def slurm_conf() -> Iterator[str]:
-    if os.geteuid() != 0:
-        pytest.skip("Slurm's daemons are started by root")
-    started = subprocess.run(
-        ["bash", CLUSTER, "start"], capture_output=True, text=True, check=False
-    )
-    if started.returncode and not shutil.which("slurmctld"):
-        pytest.skip(f"Slurm cannot be installed here: {started.stderr[-500:]}")
-    assert started.returncode == 0, started.stderr
-    yield started.stdout.strip().removeprefix("export SLURM_CONF=")
-    assert subprocess.run(["bash", CLUSTER, "stop"], check=False).returncode == 0
-
-
 @pytest.fixture
 def cluster(slurm_conf: str, tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(slurm_conf, tmp_path)
     yield cluster
-    cluster.run(
-        "scancel", "--user=root"
-    )  # a failed test may leave jobs, which must not delay the next test
+    cluster.run("scancel", "--user=root")  # jobs of a failed test would delay the next one
 
 
 def long_config(tiny_mapping: Mapping[str, Any], steps: int, folder: Path) -> Path:
@@ -309,11 +292,7 @@ def test_a_job_stopped_by_its_time_limit_ends_with_the_weights_of_an_undisturbed
     assert re.findall(r"resuming after update ([\d,]+)", log) == stopped
     assert log.count("train.sbatch: requeued") == restarts
     assert f"all {steps:,} updates are done" in log
-    weights = [
-        (tmp_path / run / "checkpoints" / "last" / "model.safetensors").read_bytes()
-        for run in ("queued", "undisturbed")
-    ]
-    assert weights[0] == weights[1]
+    assert weights_of(tmp_path / "queued") == weights_of(tmp_path / "undisturbed")
     started = (tmp_path / "undisturbed.log").read_text(encoding="utf-8")
     assert "resuming" not in started
 

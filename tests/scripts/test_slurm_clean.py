@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, mt_command, write_lines
+from conftest import mt_command, write_lines
 
-CLUSTER = ROOT / "scripts" / "slurm" / "local-cluster.sh"
 SLURM = ["--executor", "slurm", "--sbatch", "partition=all", "--sbatch", "mem-per-cpu=500M"]
 
 
 @pytest.fixture
-def environment() -> Iterator[Mapping[str, str]]:
+def environment(slurm_conf: str) -> Mapping[str, str]:
     """What commands need to see the Slurm of this machine."""
-    if os.geteuid() != 0:
-        pytest.skip("Slurm's daemons are started by root")
-    started = subprocess.run(
-        ["bash", CLUSTER, "start"], capture_output=True, text=True, check=False
-    )
-    if started.returncode and not shutil.which("slurmctld"):
-        pytest.skip(f"Slurm cannot be installed here: {started.stderr[-500:]}")
-    assert started.returncode == 0, started.stderr
-    _, of_mt = mt_command()
-    yield {**of_mt, "SLURM_CONF": started.stdout.strip().removeprefix("export SLURM_CONF=")}
-    assert subprocess.run(["bash", CLUSTER, "stop"], check=False).returncode == 0
+    return mt_command()[1] | {"SLURM_CONF": slurm_conf}
 
 
 @pytest.mark.slurm

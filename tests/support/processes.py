@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import multiprocessing
+import multiprocessing.forkserver
+import os
 import subprocess
 import sys
 import time
@@ -10,11 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import yaml
 from conftest import Ended, merged, mt_command
 from torch import Tensor
 
+from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -34,7 +40,7 @@ def distributed_settings(tiny_mapping: Mapped) -> dict[str, Any]:
         "data": {"test": []},
         "model": {"dropout": 0.0, "attention_bias": False, "activation": "gelu"},
         "optim": {"eps": 1e-3},
-        "train": {"max_steps": 20, "valid_every": 10, "log_every": 5, "ema": 0.9},
+        "train": {"max_steps": 12, "valid_every": 6, "log_every": 3, "ema": 0.9},
         "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
     }
     return merged(tiny_mapping, changes)
@@ -158,16 +164,56 @@ def has_step(run: Path, step: int) -> bool:
     return (run / "checkpoints" / model_folder.step_name(step)).exists()
 
 
-def both(tmp_path: Path, command: list[str]) -> tuple[Ended, Ended]:
-    """Run two ranks in the folders `0` and `1`, without torchrun, which would hide exit codes."""
-    common = {"WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = []
-    for rank in range(2):
-        (tmp_path / str(rank)).mkdir(exist_ok=True)
-        there = ["env", "-C", str(tmp_path / str(rank)), *command]
-        processes.append(start(there, RANK=rank, LOCAL_RANK=rank, **common))
-    first, second = (ended(process) for process in processes)
-    return first, second
+@functools.cache
+def fork_server() -> Any:
+    """Starts processes that need not import torch and mt, which takes seconds: they are forked."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "mt.training.launch", "processes"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+def run_ranks(
+    folder: Path, arguments: list[str], run: Callable[[], Any] = main, processes: int = 2
+) -> list[Ended]:
+    """Run `mt` in the folders `0`, `1`, ... as so many ranks, without torchrun.
+
+    torchrun would hide the exit codes. `run` is called in place of mt's `main`.
+    """
+    common = {"WORLD_SIZE": processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    started = []
+    for rank in range(processes):
+        there = folder / str(rank)
+        there.mkdir(exist_ok=True)
+        variables = {"RANK": rank, "LOCAL_RANK": rank, **common}
+        started.append(
+            fork_server().Process(target=_run_rank, args=(there, variables, arguments, run))
+        )
+        started[-1].start()
+    try:
+        for process in started:
+            process.join(100)
+        return [
+            Ended(process.exitcode, (there / "out").read_bytes(), (there / "err").read_text())
+            for process, there in ((one, folder / str(i)) for i, one in enumerate(started))
+        ]
+    finally:
+        for process in started:
+            process.kill()
+
+
+def _run_rank(
+    folder: Path, variables: Mapping[str, object], arguments: list[str], run: Callable[[], Any]
+) -> None:
+    os.chdir(folder)
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    for number, name in ((1, "out"), (2, "err")):
+        with open(name, "wb") as file:
+            os.dup2(file.fileno(), number)
+    sys.argv = ["mt", *arguments]
+    run()
 
 
 def shortened(corpus: Path, copy: Path) -> None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import merged, mt_command
+from conftest import merged
 from messages import says
-from processes import Mapped, both, command_of, distributed_settings, shortened, trained
+from processes import Mapped, command_of, distributed_settings, run_ranks, shortened, trained
 
+from mt.cli.main import main
 from mt.errors import ConfigError
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World, process_group
 from mt.training.launch import agree_on_devices
-
-pytestmark = pytest.mark.usefixtures("no_process_left")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def test_a_run_directory_that_is_not_shared_is_refused(
     before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
     command = command_of(mapping, tmp_path / "run")
     command[command.index("--run-dir") + 1] = "run"
-    first, second = both(tmp_path, mt_command(*command[1:])[0])
+    first, second = run_ranks(tmp_path, command[1:])
     assert (first.code, second.code, second.err) == (2, 2, "")
     (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
     assert message_line.startswith(f"mt: rank 1: run directory run: {start_of_message}")
@@ -67,40 +67,37 @@ def test_fresh_can_start_from_the_weights_of_the_same_run(
         merged(settings, model),
         {"data": {"valid": None}, "train": {"init_from": str(run), "max_steps": 1}},
     )
-    done = both(tmp_path, mt_command(*command_of(mapping, run)[1:], "--fresh")[0])
+    done = run_ranks(tmp_path, [*command_of(mapping, run)[1:], "--fresh"])
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 
-LITTLE_MEMORY = """
-import os
-from mt.cli.main import main
-from mt.training import update
-import torch
-def full(*_, **__):
-    raise torch.OutOfMemoryError
-if os.environ["RANK"] == "1":
-    {function} = full
-main()
-"""
+def with_little_memory(function: str) -> None:
+    """Run mt; rank 1 has no memory left for this function."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError
+
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["RANK"] == "1":
+            patch.setattr(function, full)
+        main()
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("update.batch_loss", "batch.tokens_per_batch: a batch of "),
-        ("update.Updater.skip_step", "the memory of CPU in fp32, 1 thread is too small: "),
+        ("batch_loss", "batch.tokens_per_batch: a batch of "),
+        ("Updater.skip_step", "the memory of CPU in fp32, 1 thread is too small: "),
     ],
 )
 def test_too_little_memory_of_one_rank_is_reported_once(
     settings: Mapped, tmp_path: Path, function: str, message: str
 ) -> None:
-    script = tmp_path / "little_memory.py"
-    script.write_text(LITTLE_MEMORY.format(function=function), encoding="utf-8")
     mapping = merged(settings, {"data": {"valid": None}, "batch": {"tokens_per_batch": 100}})
-    command = [sys.executable, str(script), *command_of(mapping, tmp_path / "run")[1:]]
-    first, second = both(tmp_path, command)
+    run = partial(with_little_memory, f"mt.training.update.{function}")
+    first, second = run_ranks(tmp_path, command_of(mapping, tmp_path / "run")[1:], run)
     assert (first.code, second.code, second.err) == (2, 2, "")
     (message_line,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
     assert message_line.startswith(f"mt: rank 1: {message}")
@@ -119,23 +116,22 @@ def test_a_failed_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     assert says(str(error.value), "rank 0: ", f"2 processes at 127.0.0.1:{port}", "MASTER_PORT")
 
 
-FEW_GPUS = """
-import os, torch
-if os.environ["RANK"] == "1":
-    torch.cuda.is_available, torch.cuda.device_count = lambda: True, lambda: 4
-    os.environ["LOCAL_RANK"] = "4"
-from mt.cli.main import main
-main()
-"""
+def with_four_gpus() -> None:
+    """Run mt; rank 1 is the fifth process on a machine with four GPUs."""
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["RANK"] == "1":
+            patch.setattr(torch.cuda, "is_available", lambda: True)
+            patch.setattr(torch.cuda, "device_count", lambda: 4)
+            patch.setenv("LOCAL_RANK", "4")
+        main()
 
 
 def test_a_process_without_a_gpu_is_named(settings: Mapped, tmp_path: Path) -> None:
-    """The fifth on a machine with four; rank 0, whose device is fine, reports it."""
-    script, run = tmp_path / "few_gpus.py", tmp_path / "run"
-    script.write_text(FEW_GPUS, encoding="utf-8")
-    command = [sys.executable, str(script), *command_of(settings, run)[1:]]
+    """Rank 0, whose device is fine, reports it."""
+    run = tmp_path / "run"
+    command = command_of(settings, run)[1:]
     command[command.index("--device") + 1] = "auto"
-    first, second = both(tmp_path, command)
+    first, second = run_ranks(tmp_path, command, with_four_gpus)
     assert (first.code, second.code, second.err) == (2, 2, "")
     assert says(first.err, "mt: rank 1: --device: cuda:4", "sees 4 CUDA devices", "torchrun")
     assert first.err.count("\n") == 1

@@ -7,7 +7,6 @@ already, and kills itself at the very place that a test names.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import random
 import re
@@ -25,6 +24,7 @@ import safetensors.torch
 import yaml
 from conftest import config_of, metrics_of, mt_command
 from messages import says
+from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal
 
 from mt.config.load import config_from_mapping
@@ -85,15 +85,8 @@ def child(mapping: Mapped, run_dir: Path, where: str, number: int) -> None:
     sys.exit(train(config_from_mapping(mapping, "test"), run_dir, "cpu").exit_code)
 
 
-@pytest.fixture(scope="module")
-def server() -> Any:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mt.training.launch", "test_resume"])
-    return context
-
-
 @pytest.fixture
-def disturbed(server: Any, interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
+def disturbed(interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
     """`disturbed("update 5")`: a run that received SIGKILL, or another signal, at that place."""
 
     def start(
@@ -103,7 +96,7 @@ def disturbed(server: Any, interruptible: Mapped, tmp_path: Path) -> Callable[..
         run_dir: Path | None = None,
     ) -> Path:
         run_dir = run_dir or tmp_path / "run"
-        process = server.Process(target=child, args=(interruptible, run_dir, where, number))
+        process = fork_server().Process(target=child, args=(interruptible, run_dir, where, number))
         process.start()
         process.join(120)
         assert process.exitcode == code

@@ -123,10 +123,10 @@ def test_a_finished_run_started_again_changes_nothing(
 def test_another_batch_size_starts_a_new_epoch_with_a_message(
     copied: Path, interruptible: Mapped
 ) -> None:
-    changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 1700}}
+    changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 425}}
     train(config_of(interruptible, **changed), copied, "cpu")
     log = (copied / "train.log").read_text()
-    assert says(log, "config changed", "batch.tokens_per_update: was 2700, now 1700")
+    assert says(log, "config changed", "batch.tokens_per_update: was 675, now 425")
     assert says(log, "have changed: continuing with a new epoch of the new plan")
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)

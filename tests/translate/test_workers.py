@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, mt_command, open_pipes, refused
+from conftest import Mt, mt_command, open_pipes, refused, write_lines
 from messages import says
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -140,14 +140,15 @@ def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
     "options", [[], ["--beam-size", 1, "--n-best", 1], ["--sample", "--n-best", 2]]
 )
 def test_the_output_does_not_depend_on_the_workers(
-    mt: Mt, tiny_run: Path, tiny_corpus: Path, options: list[Any]
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, options: list[Any]
 ) -> None:
-    text = tiny_corpus / "train.src"
+    lines = (tiny_corpus / "train.src").read_text(encoding="utf-8").splitlines()[:300]
+    write_lines(text := tmp_path / "text", lines)
     arguments = ["translate", "-m", tiny_run, text, "--precision", "fp32", *options]
     alone = mt(*arguments, "--workers", 1)
-    together = mt(*arguments, "--workers", 3, "--batch-tokens", 500)
+    together = mt(*arguments, "--workers", 3, "--batch-tokens", 200)
     assert (alone.code, together.code) == (0, 0)
-    assert len(alone.lines) == 2000 * (2 if "--sample" in options else 1)
+    assert len(alone.lines) == 300 * (2 if "--sample" in options else 1)
     # A score is a sum of floats: in a batch of another size its last digit may be another one.
     texts = [[line.split(" ||| ")[:2] for line in ended.lines] for ended in (alone, together)]
     assert texts[0] == texts[1]
@@ -173,7 +174,9 @@ def test_a_killed_worker_ends_the_command_and_leaves_no_output(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM, signal.SIGKILL]
+)
 def test_no_worker_outlives_the_command(tiny_run: Path, number: int) -> None:
     """Even if it is killed. With two threads before the fork, as outside of tests."""
     command, environment = mt_command(
