@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, metrics_of, refused
+from conftest import Mt, merged, metrics_of, refused
 from messages import says
 from processes import check_close, command_of, distributed_settings, ended, start, trained
 
@@ -60,7 +60,7 @@ def test_two_processes_train_as_one_and_stop_at_a_signal(
     tiny_mapping: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """Interrupted in the middle and run again, they come to the weights of a single process."""
-    settings = distributed_settings(tiny_mapping)
+    settings = merged(distributed_settings(tiny_mapping), {"train": {"max_steps": 80}})
     alone = trained(settings, tmp_path / "alone", 1)
     together = tmp_path / "together"
     command = [sys.executable, "-m", *command_of(settings, together), "--processes", "2"]
