@@ -9,7 +9,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
 from mt.data.cleaning.leaks import LeakCount
@@ -50,20 +49,18 @@ def statistics_of(
 
 def _corpus(name: str, counts: Counts, meter: ChunkMeter) -> Values:
     leaks = meter.leaks.counts(counts["leaks"]) if meter.leaks else {}
+    limits = [f"{limit:g}" for limit in RATIOS]
+    ratios = ("word_ratio", "char_ratio")
     found = ("leaking", "leaking_pairs", "nearly_leaking")
     return {
         "name": name,
         **dict.fromkeys(found),
         **counts,
         "leaks": {name: asdict(leak) for name, leak in leaks.items()},
-        **{key: _by_limit(counts[key]) for key in ("word_ratio", "char_ratio")},
+        **{key: dict(zip(limits, counts[key].tolist(), strict=True)) for key in ratios},
         "source": _side(counts["source"], meter, "src"),
         "target": _side(counts["target"], meter, "tgt"),
     }
-
-
-def _by_limit(above: npt.NDArray[np.int64]) -> dict[str, int]:
-    return {f"{limit:g}": n for limit, n in zip(RATIOS, above.tolist(), strict=True)}
 
 
 def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:

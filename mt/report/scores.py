@@ -98,18 +98,15 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     if not scored.sentences:
         return scored
     n_lines = len(scored.sentences)
-    slicings = []
-    if n_lines >= LEAST_SLICED:
-        slicings.append(by_length([src for src, _ in scored.texts]))
+    slicings = [by_length([src for src, _ in scored.texts])] if n_lines >= LEAST_SLICED else []
     n_resamples = RESAMPLES if n_lines <= MAX_RESAMPLED else None
     settings = Settings(METRICS, tokenize, n_resamples)
     data = EvaluationSet("", [[ref for _, ref in scored.texts]], slicings=slicings)
     try:
         bleu, chrf = evaluate_systems(data, {"": scored.outputs}, settings).systems[""]
     except (MtError, ImportError, RuntimeError) as error:  # a tokenizer that is not installed
-        scored.note = "; ".join(
-            filter(None, [f"not scored again: {first_line(error)}", scored.note])
-        )
+        reasons = [f"not scored again: {first_line(error)}", scored.note]
+        scored.note = "; ".join(filter(None, reasons))
         return scored
     scored.bleu, scored.chrf, scored.note = bleu, chrf, ""
     if before != tokenize:

@@ -166,22 +166,18 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
     except Exception as error:
         is_damage = type(error).__name__ in _DAMAGE
         if is_damage or (isinstance(error, OSError) and error.errno is None):
-            raise DataError(_damaged(path, where, error)) from None
+            with path.open("rb") as file:
+                suffix = _packed_suffix(file.read(10))
+            raise DataError(
+                f"{prefix(where)}{path} is a {suffix} file that is truncated or damaged ({error}). "
+                f"Fetch or compress it again; `{PACKED.get(suffix, 'file')} {path}` checks it."
+            ) from None
         if not isinstance(error, OSError):
             raise
         raise DataError(
             f"{prefix(where)}{path} cannot be read: {error.strerror or error}. Check that you have "
             "the right to read it (ls -l) and that its disk is mounted, or copy it elsewhere."
         ) from None
-
-
-def _damaged(path: Path, where: str, error: Exception) -> str:
-    with path.open("rb") as file:
-        suffix = _packed_suffix(file.read(10))
-    return (
-        f"{prefix(where)}{path} is a {suffix} file that is truncated or damaged ({error}). Fetch "
-        f"or compress it again; `{PACKED.get(suffix, 'file')} {path}` checks it."
-    )
 
 
 def similar_names(path: Path) -> str:

@@ -63,17 +63,12 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
             "does not say it; for two line-aligned text files leave path out and set src and tgt "
             "to the files."
         )
-    if not _may_be_on_the_hub(name):
+    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1  # not owner/name or name
+    if is_path or is_pattern(name) or suffix_of(Path(name)) in SUFFIXES:
         existing_path(name, root, f"{where}.path")  # raises
     # A part of a split ("train[:1000]") cannot be streamed.
     streaming = stream and not set("[+") & set(source.split)
     return datasets.load_dataset(name, source.name, split=source.split, streaming=streaming)
-
-
-def _may_be_on_the_hub(name: str) -> bool:
-    """Whether a name may be that of a hub data set: `owner/name` or `name`."""
-    is_path = name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_path and not is_pattern(name) and suffix_of(Path(name)) not in SUFFIXES
 
 
 def _load_local(loader: str, **options: Any) -> Any:
