@@ -14,12 +14,7 @@ from mt.cli.options import described
     --last N in 1..: average the newest N checkpoints; 5 if not given
     --best N in 1..: average the N checkpoints with the best validation score
 """)
-def average(
-    run_dir: Path,
-    output: Path,
-    last: int | None = None,
-    best: int | None = None,
-) -> None:
+def average(run_dir: Path, output: Path, last: int | None = None, best: int | None = None) -> None:
     """Average the weights of a run's checkpoints. See Vaswani et al., 2017, section 6.1.
 
     \b

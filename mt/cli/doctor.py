@@ -14,9 +14,7 @@ from mt.cli.options import described
     Output:
     as_json = --json: print JSON, for a bug report
 """)
-def doctor(
-    as_json: bool = False,
-) -> None:
+def doctor(as_json: bool = False) -> None:
     """Report versions, devices, precisions, memory and disk.
 
     It takes some seconds, most of them for small timed matrix products, and downloads nothing. The

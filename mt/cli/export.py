@@ -18,10 +18,7 @@ app = command_group("Convert a model for another program.")
         run's training data, for mt translate --shortlist
 """)
 def ctranslate2(
-    model: Path,
-    new_folder: Path,
-    quantization: str = "fp32",
-    shortlist: bool = False,
+    model: Path, new_folder: Path, quantization: str = "fp32", shortlist: bool = False
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -77,11 +74,7 @@ def argos(
     license_name = --license ID: licence for the model card, such as apache-2.0; none is stated if
         not given
 """)
-def huggingface(
-    model: Path,
-    new_folder: Path,
-    license_name: str | None = None,
-) -> None:
+def huggingface(model: Path, new_folder: Path, license_name: str | None = None) -> None:
     """Convert a model for Hugging Face transformers.
 
     transformers opens it without custom code. It is written only if both programs give the same

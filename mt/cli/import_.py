@@ -18,10 +18,7 @@ app = command_group("Make a model of one of another program.")
 @described("""
     folder = DIR: folder with config.json, weights, source.spm, target.spm
 """)
-def huggingface(
-    folder: Path,
-    new_folder: Path,
-) -> None:
+def huggingface(folder: Path, new_folder: Path) -> None:
     """Import a Marian model (OPUS-MT) of transformers.
 
     The folder is as Hugging Face transformers, or mt export huggingface, writes it. The new

@@ -256,11 +256,7 @@ def tokens(
     Config:
     --config -c NAME: config file, or the name of a shipped config; several are compared
 """)
-def lr(
-    config: list[str],
-    settings: list[str] | None = None,
-    picture: Path | None = None,
-) -> None:
+def lr(config: list[str], settings: list[str] | None = None, picture: Path | None = None) -> None:
     """Show the learning rate over a training.
 
     As a table of chosen updates; with -o as a picture too. Several configs are compared.

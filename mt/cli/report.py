@@ -18,10 +18,7 @@ from mt.cli.options import described
     --translate: translate again what was scored, in runs that have not kept the outputs
 """)
 def report(
-    runs: list[Path],
-    output: str | None = None,
-    sentences: int = 3,
-    translate: bool = False,
+    runs: list[Path], output: str | None = None, sentences: int = 3, translate: bool = False
 ) -> None:
     """Make one HTML page about a run, also one in progress.
 

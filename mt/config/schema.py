@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from typing_extensions import assert_never
 
 from mt.config import yaml_text
@@ -336,8 +331,7 @@ class ModelConfig(_Strict):
     n_decoder_layers: Few = _key(6, "decoder layers")
     d_ff: Width = _key(2048, "inner width of the feed-forward blocks")
     dropout: Share = _key(
-        0.1,
-        "probability of dropout; on a CPU in steps of 1/256: 0.1 drops 0.1016",
+        0.1, "probability of dropout; on a CPU in steps of 1/256: 0.1 drops 0.1016"
     )
     attention_dropout: Share = _key(
         0.0, "probability of dropout of attention weights; steps of 1/256 on a CPU"

@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mt.errors import DataError
-from mt.evaluation.bleu_tokenizer import (
-    DEFAULT,
-    fitting_tokenizer,
-    looks_like,
-    splits_characters,
-)
+from mt.evaluation.bleu_tokenizer import DEFAULT, fitting_tokenizer, looks_like, splits_characters
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet

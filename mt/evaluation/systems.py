@@ -136,10 +136,7 @@ def evaluate_systems(
 
 
 def _by_system(
-    metric: Metric,
-    data: EvaluationSet,
-    outputs: Mapping[str, Sequence[str]],
-    settings: Settings,
+    metric: Metric, data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
 ) -> dict[str, SystemScore]:
     seed = settings.seed
     if seed is None:  # one for all systems, so that their resamples are the same

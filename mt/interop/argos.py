@@ -60,11 +60,7 @@ class Names(NamedTuple):
 
 
 def export_package(
-    loaded: LoadedModel,
-    output: Path,
-    names: Names,
-    quantization: str,
-    say: Callable[[str], None],
+    loaded: LoadedModel, output: Path, names: Names, quantization: str, say: Callable[[str], None]
 ) -> None:
     """Write the package to `output`, and `say` how closely it agrees with mt.
 

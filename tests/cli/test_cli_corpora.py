@@ -41,11 +41,7 @@ def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("langs", "found"),
-    [
-        (None, ("de", "en")),
-        ("pt_BR-zh-Hant", ("pt_BR", "zh-Hant")),
-    ],
+    ("langs", "found"), [(None, ("de", "en")), ("pt_BR-zh-Hant", ("pt_BR", "zh-Hant"))]
 )
 def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any) -> None:
     data = CorpusGroup(["a.de", "a.en", "c.tsv"], langs).value()

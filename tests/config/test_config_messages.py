@@ -195,14 +195,8 @@ optim:
             "run:\n  dir: a: b",
             "line 2, column 9: not valid YAML … mapping values … quote text with a colon",
         ),
-        (
-            "run: [",
-            "line 1, column 7: not valid YAML … found '<stream end>' … check this line",
-        ),
-        (
-            "? [a]\n: 1",
-            "line 1, column 3: not valid YAML … a key must be a word … check this line",
-        ),
+        ("run: [", "line 1, column 7: not valid YAML … found '<stream end>' … check this line"),
+        ("? [a]\n: 1", "line 1, column 3: not valid YAML … a key must be a word … check this line"),
         ("run:\n  dir: \x07", "line 2: not valid YAML: a control character; remove it"),
         (f"run: {{seed: {'9' * 5000}}}", "not valid YAML: a number too long or keys too deep"),
         ("a: !!bool b", "not valid YAML: a value that does not fit its !!tag; remove it"),
@@ -339,10 +333,7 @@ def test_faults_are_errors_of_the_user() -> None:
             "model.d_ff.x=3",
             "--set model.d_ff.x=3 … there is nothing below model.d_ff … set model.d_ff itself",
         ),
-        (
-            "model.d_ff=[1",
-            "--set model.d_ff=[1 … line 1, column 3: not valid … check this line",
-        ),
+        ("model.d_ff=[1", "--set model.d_ff=[1 … line 1, column 3: not valid … check this line"),
         (
             "data.valid={src: a, src: b, tgt: c}",
             "--set data.valid={src … a, src: b, tgt: c}: line … remove one of the two",

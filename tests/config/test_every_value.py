@@ -17,14 +17,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from mt.config import schema
-from mt.config.schema import (
-    BatchConfig,
-    Config,
-    ModelConfig,
-    OptimConfig,
-    Source,
-    TokenizerConfig,
-)
+from mt.config.schema import BatchConfig, Config, ModelConfig, OptimConfig, Source, TokenizerConfig
 from mt.data.cleaning.stages import keys_of, leaks_go
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
