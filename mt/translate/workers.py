@@ -13,14 +13,18 @@ both outlive a parent that was killed; here they see the end of their pipe and e
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 from typing import Any, NoReturn
 
 import torch
@@ -37,7 +41,7 @@ class _Worker:
     number: int  # from 1
     process: BaseProcess
     connection: Connection
-    job: int | None = None  # index of the job it works on
+    jobs: deque[int] = field(default_factory=deque)  # indices of those it was sent, in order
 
 
 class _RemoteError(Exception):
@@ -97,6 +101,8 @@ class Pool:
     def imap_unordered(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
         """Yield (index of the job, `function(*job)`) as results arrive; jobs start in order.
 
+        A worker has its next job before it is done with one, so that it never waits for this
+        process; but the last jobs go to workers that have nothing else to do.
         Raises what a worker raised, and MtError if one died. Then the pool is closed, and also if
         the caller stops early: results left over would be taken for those of the next call.
         """
@@ -109,21 +115,19 @@ class Pool:
             raise
 
     def _results(self, jobs: Sequence[tuple[Any, ...]]) -> Iterator[tuple[int, Result]]:
-        waiting = iter(range(len(jobs)))
+        waiting = deque(range(len(jobs)))
 
-        def send_next_job(worker: _Worker) -> None:
-            worker.job = next(waiting, None)
-            if worker.job is not None:
+        def send_job(worker: _Worker) -> None:
+            if waiting and (not worker.jobs or len(waiting) > len(self.workers)):
+                worker.jobs.append(waiting.popleft())
                 try:
-                    worker.connection.send(jobs[worker.job])
+                    worker.connection.send(jobs[worker.jobs[-1]])
                 except OSError:
                     self._raise_worker_died(worker)
 
-        for worker in self.workers:
-            send_next_job(worker)
-        while busy := {
-            worker.connection: worker for worker in self.workers if worker.job is not None
-        }:
+        for worker in self.workers * 2:
+            send_job(worker)
+        while busy := {worker.connection: worker for worker in self.workers if worker.jobs}:
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
@@ -132,9 +136,8 @@ class Pool:
                     self._raise_worker_died(worker)
                 if error is not None:
                     raise error[0] from _RemoteError(error[1])
-                assert worker.job is not None
-                done = worker.job
-                send_next_job(worker)
+                done = worker.jobs.popleft()
+                send_job(worker)
                 yield done, result
 
     def _raise_worker_died(self, worker: _Worker) -> NoReturn:
@@ -162,20 +165,29 @@ def _serve(
     if not forked:
         prepare_cpu()
     torch.set_num_threads(1)
+    # Jobs and answers larger than a pipe are on their way while the function runs.
+    jobs: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+    answers: SimpleQueue[tuple[Result, tuple[Exception, str] | None]] = SimpleQueue()
+    for pass_on in (lambda: jobs.put(connection.recv()), lambda: connection.send(answers.get())):
+        threading.Thread(target=_repeat, args=(pass_on,), daemon=True).start()
     while True:
+        job = jobs.get()
         try:
-            job = connection.recv()
-        except (EOFError, OSError):
-            return
-        answer: tuple[Result, tuple[Exception, str] | None]
-        try:
-            answer = function(*job), None
+            answers.put((function(*job), None))
         except Exception as error:  # raised again by the parent
-            answer = None, (_picklable(error), traceback.format_exc())
-        try:
-            connection.send(answer)
-        except OSError:
-            return
+            answers.put((None, (_picklable(error), traceback.format_exc())))
+
+
+def _repeat(pass_on: Callable[[], None]) -> NoReturn:
+    """Use the pipe until it ends, and this process with it."""
+    try:
+        while True:
+            pass_on()
+    except (EOFError, OSError):
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def _picklable(error: Exception) -> Exception:
