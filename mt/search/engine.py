@@ -77,8 +77,6 @@ class TorchEngine(Engine):
     options: SearchOptions = DEFAULT_SEARCH
     constraints: Sequence[Constraint] = ()  # those of `options`
     fused: FusedCandidates | None = field(default=None, compare=False)  # see `next_candidates`
-    # Numbers of sources of the batches that did not fit into the memory, searched in halves.
-    halved: list[int] = field(default_factory=list, compare=False)
 
     @property
     def device(self) -> torch.device:
@@ -103,11 +101,6 @@ class TorchEngine(Engine):
         """Lines to sort by length and translate at a time."""
         return WINDOW if self.device.type == "cpu" else WINDOW_ON_GPU
 
-    @property
-    def n_halved(self) -> int:
-        """Batches that did not fit into the memory so far."""
-        return len(self.halved)
-
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return the `n_best` hypotheses of each source, best first.
 
@@ -127,10 +120,10 @@ class TorchEngine(Engine):
                 raise self._memory_error() from error
         # Outside of `except`: the error holds on to the tensors of the failed search.
         release_cached_memory(self.device)
-        self.halved.append(len(sources))
         half = len(sources) // 2
-        parts = ((sources[:half], prefixes[:half]), (sources[half:], prefixes[half:]))
-        return Hypotheses.of([row for part in parts for row in self.search(*part)])
+        first = self.search(sources[:half], prefixes[:half])
+        second = self.search(sources[half:], prefixes[half:])
+        return Hypotheses.of([*first, *second], 1 + first.n_halved + second.n_halved)
 
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`), in order."""
@@ -189,9 +182,7 @@ class TorchEngine(Engine):
     ) -> tuple[Stepper, Tensor, Sequence[Constraint]]:
         """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
         src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
-        limits = torch.tensor(
-            [self.limit(*pair) for pair in zip(sources, prefixes, strict=True)], device=self.device
-        )
+        limits = torch.from_numpy(self.limits(sources, prefixes)).to(self.device)
         constraints = self.constraints
         if any(prefixes):
             constraints = [force_prefixes(prefixes, constraints)]

@@ -9,7 +9,6 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -52,9 +51,10 @@ class Hypotheses:
     lengths: npt.NDArray[np.int64]  # (R,) tokens before the eos
     log_probs: npt.NDArray[np.float64]  # (R,) eos included
     scores: npt.NDArray[np.float64]  # (R,) log_prob / (length + 1) ** length_penalty
+    n_halved: int = 0  # batches that did not fit into the memory, searched in halves
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[Hypothesis]]) -> Hypotheses:
+    def of(cls, rows: Sequence[Sequence[Hypothesis]], n_halved: int = 0) -> Hypotheses:
         """Make the arrays of the hypotheses of each source."""
         flat = list(itertools.chain.from_iterable(rows))
         lengths = np.array([len(one.tokens) for one in flat], np.int64)
@@ -67,6 +67,7 @@ class Hypotheses:
             lengths,
             np.array([one.log_prob for one in flat]),
             np.array([one.score for one in flat]),
+            n_halved,
         )
 
     def __len__(self) -> int:
@@ -83,12 +84,8 @@ class Hypotheses:
         return [row[:length] for row, length in pairs]
 
 
-class Answer(NamedTuple):
-    """What the search of a batch gives back to the translator."""
-
-    found: Hypotheses
-    texts: list[str]  # of each hypothesis
-    n_halved: int = 0  # batches that did not fit into the memory
+# What was found for a batch, and the text of each hypothesis.
+Answer = tuple[Hypotheses, list[str]]
 
 
 class Engine(ABC):
@@ -127,19 +124,16 @@ class Engine(ABC):
         return WINDOW
 
     @property
-    def n_halved(self) -> int:
-        """Batches that did not fit into the memory so far, and were searched in halves."""
-        return 0
-
-    @property
     def n_parallel(self) -> int:
         """Batches that `search_batches` decodes at a time."""
         return 1
 
-    def limit(self, source: Ids, prefix: Ids) -> int:
-        """Return the maximum number of output tokens for a source, eos not counted."""
-        extra = int(self.decode.max_len_factor * len(source) + self.decode.max_len_extra)
-        return min(self.max_length, len(prefix) + max(1, extra))
+    def limits(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> npt.NDArray[np.int64]:
+        """Return the maximum number of output tokens of each source, eos not counted. (B,)"""
+        lengths = np.array([len(source) for source in sources], np.int64)
+        extra = self.decode.max_len_factor * lengths + self.decode.max_len_extra
+        before = np.array([len(prefix) for prefix in prefixes], np.int64)
+        return np.minimum(self.max_length, before + np.maximum(1, extra.astype(np.int64)))
 
     @abstractmethod
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
@@ -158,9 +152,8 @@ def search_in_worker(
     engine: Engine, tokenizer: Tokenizer, sources: Sequence[Ids], prefixes: Sequence[Ids]
 ) -> Answer:
     """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
-    before = engine.n_halved
     found = engine.search(sources, prefixes)
-    return Answer(found, tokenizer.tgt.decode(found.ids()), engine.n_halved - before)
+    return found, tokenizer.tgt.decode(found.ids())
 
 
 def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:

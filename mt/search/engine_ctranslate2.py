@@ -118,7 +118,7 @@ class CTranslate2Engine(Engine):
         waiting: deque[tuple[int, list[int], Any]] = deque()
         for number, (sources, prefixes) in enumerate(jobs):
             assert not any(prefixes), "prefixes are for torch"
-            limits = [self.limit(source, ()) for source in sources]
+            limits = self.limits(sources, prefixes).tolist()
             futures = self._translate(sources, max(limits, default=0) + 1)
             waiting.append((number, limits, futures))
             if len(waiting) > (1 + QUEUED) * self.threads:
@@ -188,7 +188,7 @@ class CTranslate2Engine(Engine):
         Where a beam does not end by itself, its hypotheses are made to end at the limit. All are
         scored once more, as a whole and with every token allowed.
         """
-        limits = [self.limit(source, ()) for source in sources]
+        limits = self.limits(sources, [()] * len(sources)).tolist()
         options: dict[str, Any] = {
             "disable_unk": True,
             "suppress_sequences": _pieces(self._tgt_texts, [[PAD], [BOS]]),

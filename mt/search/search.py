@@ -443,6 +443,7 @@ def collect(finished: Sequence[Finished], length_penalty: float) -> Hypotheses:
     best = np.argsort(-scores, axis=1, kind="stable")  # (B, n), empty places last
     real = np.take_along_axis(real, best, 1)
     places = (np.arange(len(best))[:, None], best)
-    return Hypotheses(
-        real.sum(1), *(values[places][real] for values in (tokens, lengths, log_probs, scores))
+    tokens, lengths, log_probs, scores = (
+        values[places][real] for values in (tokens, lengths, log_probs, scores)
     )
+    return Hypotheses(real.sum(1), tokens, lengths, log_probs, scores)

@@ -29,17 +29,24 @@ class Translation(NamedTuple):
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
 
 
+class SegmentOutput(NamedTuple):
+    """A hypothesis for a segment, and its text."""
+
+    text: str
+    log_prob: float  # eos included
+    score: float
+    length: int  # tokens, eos not counted
+    truncated: bool  # stopped at the length limit
+    tokens: list[int]  # none unless alignments are asked for
+
+
 @dataclass(slots=True)
 class Segment:
     """A source as the model sees it: a whole line, a sentence of it, or a part that fits."""
 
     source: list[int]
     prefix: list[int]  # how its output must begin
-    texts: Sequence[str] = ()  # of its hypotheses, best first
-    log_probs: Sequence[float] = ()
-    scores: Sequence[float] = ()
-    lengths: Sequence[int] = ()  # tokens, eos not counted
-    tokens: Sequence[list[int]] = ()  # where alignments are asked for
+    outputs: Sequence[SegmentOutput] = ()  # best first
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import compress, groupby
 
 from mt.data.reading.words import is_unspaced
 
@@ -39,19 +39,20 @@ def flags(
 
     `n_src` and `n_tgt` are the tokens of both sides.
     """
-    source_words = source.split()
-    words = output.split()
-    if not source_words:
+    if not source or source.isspace():
         return ()
-    shorter, longer = sorted((n_src, n_tgt))
-    found = {
-        "copied": words == source_words and _is_worth_translating(words),
-        "empty": not words,
-        "looping": loops(words, source_words),
-        "ratio": bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
-        "truncated": truncated,
-    }
-    return tuple(name for name in FLAGS if found[name])
+    words = output.split()
+    shorter, longer = (n_src, n_tgt) if n_src < n_tgt else (n_tgt, n_src)
+    found = (  # in the order of FLAGS
+        words[:1] == source.split(None, 1)[:1]  # rules most out
+        and words == source.split()
+        and _is_worth_translating(words),
+        not words,
+        loops(words) and loops(words, source.split()),
+        bool(words) and longer >= LEAST_COMPARED and longer > max_ratio * shorter,
+        truncated,
+    )
+    return tuple(compress(FLAGS, found)) if True in found else ()
 
 
 def is_blank(text: str) -> bool:

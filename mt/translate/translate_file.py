@@ -65,9 +65,9 @@ def translate_file(
 
             stream = translator.translate_stream(lines, text_of, prefixes, files.wait)
             for window, translations in stream:
-                rows = zip(window, translations, strict=True)
-                for number, (line, translation) in enumerate(rows, output.lines + 1):
-                    write_lines(file, line_format.render(line, translation, number))
+                rows = zip(window, translations, itertools.count(output.lines + 1), strict=False)
+                rendered = itertools.starmap(line_format.render, rows)
+                write_lines(file, itertools.chain.from_iterable(rendered))
                 output.finished(file, window)
     say(translator.tally.summary())
 

@@ -11,7 +11,7 @@ import gc
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +22,14 @@ from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import encode_prefixes
 from mt.translate import mbr
-from mt.translate.lines import Line, Segment, Translation, join_segments, split_source
+from mt.translate.lines import (
+    Line,
+    Segment,
+    SegmentOutput,
+    Translation,
+    join_segments,
+    split_source,
+)
 from mt.translate.progress import LineNumbers, Tally
 from mt.translate.quality_flags import flags, is_blank
 from mt.translate.streaming import read_ahead, windows
@@ -228,35 +235,29 @@ class Translator:
             return
         lengths = np.array([len(segment.source) for segment in segments], np.int64)
         order = np.argsort(-lengths, kind="stable")
-        sizes = np.maximum(lengths[order] + 1, LEAST_SIZE)
-        workers = self.engine.n_parallel if self.pool is None else len(self.pool.workers)
         most_rows = max(1, MOST_ROWS // self.engine.hypotheses_per_source)
-        cuts = batch_cuts(sizes, self.batch_tokens, workers, most_rows)
-        batches = [rows.tolist() for rows in np.split(order, cuts)]
+        least = max(LEAST_SIZE, -(-self.batch_tokens // most_rows))
+        sizes = np.maximum(lengths[order] + 1, least)
+        workers = self.engine.n_parallel if self.pool is None else len(self.pool.workers)
+        batches = [
+            rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
+        ]
         jobs: list[Job] = [
             ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
             for batch in batches
         ]
         done, total = 0, int(lengths.sum())
-        for number, (found, texts, n_halved) in self._answers(jobs):
-            self.tally.halved += n_halved
-            ends = found.counts.cumsum()
-            self.tally.tokens += int(found.lengths[ends - found.counts].sum()) + len(found)
-            log_probs, scores, n_tokens = (
-                column.tolist() for column in (found.log_probs, found.scores, found.lengths)
-            )
-            start = 0
-            for place, end in zip(batches[number], ends.tolist(), strict=True):
-                segment = segments[place]
-                segment.texts = texts[start:end]
-                segment.log_probs = log_probs[start:end]
-                segment.scores = scores[start:end]
-                segment.lengths = n_tokens[start:end]
-                start = end
-            if self.forced_decoder is not None:
-                ids = iter(found.ids())
-                for place in batches[number]:
-                    segments[place].tokens = list(itertools.islice(ids, len(segments[place].texts)))
+        for number, (found, texts) in self._answers(jobs):
+            truncated = found.lengths >= self.engine.limits(*jobs[number]).repeat(found.counts)
+            arrays = (found.log_probs, found.scores, found.lengths, truncated)
+            columns = [array.tolist() for array in arrays]
+            ids = itertools.repeat([]) if self.forced_decoder is None else found.ids()
+            outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
+            for place, count in zip(batches[number], found.counts.tolist(), strict=True):
+                segments[place].outputs = list(itertools.islice(outputs, count))
+            firsts = found.counts.cumsum() - found.counts
+            self.tally.tokens += int((found.lengths[firsts] + 1).sum())
+            self.tally.halved += found.n_halved
             done += int(lengths[batches[number]].sum())
             yield batches[number], done / total
 
@@ -265,22 +266,34 @@ class Translator:
         if self.pool is not None:
             yield from self.pool.imap_unordered(jobs)
             return
-        before = self.engine.n_halved
         for number, found in self.engine.search_batches(jobs):
-            halved, before = self.engine.n_halved - before, self.engine.n_halved
-            yield number, Answer(found, self.tokenizer.tgt.decode(found.ids()), halved)
+            yield number, (found, self.tokenizer.tgt.decode(found.ids()))
 
     def _translation(self, line: Line) -> Translation:
-        """Join the n-th best hypotheses of the segments to the n-th best output of the line."""
-        segments = line.segments
-        texts, scores = segments[0].texts, segments[0].scores
-        if len(segments) > 1:
-            texts, scores = self._joined(segments)
+        """Join the n-th best outputs of the segments to the n-th best output of the line."""
+        rows = zip(*(segment.outputs for segment in line.segments), strict=False)
+        texts, scores = zip(*map(self._joined, rows), strict=True)
         if self.utility is not None:
             line.rank = mbr.choose(texts, self.utility)
             texts, scores = texts[line.rank :][:1], scores[line.rank :][:1]
-        flags = self._flags(line, texts[0])
-        return Translation(tuple(texts), tuple(scores), len(segments), flags=flags)
+        best = [segment.outputs[line.rank] for segment in line.segments]
+        suspect = flags(
+            line.text,
+            texts[0],
+            sum([len(segment.source) for segment in line.segments]),
+            sum([part.length for part in best]),
+            truncated=True in [part.truncated for part in best],
+            max_ratio=self.max_ratio,
+        )
+        return Translation(texts, scores, len(best), flags=suspect)
+
+    def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
+        """Return the text of all segments, and their log-probability / length^penalty."""
+        if len(parts) == 1:
+            return parts[0].text, parts[0].score
+        length = sum(part.length + 1 for part in parts)
+        score = sum(part.log_prob for part in parts) / length**self.engine.decode.length_penalty
+        return join_segments([part.text for part in parts]), score
 
     def _untranslated(self, line: Line) -> Translation:
         """Return the empty translation of a line without segments."""
@@ -294,7 +307,7 @@ class Translator:
 
         translated = [(line, line.translation) for line in lines if line.translation is not None]
         pairs = [
-            (segment.source, segment.tokens[rank])
+            (segment.source, segment.outputs[rank].tokens)
             for line, translation in translated
             for rank in range(line.rank, line.rank + len(translation.texts))
             for segment in line.segments
@@ -315,39 +328,10 @@ class Translator:
                 alignments.append(joined_word_links(parts, line.text, text))
             line.translation = translation._replace(alignments=tuple(alignments))
 
-    def _joined(self, segments: list[Segment]) -> tuple[list[str], list[float]]:
-        """Return the texts and scores of the whole line, as many as all segments have.
-
-        A score is the log-probability of all segments / their length^penalty, each eos counted.
-        """
-        texts, scores = [], []
-        for rank in range(min(len(segment.texts) for segment in segments)):
-            texts.append(join_segments([segment.texts[rank] for segment in segments]))
-            length = sum(segment.lengths[rank] + 1 for segment in segments)
-            log_prob = sum(segment.log_probs[rank] for segment in segments)
-            scores.append(log_prob / length**self.engine.decode.length_penalty)
-        return texts, scores
-
-    def _flags(self, line: Line, best: str) -> tuple[str, ...]:
-        """Return the quality flags of the best output."""
-        lengths = [segment.lengths[line.rank] for segment in line.segments]
-        truncated = any(
-            length >= self.engine.limit(segment.source, segment.prefix)
-            for segment, length in zip(line.segments, lengths, strict=True)
-        )
-        return flags(
-            line.text,
-            best,
-            sum(len(segment.source) for segment in line.segments),
-            sum(lengths),
-            truncated=truncated,
-            max_ratio=self.max_ratio,
-        )
-
     def _count(self, lines: list[Line], translations: list[Translation]) -> None:
         tally = self.tally
         for line, translation in zip(lines, translations, strict=True):
-            tally.blank += is_blank(line.text)
+            tally.blank += not line.segments and is_blank(line.text)
             if line.sentences > 1:
                 tally.several += 1
             if translation.segments > line.sentences:
@@ -357,9 +341,7 @@ class Translator:
         tally.lines += len(lines)
 
 
-def batch_cuts(
-    sizes: np.ndarray, budget: int, workers: int = 1, most_rows: int = MOST_ROWS
-) -> list[int]:
+def batch_cuts(sizes: np.ndarray, budget: int, workers: int = 1) -> list[int]:
     """Return where batches of at most `budget` padded tokens begin, except the first batch.
 
     `sizes` are descending. With several workers the last work comes in quarters, so that all of
@@ -368,11 +350,11 @@ def batch_cuts(
     if workers > 1:  # at least one batch for each
         budget = min(budget, max(int(sizes[0]), int(sizes.sum()) // workers))
     if workers == 1 or sizes.sum() < 4 * budget * workers:
-        return batch_ends(sizes, budget, most_rows)[:-1]
+        return batch_ends(sizes, budget)[:-1]
     left = sizes[::-1].cumsum()  # of the last n, for n from 1
     quarters = len(sizes) - int(np.searchsorted(left, budget * workers, side="right"))
-    whole = batch_ends(sizes[:quarters], budget, most_rows)
-    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4, most_rows)]
+    whole = batch_ends(sizes[:quarters], budget)
+    small = [quarters + end for end in batch_ends(sizes[quarters:], budget // 4)]
     return [*whole, *small][:-1]
 
 

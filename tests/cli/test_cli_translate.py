@@ -124,7 +124,7 @@ def test_batch_tokens_device_and_precision(mt: Mt, tiny_run: Path, source: Path)
 
     def spy(self: Inference, src: Any, src_mask: Any, n: int) -> Any:
         stepper = start(self, src, src_mask, n)
-        started.append((len(src), self.model.output.weight.dtype))
+        started.append((len(src), self.model.dtype))
         return stepper
 
     def scores(*options: object) -> list[str]:

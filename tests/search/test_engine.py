@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from conftest import Mt
 from torch import Tensor
 
+from mt.data.tokens import plan
 from mt.data.tokens.plan import batch_ends, bucket, micro_batches
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -20,7 +22,9 @@ from mt.search import engine as module
 from mt.search.engine import TorchEngine
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
+from mt.search.options import Sampling, SearchOptions
 from mt.search.search import Stepper
+from mt.translate import translator as translator_module
 from mt.translate.load_torch import cpu_pool
 from mt.translate.translator import Translator, batch_cuts
 
@@ -103,8 +107,7 @@ def test_a_batch_that_does_not_fit_is_searched_in_halves(
     assert len(said) == 1
     assert int(said[0]) > 0
     if workers == 1:
-        assert engine.halved == [7, 4]  # 7 = 3 + 4, 4 = 2 + 2
-        assert said == ["2"]
+        assert said == ["2"]  # 7 = 3 + 4, 4 = 2 + 2
 
 
 def test_the_batches_of_a_gpu_fill_half_of_its_memory(
@@ -144,5 +147,25 @@ def test_no_batch_has_more_rows_than_the_grid_of_a_cuda_kernel() -> None:
     ):
         sizes = np.diff(ends, prepend=0)
         assert (sizes.sum(), sizes.max() <= 65_535) == (70_000, True)
-    # Four samples of each source are four rows.
-    assert max(np.diff(batch_ends(ones, 100_000, 65_535 // 4), prepend=0)) * 4 <= 65_535
+
+
+@pytest.mark.parametrize("search", [{"sample": Sampling(), "n_best": 4}, {"beam_size": 2}, {}])
+def test_no_search_has_more_rows_than_that(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch, search: dict[str, Any]
+) -> None:
+    """With a grid that ends at 9: nine sources, four in a beam of 2, two with 4 samples."""
+    monkeypatch.setattr(translator_module, "MOST_ROWS", 9)
+    monkeypatch.setattr(plan, "MOST_ROWS", 9)
+    decode = loaded.config.decode.model_copy(update={"beam_size": search.pop("beam_size", 1)})
+    engine = TorchEngine(Inference(loaded.model, CPU), decode, SearchOptions(**search))
+    rows: list[int] = []
+    real = engine.model.start
+
+    def start(src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
+        rows.append(len(src) * n_hypotheses)
+        return real(src, src_mask, n_hypotheses)
+
+    monkeypatch.setattr(engine.model, "start", start)
+    one = Translator(engine, loaded.tokenizer, max_source=32, batch_tokens=10**6)
+    assert len(list(one.translate(["eins"] * 40))) == 40
+    assert 8 <= max(rows) <= 9

@@ -20,6 +20,9 @@ _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-][^\W{UNSPACED}]+)*
 
 def is_unspaced(text: str) -> bool:
     """Whether most characters of a text are of a script without spaces between words."""
+    # Each such character takes three bytes or more; most texts are told apart by their size.
+    if len(text.encode("utf-8", "surrogatepass")) <= 2 * len(text):
+        return False
     return 2 * len(_CHARACTER.findall(text)) > len(text)
 
 

@@ -37,16 +37,16 @@ TOKENS_PER_LAUNCH = 200
 MOST_ROWS = 65_535
 
 
-def batch_ends(lengths: Lengths, budget: int, most_rows: int = MOST_ROWS) -> list[int]:
+def batch_ends(lengths: Lengths, budget: int) -> list[int]:
     """Split a sequence of sentence lengths into batches of at most `budget` padded tokens.
 
-    A batch has at most `most_rows` sentences, and takes rows × longest row. A sentence longer than
+    A batch has at most `MOST_ROWS` sentences, and takes rows × longest row. A sentence longer than
     the budget is a batch of its own. Returns the index after the last sentence of each batch.
     """
     ends = []
     start = 0
     while start < len(lengths):
-        rows = max(1, min(most_rows, budget // int(lengths[start])))
+        rows = max(1, min(MOST_ROWS, budget // int(lengths[start])))
         window = lengths[start : start + rows]
         area = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
         start += max(1, int(np.searchsorted(area, budget, side="right")))
