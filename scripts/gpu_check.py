@@ -48,7 +48,7 @@ AIMS = (
     ("first update", "training", ": first update after", 60, False, "s"),
     ("recompilations", "training", ": recompilations", 0, False, ""),
     ("waiting for data", "training", ": waiting for data", 1, False, "%"),
-    ("decoding, beam 4", "decoding", "beam 4: decoding", 300_000, True, "tokens/s"),
+    ("decoding, greedy", "decoding", "greedy: decoding", 300_000, True, "tokens/s"),
 )
 
 

@@ -259,7 +259,7 @@ def test_a_tiny_run_on_a_cpu(tmp_path: Path, bare: dict[str, str]) -> None:
     assert {item["section"] for item in items} == set(SECTIONS)
     assert [item for item in items if item["status"] == "failed"] == []
     found = {item["name"]: item["value"] for item in items}
-    for name in ("loading alone", "eager, 512 tokens: training", "beam 4: decoding"):
+    for name in ("loading alone", "eager, 512 tokens: training", "greedy: decoding"):
         assert found[name] > 0
     assert found["eager: recompilations"] == 0
     assert "nothing failed" in ended.stdout

@@ -1,0 +1,163 @@
+"""Measure what translation costs beside the search: lines per second with a stand-in engine.
+
+    python scripts/bench_host.py --tokenizer RUN --input corpora/multi30k/train.de.gz
+    python scripts/bench_host.py --tokenizer RUN --input corpora/multi30k/train.de.gz --json FILE
+
+A stand-in for the engine "translates" each line into its own tokens, backwards. All else is what
+`mt translate` does with a file: reading, SentencePiece, sorting, batches, worker processes, quality
+flags, writing. On a fast GPU this is what bounds `mt translate`. Every turn prints lines per second
+and the processor time that the parent process takes for a line, workers not counted; the table has
+the medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import torch
+
+from mt.config.schema import DecodeConfig
+from mt.data.reading.text_files import read_lines
+from mt.data.tokens.batches import pad_rows
+from mt.data.tokens.tokenizer import BOS, EOS, PAD, Tokenizer
+from mt.search.engine import TorchEngine
+from mt.search.engine_contract import Hypotheses, Ids, search_in_worker
+from mt.search.options import EngineOptions, SearchOptions
+from mt.search.search import Finished, collect
+from mt.translate import translate_file
+from mt.translate.formats import LineFormat
+from mt.translate.streaming import TextFiles
+from mt.translate.translator import Translator
+from mt.translate.workers import Pool
+
+PENALTY = 1.0
+
+
+@dataclass(frozen=True)
+class Backwards(TorchEngine):
+    """An engine without a model."""
+
+    tokens: int = 8192
+    lines: int = 20_000
+
+    @property
+    def device(self) -> torch.device:
+        """A CPU."""
+        return torch.device("cpu")
+
+    @property
+    def max_length(self) -> int:
+        """More than any line has."""
+        return 1023
+
+    @property
+    def batch_tokens(self) -> int:
+        """As given."""
+        return self.tokens
+
+    @property
+    def window(self) -> int:
+        """As given."""
+        return self.lines
+
+    def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
+        """Return each source backwards, through the last step of every search."""
+        tokens = pad_rows([np.asarray(source[::-1]) for source in sources], BOS, EOS)
+        tokens[tokens == PAD] = EOS
+        log_probs = torch.full((len(tokens), 1), -9.5)
+        rows = torch.arange(len(tokens))
+        return collect([Finished(rows, torch.from_numpy(tokens)[:, None], log_probs)], PENALTY)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One translation of the file."""
+
+    workers: int
+    lines_per_second: float
+    parent_microseconds: float  # of processor time for a line, encoding included
+
+
+def measure(args: argparse.Namespace, workers: int, source: Path, count: int) -> Turn:
+    """Translate the file once."""
+    tokenizer = Tokenizer.load(args.tokenizer)
+    engine = Backwards(
+        None,  # type: ignore[arg-type]
+        DecodeConfig(beam_size=1),
+        tokens=args.batch_tokens,
+        lines=args.window,
+    )
+    pool = Pool([partial(search_in_worker, engine, tokenizer)] * workers) if workers else None
+    translator = Translator(
+        engine, tokenizer, max_source=256, pool=pool, reads_ahead=args.reads_ahead
+    )
+    files = TextFiles(source=str(source), output=f"{source}.out", overwrite=True)
+    start, cpu = time.perf_counter(), time.process_time()
+    with mock.patch.object(translate_file, "load_translator", return_value=translator):
+        translate_file.translate_file(
+            files, LineFormat(), SearchOptions(), EngineOptions(models=[source]), lambda _: None
+        )
+    cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
+    return Turn(workers, count / seconds, 1e6 * cpu / count)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of its model files")
+    parser.add_argument("--input", type=Path, required=True, help="a text file, plain or .gz")
+    parser.add_argument(
+        "--lines", type=int, default=100_000, help="repeated if the file is shorter"
+    )
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2], help="0: no process")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--window", type=int, default=20_000, help="lines sorted together")
+    parser.add_argument("--batch-tokens", type=int, default=8192)
+    parser.add_argument(
+        "--reads-ahead", action="store_true", help="encode while others are searched"
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Translate in turns, and print the medians."""
+    args = parse_arguments()
+    torch.set_num_threads(1)
+    lines = list(itertools.islice(itertools.cycle(list(read_lines(args.input))), args.lines))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "input.txt"
+        source.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        order = args.workers * args.turns
+        turns = [measure(args, workers, source, len(lines)) for workers in order]
+    print(f"{date.today()}, {len(lines):,} lines, batches of {args.batch_tokens:,} tokens")
+    print("workers  lines/s  parent, us a line")
+    rows = []
+    for workers in args.workers:
+        own = [turn for turn in turns if turn.workers == workers]
+        speed = statistics.median(turn.lines_per_second for turn in own)
+        cpu = statistics.median(turn.parent_microseconds for turn in own)
+        rows.append(Turn(workers, speed, cpu))
+        print(f"{workers:>7} {speed:>8,.0f} {cpu:>18.1f}")
+    if args.json:
+        rows_and_turns = {"medians": rows, "turns": turns}
+        content = {key: [asdict(one) for one in values] for key, values in rows_and_turns.items()}
+        args.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
