@@ -33,8 +33,8 @@ class SegmentOutput(NamedTuple):
     """A hypothesis for a segment, and its text."""
 
     text: str
-    log_prob: float  # eos included
     score: float
+    log_prob: float  # eos included
     length: int  # tokens, eos not counted
     truncated: bool  # stopped at the length limit
     tokens: list[int]  # none unless alignments are asked for

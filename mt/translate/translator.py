@@ -94,6 +94,7 @@ class Translator:
         self.on_progress: Callable[[int], None] = lambda _: None
         self.reads_ahead = reads_ahead
         self.pool = pool
+        self.n_parallel = engine.n_parallel if pool is None else len(pool.workers)
 
     def __enter__(self) -> Translator:
         return self
@@ -211,7 +212,7 @@ class Translator:
         A prefix goes to the first segment.
         """
         begins = encode_prefixes(prefixes, first, self.engine.max_length, self.tokenizer)
-        threads = self.engine.n_parallel if len(texts) >= LINES_PER_THREAD else 1
+        threads = self.n_parallel if len(texts) >= LINES_PER_THREAD else 1
         sources = self.tokenizer.src.encode(texts, threads)
         lines = []
         for number, (text, source, prefix) in enumerate(
@@ -238,9 +239,9 @@ class Translator:
         most_rows = max(1, MOST_ROWS // self.engine.hypotheses_per_source)
         least = max(LEAST_SIZE, -(-self.batch_tokens // most_rows))
         sizes = np.maximum(lengths[order] + 1, least)
-        workers = self.engine.n_parallel if self.pool is None else len(self.pool.workers)
         batches = [
-            rows.tolist() for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, workers))
+            rows.tolist()
+            for rows in np.split(order, batch_cuts(sizes, self.batch_tokens, self.n_parallel))
         ]
         jobs: list[Job] = [
             ([segments[i].source for i in batch], [segments[i].prefix for i in batch])
@@ -249,7 +250,7 @@ class Translator:
         done, total = 0, int(lengths.sum())
         for number, (found, texts) in self._answers(jobs):
             truncated = found.lengths >= self.engine.limits(*jobs[number]).repeat(found.counts)
-            arrays = (found.log_probs, found.scores, found.lengths, truncated)
+            arrays = (found.scores, found.log_probs, found.lengths, truncated)
             columns = [array.tolist() for array in arrays]
             ids = itertools.repeat([]) if self.forced_decoder is None else found.ids()
             outputs = map(SegmentOutput._make, zip(texts, *columns, ids, strict=False))
@@ -271,12 +272,14 @@ class Translator:
 
     def _translation(self, line: Line) -> Translation:
         """Join the n-th best outputs of the segments to the n-th best output of the line."""
-        rows = zip(*(segment.outputs for segment in line.segments), strict=False)
-        texts, scores = zip(*map(self._joined, rows), strict=True)
+        rows = [segment.outputs for segment in line.segments]
+        texts, scores, *_ = zip(*rows[0], strict=True)
+        if len(rows) > 1:
+            texts, scores = zip(*map(self._joined, zip(*rows, strict=False)), strict=True)
         if self.utility is not None:
             line.rank = mbr.choose(texts, self.utility)
             texts, scores = texts[line.rank :][:1], scores[line.rank :][:1]
-        best = [segment.outputs[line.rank] for segment in line.segments]
+        best = [outputs[line.rank] for outputs in rows]
         suspect = flags(
             line.text,
             texts[0],
@@ -289,8 +292,6 @@ class Translator:
 
     def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
         """Return the text of all segments, and their log-probability / length^penalty."""
-        if len(parts) == 1:
-            return parts[0].text, parts[0].score
         length = sum(part.length + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length**self.engine.decode.length_penalty
         return join_segments([part.text for part in parts]), score
