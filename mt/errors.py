@@ -42,6 +42,12 @@ class RankLostError(MtError):
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: worth another try
 
 
+class DeviceFailedError(MtError):
+    """A GPU reports a fault after which this process cannot use it; a new process may."""
+
+    exit_code = 75
+
+
 class OtherRankFailedError(MtError):
     """Another rank has reported the error: this one exits silently, with the same exit code."""
 

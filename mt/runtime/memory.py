@@ -8,15 +8,11 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
-
-from mt.errors import TooLittleMemoryError
-from mt.runtime.devices import Device
 
 
 def release_freed_memory() -> None:
@@ -84,33 +80,6 @@ def release_cached_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     else:
         release_freed_memory()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory could not be allocated, on a GPU or a CPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    # torch.compile wraps what happens while it compiles.
-    if (inner := getattr(error, "inner_exception", None)) is not None:
-        return is_out_of_memory(inner)
-    # The CPU allocator raises a plain RuntimeError; sizes beyond 64 bits fail even earlier.
-    signs = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in signs)
-
-
-@contextmanager
-def explain_out_of_memory(device: Device) -> Iterator[None]:
-    """Turn an out-of-memory error while training into a TooLittleMemoryError with a remedy."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-        if not is_out_of_memory(error):
-            raise
-        raise TooLittleMemoryError(
-            f"the memory of {device} is too small: {peak_memory_mb(device.device):,.0f} MB were in "
-            "use. Lower batch.tokens_per_batch (tokens_per_update keeps the training the same), or "
-            "choose a smaller model"
-        ) from error
 
 
 def available_memory_mb(device: torch.device) -> float:

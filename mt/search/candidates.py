@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import first_line
-from mt.runtime.memory import is_out_of_memory
+from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
 from mt.search.options import Sampling
 
 # Width of the blocks of the vocabulary in the two-stage choice of `best_candidates`.
@@ -204,7 +204,8 @@ def compile_for(
     try:
         candidates(logits, log_probs, full, 1 if beam_size == 1 else 2 * beam_size)
     except Exception as error:
-        if is_out_of_memory(error):
+        if failure_kind(error) in ("memory", "device"):
+            raise_unless_out_of_memory(error)
             raise
         reason = first_line(error)
         say(f"the choice of tokens cannot be compiled, so decoding is slower ({reason})")

@@ -19,12 +19,8 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.batches import pad_rows
 from mt.data.tokens.tokenizer import EOS, PAD
 from mt.errors import ConfigError
-from mt.runtime.memory import (
-    is_out_of_memory,
-    peak_memory_mb,
-    release_cached_memory,
-    unused_memory_mb,
-)
+from mt.runtime.failures import raise_unless_out_of_memory
+from mt.runtime.memory import peak_memory_mb, release_cached_memory, unused_memory_mb
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes
 from mt.search.engine_contract import LEAST_SIZE, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
@@ -114,8 +110,7 @@ class TorchEngine(Engine):
                 return self._sample(self.options.sample, sources, prefixes)
             return self._search(sources, prefixes)
         except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-            if not is_out_of_memory(error):
-                raise
+            raise_unless_out_of_memory(error)
             if len(sources) == 1:
                 raise self._memory_error() from error
         # Outside of `except`: the error holds on to the tensors of the failed search.

@@ -18,7 +18,8 @@ from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.plan import batch_ends
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
-from mt.runtime.memory import is_out_of_memory, peak_memory_mb
+from mt.runtime.failures import raise_unless_out_of_memory
+from mt.runtime.memory import peak_memory_mb
 from mt.search.alignment import cross_attention, parse_heads
 from mt.search.inference import Inference, fp32_logits
 
@@ -71,8 +72,7 @@ class ForcedDecoder:
                 try:
                     batch_scores = self._score_batch([pairs[row] for row in rows], log_probs)
                 except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-                    if not is_out_of_memory(error):
-                        raise
+                    raise_unless_out_of_memory(error)
                     device = self.inference.device
                     raise ConfigError(
                         f"scoring: a batch of {len(rows):,} with the longest side of "

@@ -31,19 +31,13 @@ from mt.runs.run_dir import (
 )
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
-from mt.runtime.memory import explain_out_of_memory
+from mt.runtime.failures import explain_failures
 from mt.terminal import say
 from mt.training.checkpoints import tidy
 from mt.training.clean_text import clean_training_text, original_records
 from mt.training.finetune import resolve_init_from
 from mt.training.preflight import Preflight, describe_training, run_preflight
-from mt.training.prepare import (
-    CorpusRead,
-    Prepared,
-    learns_vocabulary,
-    prepare,
-    prepare_tokenizer,
-)
+from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare, prepare_tokenizer
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Outcome, Trainer
 from mt.training.validation import check_metric, names_of, score_tests
@@ -128,7 +122,7 @@ def _train(
     )
     try:
         with (
-            explain_out_of_memory(device),
+            explain_failures(device),
             explain_write_errors(run_dir),
             run_log as log,
             explain_write_errors(run_dir),

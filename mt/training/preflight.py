@@ -18,12 +18,8 @@ import torch
 
 from mt.data.tokens.batches import collate, shard_of
 from mt.errors import NonFiniteError
-from mt.runtime.memory import (
-    explain_out_of_memory,
-    peak_memory_mb,
-    release_freed_memory,
-    reset_peak_memory,
-)
+from mt.runtime.failures import explain_failures
+from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
 from mt.training.runlog import format_duration
 from mt.training.validation import translate
 
@@ -63,7 +59,7 @@ def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) ->
     device has too little memory, in all ranks alike.
     """
     world = prepared.updater.world
-    explained = explain_out_of_memory(prepared.updater.device)(_run_on_this_rank)
+    explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
     own = world.all_or_raise(lambda: explained(prepared, epoch, say))
     memory_mb = max(world.all_gather(own.memory_mb))
     seconds = max(world.all_gather(own.seconds_per_update))

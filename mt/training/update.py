@@ -17,7 +17,8 @@ from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
-from mt.runtime.memory import is_out_of_memory, peak_memory_mb, release_freed_memory
+from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
+from mt.runtime.memory import peak_memory_mb, release_freed_memory
 from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
@@ -104,17 +105,17 @@ class Updater:
         self.say(f"the model cannot be compiled, so it runs slower ({reason})")
 
     def _compiled_or_plain(self, compute: Callable[[], T]) -> T:
-        """Return `compute()`; if compiled code fails in it, once more with the plain model.
+        """Return `compute()`; if compiling fails in it, once more with the plain model.
 
         torch.compile may compile again for a batch that its graph does not cover, and that may
-        fail where the first batch did not. What has no other cause than compilation ends there.
+        fail where the first batch did not.
         """
         try:
             return compute()
         except MtError:  # such as too little memory
             raise
         except Exception as error:
-            if self.forward is self.replica:
+            if self.forward is self.replica or failure_kind(error) != "compiler":
                 raise
             reason = first_line(error)
             if self.world.size > 1:  # the other processes are in the middle of an all-reduce
@@ -146,6 +147,8 @@ class Updater:
                 if len(batch.src) <= 2:
                     raise
                 tokens //= 2
+            except MtError:
+                raise
             except Exception as error:
                 self.optimizer.zero_grad(set_to_none=True)
                 return first_line(error)
@@ -241,8 +244,7 @@ class Updater:
             )
             self.scaler.scale(loss.smoothed * factor).backward()
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
-                raise
+            raise_unless_out_of_memory(error)
             raise TooLittleMemoryError(self._out_of_memory_message(batch)) from error
         return loss
 

@@ -19,17 +19,13 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
-from mt.evaluation.bleu_tokenizer import (
-    DEFAULT,
-    check_tokenizer,
-    choose_tokenizer,
-    tokenizer_of,
-)
+from mt.evaluation.bleu_tokenizer import DEFAULT, check_tokenizer, choose_tokenizer, tokenizer_of
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.runs.metrics import metrics_lines
 from mt.runs.outputs import Sentence, write_samples, write_test_outputs, write_valid_outputs
 from mt.runs.run_dir import STORE
+from mt.runtime.failures import raise_unless_out_of_memory
 from mt.runtime.memory import peak_memory_mb
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
@@ -71,7 +67,8 @@ def translate(
         engine = TorchEngine(Inference(model, device), config.decode)  # a copy of the model
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
         return list(translator.translate(lines))
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        raise_unless_out_of_memory(error)
         raise ConfigError(
             "decode: translating data.valid or data.test does not fit into the memory of "
             f"{device}: {peak_memory_mb(device.device):,.0f} MB were in use. Lower "

@@ -12,6 +12,7 @@ import torch
 from mt.errors import ConfigError
 from mt.runtime import memory
 from mt.runtime.devices import Device
+from mt.runtime.failures import explain_failures
 from mt.runtime.memory import (
     available_memory_mb,
     peak_memory_mb,
@@ -93,8 +94,8 @@ def test_a_cpu_without_enough_memory_is_one_message() -> None:
     cpu = Device(CPU, "fp32")
     with (
         pytest.raises(ConfigError, match=r"^the memory of CPU in fp32.* is too small: "),
-        memory.explain_out_of_memory(cpu),
+        explain_failures(cpu),
     ):
         torch.empty(2**60)
-    with pytest.raises(RuntimeError, match="other"), memory.explain_out_of_memory(cpu):
+    with pytest.raises(RuntimeError, match="other"), explain_failures(cpu):
         raise RuntimeError("other")

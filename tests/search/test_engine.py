@@ -15,7 +15,7 @@ from torch import Tensor
 
 from mt.data.tokens import plan
 from mt.data.tokens.plan import batch_ends, bucket, micro_batches
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DeviceFailedError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as module
@@ -62,11 +62,21 @@ def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), ZeroDivisionError()]
+    ("error", "expected"),
+    [
+        (MemoryError(), ConfigError),
+        (torch.OutOfMemoryError("CUDA out of memory"), ConfigError),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `c"), ConfigError),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), ConfigError),
+        (RuntimeError("CUDA error: an illegal memory access was encounter"), DeviceFailedError),
+        (RuntimeError("CUDA error: invalid configuration argument"), DeviceFailedError),
+        (ZeroDivisionError(), ZeroDivisionError),
+    ],
 )
-def test_other_errors_of_memory_and_none(loaded: LoadedModel, error: Exception) -> None:
+def test_other_errors_of_memory_and_none(
+    loaded: LoadedModel, error: Exception, expected: type[Exception]
+) -> None:
     engine = TorchEngine(Inference(loaded.model, CPU), loaded.config.decode)
-    expected = type(error) if isinstance(error, ZeroDivisionError) else ConfigError
     with (
         mock.patch.object(engine.model, "start", side_effect=error),
         pytest.raises(expected) as caught,
