@@ -14,7 +14,7 @@ import torch
 from typing_extensions import assert_never
 
 from mt.errors import ConfigError
-from mt.runtime.machine import c_compiler, usable_cores
+from mt.runtime.machine import c_compiler, python_header, usable_cores
 
 # torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
 # weights, and everything else stays in float32.
@@ -197,14 +197,21 @@ def suit_products_to(d_model: int) -> None:
         matmul.fp32_precision = "ieee"
 
 
+def missing_for_compile(device: Device) -> list[str]:
+    """What torch.compile needs and does not find, so that it cannot work; empty if it can."""
+    is_new = device.is_cuda and torch.cuda.get_device_capability(device.device) >= (7, 0)
+    found = {
+        "a GPU of compute capability 7.0 or newer": is_new,
+        "Triton": importlib.util.find_spec("triton") is not None,
+        "a C compiler (gcc)": c_compiler() is not None,
+        "Python.h (python3-dev)": python_header() is not None,
+    }
+    return [name for name, is_there in found.items() if not is_there]
+
+
 def can_compile(device: Device) -> bool:
-    """Whether torch.compile can work: a GPU of compute capability 7.0, Triton, a C compiler."""
-    return (
-        device.is_cuda
-        and torch.cuda.get_device_capability(device.device) >= (7, 0)
-        and importlib.util.find_spec("triton") is not None
-        and c_compiler() is not None
-    )
+    """Whether torch.compile can work on this device."""
+    return not missing_for_compile(device)
 
 
 def check_compile(wanted: Literal["auto", True, False], device: Device) -> None:
@@ -213,11 +220,10 @@ def check_compile(wanted: Literal["auto", True, False], device: Device) -> None:
         case "auto" | False:
             return
         case True:
-            if not can_compile(device):
+            if missing := missing_for_compile(device):
                 raise ConfigError(
-                    "train.compile: true takes a GPU of compute capability 7.0 or newer, Triton "
-                    "and a C compiler, and not all of them were found; use auto, which compiles "
-                    "where it can"
+                    f"train.compile: true needs {' and '.join(missing)}, which was not found; use "
+                    "auto, which compiles where it can"
                 )
         case _:
             assert_never(wanted)

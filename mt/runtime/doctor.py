@@ -197,7 +197,8 @@ def find_notes(report: Section) -> Iterator[str]:
             f"{driver['version']}, CUDA_VISIBLE_DEVICES is {variables['CUDA_VISIBLE_DEVICES']}"
         )
     if torch.get("gpus") and not torch.get("compile"):
-        yield "torch.compile needs Triton and a C compiler; without them training is slower"
+        missing = " and ".join(torch["missing_for_compile"])
+        yield f"torch.compile needs {missing}, which was not found: training is slower without it"
     cores = system.get("usable_cores") or 1
     if torch.get("gpus") == [] and torch["threads"] < cores:
         used = f"{torch['threads']} of {cores} cores are used"

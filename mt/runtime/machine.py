@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sysconfig
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +45,12 @@ def c_compiler() -> str | None:
     """Path of the C compiler that torch.compile takes; None without one."""
     names = filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))
     return next(filter(None, map(shutil.which, names)), None)
+
+
+def python_header() -> str | None:
+    """Path of Python.h, which Triton's C code includes; None where it is not installed."""
+    path = Path(sysconfig.get_path("include"), "Python.h")
+    return str(path) if path.is_file() else None
 
 
 # --- sections of the report of mt doctor ------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils import benchmark
 
-from mt.runtime.devices import can_compile, choose_device, cpu_has, has_int8
+from mt.runtime.devices import choose_device, cpu_has, has_int8, missing_for_compile
 from mt.runtime.doctor import UNITS
 from mt.runtime.memory import available_memory_mb
 
@@ -51,7 +51,8 @@ def probe_torch() -> dict[str, Any]:
         ],
         "auto": {"device": str(device), "precision": device.precision},
         "int8": has_int8(),
-        "compile": can_compile(device),
+        "compile": not (missing := missing_for_compile(device)),
+        "missing_for_compile": missing,
         "triton": importlib.util.find_spec("triton") is not None,
     }
 

@@ -7,11 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from typing_extensions import assert_never
 
-from mt.data.tokens.batches import Batch, collate
-from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.runs.model_folder import checkpoints, read_meta
 from mt.runtime.memory import (
@@ -20,6 +17,7 @@ from mt.runtime.memory import (
     release_freed_memory,
     reset_peak_memory,
 )
+from mt.training.compilation import made_up_batch
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -103,7 +101,8 @@ def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
         """MB that a batch of so many sentences takes."""
         release_freed_memory()
         reset_peak_memory(device)
-        updater.dry_run_step(_longest_batch(rows, longest, updater.model.output.out_features))
+        vocab_size = updater.model.output.out_features
+        updater.dry_run_step(made_up_batch(rows, longest - 1, longest - 1, vocab_size))
         return peak_memory_mb(device)
 
     def memory(rows: int) -> float:
@@ -126,9 +125,3 @@ def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
     while rows > 1 and memory(rows) > room:
         rows = rows * 9 // 10
     return rows * longest
-
-
-def _longest_batch(rows: int, longest: int, vocab_size: int) -> Batch:
-    """A batch of `rows` pairs, each `longest` tokens with eos on both sides."""
-    ids = np.arange(longest - 1) % (vocab_size - EOS - 1) + EOS + 1
-    return collate([(ids, ids)] * rows)

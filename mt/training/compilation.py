@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 BACKEND: Any = "inductor"
 # Padded tokens of the batch that is compiled first: enough for the compiler to expect long sums.
 PROBE_TOKENS = 8192
+MOST_GRAPHS = 16  # of one function; batches need one
 
 
 def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -35,10 +36,11 @@ def compile_for_all_shapes(model: nn.Module) -> Callable[[Tensor, Tensor, Tensor
     lengths are marked as dynamic, which makes them independent of each other, and a batch of one
     row is computed as two equal ones.
 
-    A recompilation for another reason is possible. torch keeps at most 8 graphs
-    (`torch._dynamo.config.recompile_limit`) and computes further cases without compiling, so the
-    memory for them is bounded.
+    A recompilation for another reason is possible, up to `MOST_GRAPHS`; one more raises
+    `FailOnRecompileLimitHit`. By default torch computes without compiling then, and says nothing.
     """
+    torch._dynamo.config.recompile_limit = MOST_GRAPHS
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     compiled = torch.compile(model, backend=BACKEND)
 
     def forward(src: Tensor, tgt_in: Tensor, src_mask: Tensor) -> Tensor:
@@ -84,6 +86,10 @@ def probe_batch(store: Store, vocab_size: int, tokens: int) -> Batch:
     src, tgt = (int(np.median(side)) for side in (store.src_lengths, store.tgt_lengths))
     if src == tgt:
         src += 1 if src == 1 else -1
+    return made_up_batch(max(2, tokens // (max(src, tgt) + 1)), src, tgt, vocab_size)
+
+
+def made_up_batch(rows: int, src: int, tgt: int, vocab_size: int) -> Batch:
+    """A batch of `rows` equal pairs of these lengths, without eos."""
     sides = [np.arange(length) % (vocab_size - EOS - 1) + EOS + 1 for length in (src, tgt)]
-    rows = max(2, tokens // (max(src, tgt) + 1))
     return collate([(sides[0], sides[1])] * rows)

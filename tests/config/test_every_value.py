@@ -94,7 +94,7 @@ def compiles(value: Any) -> str:
     try:
         devices.check_compile(value, CPU)
     except MtError as error:
-        return str(error).split(" takes")[0]
+        return str(error).split(" needs")[0]
     return ""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,17 +216,26 @@ def test_all_allowed_cores_are_used_unless_omp_num_threads_is_set(
 # --- compilation ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("missing", ["nothing", "a new GPU", "triton", "a compiler"])
-def test_compiling_needs_a_gpu_triton_and_a_compiler(
-    missing: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("missing", ["nothing", "a GPU", "Triton", "a C compiler", "Python.h"])
+def test_what_compiling_needs(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    capability = (6, 1) if missing == "a new GPU" else (7, 0)
-    triton = None if missing == "triton" else "found"
-    compiler = None if missing == "a compiler" else "found"
+    """Triton compiles C code that includes Python.h."""
+    capability = (6, 1) if missing == "a GPU" else (7, 0)
+    triton = None if missing == "Triton" else "found"
+    compiler = None if missing == "a C compiler" else "found"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(devices.importlib.util, "find_spec", lambda _: triton)
     monkeypatch.setattr(machine.shutil, "which", lambda _: compiler)
-    assert can_compile(Device(torch.device("cuda"), "bf16")) == (missing == "nothing")
+    monkeypatch.setattr(machine.sysconfig, "get_path", lambda _: tmp_path)
+    if missing != "Python.h":
+        (tmp_path / "Python.h").touch()
+    gpu = Device(torch.device("cuda"), "bf16")
+    assert can_compile(gpu) == (missing == "nothing")
+    if missing != "nothing":
+        with pytest.raises(ConfigError) as caught:
+            check_compile(True, gpu)
+        assert says(str(caught.value), "train.compile: true needs", missing, "use auto")
     assert not can_compile(Device(CPU, "bf16"))
 
 
@@ -233,7 +243,7 @@ def test_compile_true_needs_a_device_that_can() -> None:
     cpu = Device(CPU, "fp32")
     check_compile("auto", cpu)
     check_compile(False, cpu)
-    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU .* use auto"):
+    with pytest.raises(ConfigError, match=r"train\.compile: true needs a GPU .* use auto"):
         check_compile(True, cpu)
 
 

@@ -153,6 +153,11 @@ def test_a_gpu_that_torch_cannot_use_is_explained(monkeypatch: pytest.MonkeyPatc
     assert says(cores, "4 of 16 cores", "OMP_NUM_THREADS is not set")
     assert says(disk, "200 MB of disk")
     assert says(folder, "cannot be written to", "--run-dir")
+    torch = REPORT["torch"] | {"gpus": [{}], "missing_for_compile": ["Python.h (python3-dev)"]}
+    assert any(
+        "torch.compile needs Python.h (python3-dev)" in each
+        for each in find_notes(REPORT | {"torch": torch})
+    )
 
 
 def test_the_gpu_lines() -> None:

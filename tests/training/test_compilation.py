@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, log_of, weights_of
+from messages import says
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.parallel import DistributedDataParallel
 
 from mt.config.schema import Config
 from mt.data.tokens.batches import Batch, collate
 from mt.data.tokens.loader import Update
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DeviceFailedError, TooLittleMemoryError
 from mt.runtime.distributed import World
 from mt.training import compilation, loss, update
 from mt.training.launch import train
@@ -119,6 +121,24 @@ def test_a_compilation_after_the_first_update_is_logged(
     assert "update 3: the model was compiled again, 4 times in all; if that continues" in log
 
 
+def test_too_many_graphs_end_compiling_with_a_message(
+    trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch by itself would run each further batch uncompiled, and say nothing."""
+    monkeypatch.setattr(compilation, "MOST_GRAPHS", 3)
+    updater = trainer_of(BLIND, train={"compile": "auto"}).updater
+    said: list[str] = []
+    monkeypatch.setattr(updater, "say", said.append)
+    batch = batch_of(3, 7, 6)
+    for step in range(5):
+        updater.train_step(Update(0, 0, 1, [batch], batch.n_tgt), step)
+        assert (updater.forward is updater.replica) == (step >= 3)
+        updater.model.encoder_norm.eps *= 1.5  # a graph has it as a constant
+    *again, end = said
+    assert [int(re.findall(r"(\d) times in all", one)[0]) for one in again] == [3, 4]
+    assert says(end, "the model cannot be compiled, so it runs slower", "recompile_limit")
+
+
 def test_a_python_without_torch_compile_trains_uncompiled(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,8 +168,8 @@ def test_auto_tries_nothing_where_the_device_cannot_compile(
     assert said == []
 
 
-class BrokenBackwardError(Exception):
-    pass
+class BrokenBackwardError(TorchDynamoException):
+    """What a compiler raises."""
 
 
 def broken_backward(module: Any, example: Any) -> Callable[..., Any]:
@@ -242,14 +262,60 @@ def test_a_compilation_that_fails_later_decides_for_the_plain_model(
         plain.train_step(both, 2)
 
 
+@pytest.mark.parametrize("at_start", [True, False])
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("CUDA error: an illegal memory access was encountered", DeviceFailedError),
+        ("CUDA error: invalid configuration argument", DeviceFailedError),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling", TooLittleMemoryError),
+        ("CUDA error: out of memory", TooLittleMemoryError),
+        ("size mismatch", RuntimeError),
+    ],
+)
+def test_no_other_failure_is_taken_for_the_compilers(
+    trainer_of: TrainerOf,
+    monkeypatch: pytest.MonkeyPatch,
+    message: str,
+    expected: type,
+    at_start: bool,
+) -> None:
+    """Neither at first nor later: no second try, and the model stays compiled."""
+    updater = (trainer := trainer_of(BLIND, train={"compile": "auto"})).updater
+    said: list[str] = []
+    monkeypatch.setattr(updater, "say", said.append)
+    failing = fails_after(0, updater.replica, True, RuntimeError(f"{message}\nFor debugging"))
+    batch = batch_of(3, 7, 6)
+    if at_start:
+        monkeypatch.setattr(update, "can_compile", lambda _: True)
+        monkeypatch.setattr(update, "compile_for_all_shapes", lambda _: failing)
+        monkeypatch.setattr(update, "compile_loss", lambda: loss.logits_gradient)
+        if expected is RuntimeError:  # the probe has no other cause than compilation
+            updater.choose_forward(trainer.plan.store)
+            assert said[-1].endswith("it runs slower (size mismatch)")
+            return
+        with pytest.raises(expected):
+            updater.choose_forward(trainer.plan.store)
+        return
+    updater.forward = failing
+    with pytest.raises(expected) as caught:
+        updater.train_step(Update(0, 0, 1, [batch], batch.n_tgt), 0)
+    assert type(caught.value) is expected
+    assert updater.forward is failing
+    assert said == []
+
+
 def fails_after(
-    n_calls: int, model: Callable[..., torch.Tensor], in_backward: bool
+    n_calls: int,
+    model: Callable[..., torch.Tensor],
+    in_backward: bool,
+    error: Exception | None = None,
 ) -> Callable[..., torch.Tensor]:
     """A model that stands for a compiled one, and fails from a later call on."""
     calls = itertools.count(1)
 
     def fail(*_: Any) -> None:
-        raise BrokenBackwardError("no kernel for this shape\nand a long trace")
+        raise error or BrokenBackwardError("no kernel for this shape\nand a long trace")
 
     def forward(*inputs: torch.Tensor) -> torch.Tensor:
         out = model(*inputs)
