@@ -412,6 +412,9 @@ class TrainConfig(_Strict):
     compile: Compile = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
     log_every: Count = _key(100, "updates between log lines")
     valid_every: Count = _key(2000, "updates between validations, each with a checkpoint")
+    save_every_minutes: Positive | None = _key(
+        30.0, "minutes between checkpoints where validations are rarer; null means none are added"
+    )
     patience: Count | None = _key(
         10, "validations without a new best until training stops; null means never"
     )

@@ -31,6 +31,7 @@ from mt.errors import (
     RankLostError,
     first_line,
 )
+from mt.runtime.machine import usable_cores
 
 T = TypeVar("T")
 NOT_SHARED = (
@@ -142,7 +143,7 @@ class World:
         return values
 
     def all_reduce_max(self, number: int) -> int:
-        """The maximum over all ranks. Called once an update, so it stays off the device."""
+        """The maximum over all ranks, on the CPU: it waits for no device."""
         if self.size == 1:
             return number
         tensor = torch.tensor(number)
@@ -213,6 +214,8 @@ def process_group(world: World, on_gpu: bool) -> Iterator[World]:
     if world.size == 1:
         yield world
         return
+    n_compilers = max(1, min(32, usable_cores() // world.local_size))  # torch: 32 in each rank
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", str(n_compilers))
     connected = _connect(world, on_gpu)
     try:
         yield connected

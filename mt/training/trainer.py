@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
 MAX_SKIPPED_UPDATES = 20
+# Updates after which GPUs ask each other whether to stop or save, and wait for the slowest rank.
+UPDATES_BETWEEN_REQUESTS = 8
 # How often it does so before it gives up.
 MAX_ROLLBACKS = 3
 
@@ -85,7 +87,7 @@ class Trainer:
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started
         self.saved_step = 0
-        self.loop_start = 0.0  # of this start, as is the number of updates
+        self.loop_start = self.saved_at = 0.0  # of this start, as is the number of updates
         self.n_updates = 0
         self.seconds_per_update = 0.0  # an estimate, for the time before the first report
 
@@ -174,7 +176,7 @@ class Trainer:
         config = self.config.train
         updates = iter(prefetcher)
         stopped = 0
-        self.loop_start = time.perf_counter()
+        self.loop_start = self.saved_at = time.perf_counter()
         self._show_progress()
         while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
             update = next(updates)
@@ -187,18 +189,32 @@ class Trainer:
             is_logged = self.state.step % config.log_every == 0
             if is_logged:
                 self._report(meter, update)
-            stopped = self._stop_signal()
+            waits = self.world.size > 1 and self.device.is_cuda
+            is_early = waits and self.state.step % UPDATES_BETWEEN_REQUESTS
+            asked = 0 if is_early else self.world.all_reduce_max(self._request())
+            stopped = max(0, asked - 1)
             is_due = self._is_due()
-            reason = self._reason_to_roll_back() if is_due or is_logged else ""
+            reason = self._reason_to_roll_back() if is_due or is_logged or asked == 1 else ""
             if reason:
                 self._roll_back(update, reason)
                 meter.reset()
-            elif is_due and not stopped:
+            elif (is_due or asked == 1) and not stopped:
                 start = time.perf_counter()
-                self._validate_and_save()
-                stopped = self._stop_signal()
+                if is_due:
+                    self._validate_and_save()
+                    stopped = self._stop_signal()
+                else:
+                    self.save()
                 meter.exclude(time.perf_counter() - start)
         return stopped
+
+    def _request(self) -> int:
+        """What this rank asks of all: to stop, 1 more than a signal's number; 1 to save; else 0."""
+        if self.signals.number:
+            return self.signals.number + 1
+        minutes = self.config.train.save_every_minutes
+        seconds = time.perf_counter() - self.saved_at
+        return int(self.world.is_main and minutes is not None and seconds >= 60 * minutes)
 
     def _stop_signal(self) -> int:
         """The number of a signal that this rank or another has received, 0 for none."""
@@ -343,6 +359,7 @@ class Trainer:
         if self.world.is_main:
             save_checkpoint(self.run_dir, self.config, self.updater, self.state, self.meta)
         self.saved_step = self.state.step
+        self.saved_at = time.perf_counter()
 
     # --- divergence -------------------------------------------------------------------------
 

@@ -136,6 +136,35 @@ def test_killed_and_resumed_equals_undisturbed(
     check_equal(run_dir, undisturbed)
 
 
+class LostError(Exception):
+    """Ends a training without a checkpoint."""
+
+
+def test_a_checkpoint_between_two_validations_resumes_exactly(
+    interruptible: Mapped, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here the clock asks for one after each update; the eighth fails in its second batch."""
+    run_dir = tmp_path / "run"
+    real, left = update.batch_loss, [0]
+
+    def failing(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise LostError
+        return real(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(update, "batch_loss", failing)
+        patch.setattr(Updater, "train_step", Updater.train_step)  # undoes what `place` does
+        place("update 7", lambda: left.__setitem__(0, 2))
+        with pytest.raises(LostError):
+            train(config_of(interruptible, {"train": {"save_every_minutes": 1e-9}}), run_dir, "cpu")
+    saved = [folder.name for folder in model_folder.checkpoints(run_dir)]
+    assert saved == ["step-00000004", "step-00000007"]
+    assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    check_equal(run_dir, undisturbed, stopped=7)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_three_times_at_random(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 
 from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Update
 from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.runtime.distributed import World
@@ -125,3 +128,34 @@ def test_a_seed_that_no_generator_takes_is_refused(quick_config: QuickConfig) ->
         ConfigError, match=r"run\.seed: must be at most 9\.22337203685478e\+18, found 9223"
     ):
         quick_config(run={"seed": 2**63})
+
+
+@pytest.mark.parametrize(
+    ("size", "is_cuda", "asked"), [(1, True, 20), (2, True, 2), (2, False, 20)]
+)
+def test_gpus_wait_for_each_other_once_in_eight_updates(
+    trainer_of: TrainerOf, monkeypatch: pytest.MonkeyPatch, size: int, is_cuda: bool, asked: int
+) -> None:
+    """A signal to one of them ends training all the same, as does the need of a checkpoint."""
+    trainer = trainer_of(BLIND, train={"max_steps": 20, "valid_every": 20, "log_every": 20})
+    asks: list[int] = []
+
+    class Ranks(World):
+        def all_reduce_max(self, number: int) -> int:
+            asks.append(number)
+            return number
+
+    trainer.world = Ranks(size=size)
+    trainer.device = cast("Any", SimpleNamespace(is_cuda=is_cuda))
+    monkeypatch.setattr(trainer, "_has_finite_weights", lambda: True)
+    monkeypatch.setattr(trainer, "_validate_and_save", lambda: None)
+    monkeypatch.setattr(trainer, "_report", lambda *_: None)
+    updates = [Update(0, number, 100, [], 1) for number in range(20)]
+    monkeypatch.setattr(trainer.updater, "train_step", lambda *_: ())
+    meter: Any = SimpleNamespace(add=lambda *_: None, exclude=lambda _: None)
+    trainer._run_updates(cast("Any", updates), meter)
+    assert len(asks) == asked + 1  # and once after the last validation
+    trainer.state.step = 0
+    trainer.signals.number = signal.SIGHUP
+    assert trainer._run_updates(cast("Any", updates), meter) == signal.SIGHUP
+    assert trainer.state.step == (8 if asked == 2 else 1)
