@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from mt.model.attention import attention_weights
+from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.runtime.devices import small_products
 
 
@@ -111,16 +111,22 @@ class _ReluDropout(torch.autograd.Function):
 # --- attention --------------------------------------------------------------------------------
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: float = 0.0) -> Tensor:
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, p: float = 0.0, causal: bool = False
+) -> Tensor:
     """Attention(Q, K, V) of section 3.2.1: q (B, H, T, K), k and v (B, H, S, K) -> (B, H, T, K).
 
-    bias broadcastable to (B, H, T, S). Each weight is dropped with probability `dropout_p` after
-    the softmax, which the authors' code (tensor2tensor) does and the paper does not mention.
+    bias broadcastable to (B, H, T, S). `causal`, without a bias: position t attends to those up to
+    t. Each weight is dropped with probability p after the softmax, which the authors' code
+    (tensor2tensor) does and the paper does not mention.
     """
     if _uses_torch(q):
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
+        options: dict[str, Any] = {"attn_mask": bias, "dropout_p": p, "is_causal": causal}
+        return F.scaled_dot_product_attention(q, k, v, **options)
+    if causal:
+        bias = attention_bias(causal_mask(q.shape[2], q.device), q.dtype)  # (T, T)
     apply: Any = _Attention.apply
-    return cast("Tensor", apply(q, k, v, bias, _in_256ths(dropout_p)))
+    return cast("Tensor", apply(q, k, v, bias, _in_256ths(p)))
 
 
 class _Attention(torch.autograd.Function):

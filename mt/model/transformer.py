@@ -5,8 +5,8 @@ D d_model, H heads, K = D / H head width, F d_ff, V vocabulary, P positions. Eve
 where attention is allowed.
 
 Parameters keep the dtype that they were built in (float32 in training). The forward pass runs in
-`Transformer.compute_dtype`, to which each layer casts its own weights. Unlike with autocast, the
-residual stream has low precision too.
+`Transformer.compute_dtype`, to which each layer casts its weights (`weight_copies`). Unlike with
+autocast, the residual stream has low precision too.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from typing_extensions import assert_never
 
 from mt.data.tokens.tokenizer import EOS
-from mt.model.attention import attention_bias, causal_mask
+from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend, dropout, relu_dropout
+from mt.model.weight_copies import CastWeights
 
 if TYPE_CHECKING:
     from mt.config.schema import ModelConfig
@@ -32,26 +33,24 @@ if TYPE_CHECKING:
 Sublayer = Callable[[Tensor], Tensor]
 
 
-class Linear(nn.Linear):
+class Linear(CastWeights, nn.Linear):
     """`nn.Linear` that casts its weights to the dtype of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x W^T + b. (..., inputs) -> (..., outputs)"""
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.weight.to(x.dtype), bias)
+        return F.linear(x, *self.cast_to(x.dtype))
 
     def part(self, x: Tensor, rows: slice) -> Tensor:
         """Compute only the outputs of these rows of the weight. (..., inputs) -> (..., rows)"""
-        bias = None if self.bias is None else self.bias[rows].to(x.dtype)
-        return F.linear(x, self.weight[rows].to(x.dtype), bias)
+        return F.linear(x, *(value[rows] for value in self.cast_to(x.dtype)))
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(CastWeights, nn.LayerNorm):
     """`nn.LayerNorm` that casts its weights to the dtype of its input; statistics are float32."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) -> (..., D)"""
-        weight, bias = self.weight.to(x.dtype), self.bias.to(x.dtype)
+        weight, bias = self.cast_to(x.dtype)
         return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
 
 
@@ -86,11 +85,16 @@ class MultiHeadAttention(nn.Module):
         self.output = Linear(d_model, d_model, bias=config.attention_bias)
 
     def forward(
-        self, x: Tensor, bias: Tensor | None = None, memory: Tensor | None = None
+        self,
+        x: Tensor,
+        bias: Tensor | None = None,
+        memory: Tensor | None = None,
+        causal: bool = False,
     ) -> Tensor:
         """Let x (B, T, D) attend to itself, or to memory (B, S, D) if given. -> (B, T, D)
 
-        bias: see `attention_bias`; broadcastable to (B, H, T, T) or (B, H, T, S).
+        bias: see `attention_bias`; broadcastable to (B, H, T, T) or (B, H, T, S). causal: without
+        a bias, each position attends to those up to itself.
         """
         if memory is None:
             q, k, v = self.project(x)
@@ -98,7 +102,7 @@ class MultiHeadAttention(nn.Module):
             k, v = self.key_value(memory)
             q = self.query(x)
         dropout_p = self.dropout if self.training else 0.0
-        return self.merge(attend(q, k, v, bias, dropout_p).to(x.dtype))
+        return self.merge(attend(q, k, v, bias, dropout_p, causal).to(x.dtype))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries, keys and values of self-attention. (B, T, D) -> 3 x (B, H, T, K)"""
@@ -328,15 +332,15 @@ class Transformer(nn.Module):
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
         """Decode tgt_in ids (B, T) with memory (B, S, D), src_mask (B, S). -> (B, T, D)
 
-        Target padding needs no mask: it follows the real tokens, which attend only backwards.
+        Target padding needs no mask: it follows the real tokens, which attend only backwards. So
+        self-attention needs no bias, with which a GPU could not take its fastest kernel.
         """
         src_bias = attention_bias(src_mask, self.dtype)[:, None, None, :]  # (B, 1, 1, S)
-        tgt_bias = attention_bias(causal_mask(tgt_in.shape[1], tgt_in.device), self.dtype)  # (T, T)
         x = self.tgt_embedding(tgt_in, self.dtype)  # (B, T, D)
         for layer in self.decoder_layers:
             x = layer(
                 x,
-                self_attention=partial(layer.self_attention, bias=tgt_bias),
+                self_attention=partial(layer.self_attention, causal=True),
                 cross_attention=partial(layer.cross_attention, bias=src_bias, memory=memory),
             )
         return self.decoder_norm(x)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mt.errors import ConfigError, MtError, TooLittleMemoryError, first_line
 from mt.model.checkpoint import all_finite, build_model, load_weights, put_weights, weights_of
+from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
@@ -222,6 +223,7 @@ class Updater:
         if step is not None:
             seed_everything(self.config.run.seed, step, self.world.rank)
         self.model.train()
+        copy_weights(self.model, self.model.dtype)
         # DistributedDataParallel averages gradients over the ranks; the sum is needed.
         factor = self.world.size / update.n_tgt
         smoothed = torch.zeros((), device=self.device.device)
@@ -273,6 +275,7 @@ class Updater:
 
     def _dry_run(self, batch: Batch) -> None:
         self.model.train()
+        copy_weights(self.model, self.model.dtype)
         with self.world.no_sync(self.replica):
             self._backward(batch, 1.0 / max(1, batch.n_tgt))
         self.optimizer.zero_grad(set_to_none=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mt.config.schema import ModelConfig
 from mt.model import cpu_ops, transformer
+from mt.model.attention import attention_bias, causal_mask
 from mt.model.transformer import Dropout, Transformer
 
 Array = NDArray[np.float64]
@@ -322,6 +323,41 @@ def test_padding_changes_nothing(norm: str) -> None:
         one = slice(row, row + 1)
         alone = model(src[one, :n_src], tgt_in[one, :n_tgt], src_mask[one, :n_src])
         torch.testing.assert_close(alone, hidden[one, :n_tgt], rtol=0, atol=1e-12)
+
+
+def test_a_causal_kernel_learns_what_a_mask_of_padding_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Gradients of a GPU's `is_causal`, of our own attention, and of a mask that hides padding too.
+
+    Target padding is at the end, and its outputs are in no loss.
+    """
+    model, (src, tgt_in, src_mask) = build(), batch()
+    real = torch.arange(5) < torch.tensor([[5], [2], [3]])
+    hidden_padding = attention_bias(
+        causal_mask(5, src.device) & (real[:, None] | torch.eye(5).bool()), torch.float64
+    )[:, None]  # (B, 1, T, T); a padded position sees itself
+    asked: list[bool] = []
+    torch_attention: Any = torch.nn.functional.scaled_dot_product_attention
+
+    def masked(*inputs: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Any:
+        asked.append(is_causal)
+        assert (attn_mask is None) == is_causal
+        return torch_attention(*inputs, hidden_padding if is_causal else attn_mask, dropout_p)
+
+    def gradients() -> list[Tensor]:
+        model.zero_grad()
+        model(src, tgt_in, src_mask)[real].square().sum().backward()
+        return [one.grad.clone() for one in model.parameters() if one.grad is not None]
+
+    ours = gradients()
+    monkeypatch.setattr(cpu_ops, "_uses_torch", lambda _: True)
+    causal = gradients()
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", masked)
+    expected = gradients()
+    assert asked == [False] * 2 + [True, False] * 3
+    for found in (ours, causal):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 @NORMS

@@ -48,10 +48,13 @@ def test_the_weights_are_those_of_the_forward_pass(
     seen: list[Tensor] = []
     attend = cpu_ops.attend
 
-    def spy(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float) -> Tensor:
-        assert bias is not None
-        seen.append(((q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1]) + bias).softmax(-1))
-        return attend(q, k, v, bias, dropout)
+    def spy(
+        q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout: float, causal: bool
+    ) -> Tensor:
+        assert causal == (bias is None)
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(q.shape[-1])
+        seen.append((scores if bias is None else scores + bias).softmax(-1))
+        return attend(q, k, v, bias, dropout, causal)
 
     monkeypatch.setattr(transformer, "attend", spy)
     with torch.inference_mode():

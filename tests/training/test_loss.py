@@ -333,3 +333,13 @@ def test_the_settings_of_a_run_reach_its_loss() -> None:
 @pytest.mark.parametrize("vocab_size", [3, 1000, 9_999, 10_000, 32_000, 1 << 22, 1 << 23])
 def test_a_chunk_holds_both_readings_of_a_token(vocab_size: int) -> None:
     assert _chunk(torch.device("cpu"), vocab_size) % 2 == 0
+
+
+@pytest.mark.parametrize(("gigabytes", "tokens"), [(141, 33_554), (24, 11_718), (8, 3_906)])
+def test_a_large_gpu_computes_all_logits_of_an_update_at_once(
+    gigabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """25,000 tokens, the default; a small GPU has no memory for them."""
+    properties = SimpleNamespace(total_memory=gigabytes * 10**9)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert _chunk(torch.device("cuda"), 32_000) == tokens

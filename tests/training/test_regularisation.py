@@ -174,7 +174,7 @@ def test_on_a_gpu_torch_drops_the_weights(monkeypatch: pytest.MonkeyPatch) -> No
     q: Any = SimpleNamespace(device=torch.device("cuda"))
     attend(q, q, q, None, 0.1)
     attend(q, q, q, None)
-    assert given == [{"attn_mask": None, "dropout_p": 0.1}, {"attn_mask": None, "dropout_p": 0.0}]
+    assert given == [{"attn_mask": None, "dropout_p": p, "is_causal": False} for p in (0.1, 0.0)]
 
 
 # --- inside the feed-forward ------------------------------------------------------------------
