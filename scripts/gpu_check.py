@@ -7,7 +7,8 @@ Each section runs in a process of its own within its own time, and appends what 
 output at once, so that a crash or a time limit loses nothing else. The output is one JSON object a
 line: section, name, status, value, unit, note.
 
-`--device cpu --tiny` runs the same code in a minute, to test it; those figures mean nothing.
+`--device cpu` runs the same code in a minute, with a tiny model, to test it. Those figures mean
+nothing, and what only a GPU can show is printed as skipped.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ SECTIONS = {
 }
 # Seconds beyond its time after which a section is ended: imports, and the last item.
 GRACE = 20
+# Seconds for the start of this script, and for its closing table.
+MARGIN = 15
 AIMS = (
     # what, its section, the end of its items' names, aim, whether more is better, unit
     ("training", "training", ": training", 750_000, True, "target tokens/s"),
@@ -90,9 +93,23 @@ def device_refusal(name: str) -> str:
         return ""
     found = f"{count} GPU{'s' * (count != 1)}" if count else "no GPU"
     return (
-        f"--device {name}: torch {torch.__version__} sees {found}; --device cpu --tiny tries this "
-        "script out"
+        f"--device {name}: torch {torch.__version__} sees {found}; --device cpu tries this script "
+        "out"
     )
+
+
+def missing_for_code() -> list[str]:
+    """What Triton needs for its C code and this machine does not have; before torch is loaded."""
+    from mt.runtime.machine import c_compiler, python_header
+
+    found = {"a C compiler (gcc)": c_compiler(), "Python.h (python3-dev)": python_header()}
+    return [name for name, path in found.items() if path is None]
+
+
+def seconds_for(sections: list[str], left: float) -> float:
+    """The time of the first of the `sections` that share the time that is left."""
+    share = SECTIONS[sections[0]] / sum(SECTIONS[name] for name in sections)
+    return max(5.0, (left - GRACE * len(sections)) * share)
 
 
 def run_section(args: argparse.Namespace) -> None:
@@ -145,13 +162,20 @@ def closing_table(items: list[Item]) -> str:
     failed = [
         f"{item.section}: {item.name}: {item.note}" for item in items if item.status == "failed"
     ]
+    skipped = [
+        f"{item.section}: {item.name}: {item.note}" for item in items if item.status == "skipped"
+    ]
+    lines += ["", f"{len(skipped)} not judged", *skipped] if skipped else []
     lines += ["", f"{len(failed)} failed", *failed] if failed else ["", "nothing failed"]
     return "\n".join(lines)
 
 
 def main() -> int:
     """Run the sections, then print the closing table. Exit code 1 if anything failed, else 0."""
+    start = time.monotonic()
     args = parse_arguments()
+    args.tiny |= args.device == "cpu"
+    end = start + 60 * args.minutes - MARGIN
     missing = missing_packages()
     if missing:
         print(f"gpu_check: install first: {', '.join(missing)}", file=sys.stderr)
@@ -165,13 +189,16 @@ def main() -> int:
     if refusal := device_refusal(args.device):
         print(f"gpu_check: {refusal}", file=sys.stderr)
         return 2
-    total = sum(SECTIONS[name] for name in args.sections)
-    seconds = max(60.0, args.minutes * 60 - GRACE * len(args.sections))
+    missing = missing_for_code()
+    if missing and not args.tiny:
+        print(
+            f"gpu_check: nothing will be compiled, for want of {' and '.join(missing)}", flush=True
+        )
     with tempfile.TemporaryDirectory() as cache:
         # What an earlier run has compiled would make the first update look fast.
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
-        for name in args.sections:
-            start_section(args, name, seconds * SECTIONS[name] / total)
+        for number, name in enumerate(args.sections):
+            start_section(args, name, seconds_for(args.sections[number:], end - time.monotonic()))
     items = read_items(args.output)
     print(f"\n{closing_table(items)}\n\nall items: {args.output}")
     return 1 if any(item.status == "failed" for item in items) else 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
-import shutil
 import sys
 from functools import partial
 
@@ -13,7 +11,8 @@ import torch
 
 from gpu_sections.report import Report
 from gpu_sections.setting import Setting
-from mt.runtime.devices import DTYPES, can_compile
+from mt.runtime.devices import DTYPES, missing_for_compile
+from mt.runtime.machine import c_compiler
 
 
 def run(report: Report, setting: Setting) -> None:
@@ -31,12 +30,11 @@ def run(report: Report, setting: Setting) -> None:
             f"CUDA {torch.version.cuda}",
         )
         report.add("visible GPUs", value=torch.cuda.device_count())
-    compiler = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
-    triton = importlib.util.find_spec("triton") is not None
+    missing = missing_for_compile(setting.choose())
     report.add(
         "torch.compile",
-        "ok" if can_compile(setting.choose()) else "failed" if setting.is_cuda else "skipped",
-        note=f"Triton {'found' if triton else 'missing'}, C compiler {compiler or 'missing'}",
+        "ok" if not missing else "failed" if setting.is_cuda else "skipped",
+        note=f"missing: {', '.join(missing)}" if missing else f"C compiler {c_compiler()}",
     )
     report.add("executable", value=os.path.basename(sys.executable))
     report.attempt("copy", lambda: _copy(report, setting))

@@ -31,6 +31,10 @@ class Item:
         return "  ".join(part for part in parts if part)
 
 
+class NotJudgedError(Exception):
+    """A check that says nothing on this device; the text says why."""
+
+
 class Report:
     """Appends the items of one section to a file, until the section's time is up."""
 
@@ -67,6 +71,8 @@ class Report:
             return
         try:
             call()
+        except NotJudgedError as reason:
+            self.add(name, "skipped", note=str(reason))
         except Exception as error:
             self.add(name, "failed", note=f"{type(error).__name__}: {first_line(error)}"[:300])
 

@@ -96,11 +96,18 @@ class Setting:
 
     @cached_property
     def store(self) -> Store:
-        """Made-up pairs of random tokens."""
+        """Made-up pairs of tokens as frequent as those of a text: the n-th as 1 / (n + 2.7).
+
+        So an embedding gets many gradients for some of its rows, and none for most (Zipf's law, as
+        Mandelbrot has it).
+        """
         random = np.random.default_rng(1)
         sides = synthetic_lengths(random, self.n_pairs, MEAN_LOG_LENGTH)
+        up_to = (1 / (np.arange(1, self.vocab_size - EOS) + 2.7)).cumsum()
         ids = [
-            random.integers(EOS + 1, self.vocab_size, int(side.sum()), dtype=np.int32)
+            (EOS + 1 + up_to.searchsorted(random.random(int(side.sum())) * up_to[-1])).astype(
+                np.int32
+            )
             for side in sides
         ]
         return Store(
