@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.config.schema import DataConfig
-from mt.data.cleaning.filters import Counts, DuplicateFilter, keeps_length
+from mt.data.cleaning.duplicates import pair_keys
+from mt.data.cleaning.filters import Counts, keeps_length
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
@@ -54,17 +55,18 @@ class PairFilter:
 
         `whole`: lines are duplicates if equal as a whole, otherwise if equal up to the first tab.
         """
-        duplicates = DuplicateFilter()
+        seen: set[bytes] = set()  # 110 bytes a line
         for line in lines:
             self.line_counts.read += 1
             text, _, rest = line.partition("\t")
             if not text:
                 self.line_counts.empty += 1
                 yield ""
-            elif duplicates.is_duplicate(text, rest if whole else ""):
+            elif (key := pair_keys([(text, rest if whole else "")]).tobytes()) in seen:
                 self.line_counts.duplicate += 1
                 yield ""
             else:
+                seen.add(key)
                 yield line
 
     def keep_pairs(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mt.config.schema import DataConfig
-from mt.data.cleaning.filters import Counts, DuplicateFilter, keeps_length, with_text
+from mt.data.cleaning.filters import Counts, keeps_length, with_text
 
 
 def test_pairs_with_a_blank_side_are_dropped_and_counted_one_at_a_time() -> None:
@@ -17,14 +17,6 @@ def test_pairs_with_a_blank_side_are_dropped_and_counted_one_at_a_time() -> None
     stream = with_text(cycle(pairs), counts)
     assert [next(stream) for _ in range(2)] == [("a", "b"), ("c", "d")]
     assert counts == Counts(read=6, empty=4)
-
-
-def test_only_pairs_equal_on_both_sides_are_duplicates() -> None:
-    """Moving a word across the sides makes none."""
-    pairs = [("a", "b"), ("a", "c"), ("d", "b"), ("a", "b"), ("A", "b"), ("a", "b "), ("a b", "c")]
-    duplicates = DuplicateFilter()
-    assert [n for n, pair in enumerate(pairs) if duplicates.is_duplicate(*pair)] == [3]
-    assert not duplicates.is_duplicate("a", "b c")
 
 
 def test_length_limits_are_inclusive() -> None:

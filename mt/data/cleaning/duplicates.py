@@ -17,7 +17,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 # Rows that are kept in memory before they go to the buckets: 48 MB.
 ROWS_IN_MEMORY = 2_000_000
 # Bits of a position that hold the number of the pair within its corpus.
-INDEX_BITS = np.uint64(40)
+INDEX_BITS = 40
 INDEX_MASK = np.uint64((1 << 40) - 1)
 
 
@@ -26,10 +26,9 @@ def pair_keys(pairs: Sequence[tuple[str, str]]) -> Keys:
 
     Of N different pairs, N²/2^129 are expected to have the key of another. No side has a line feed.
     """
-    digest = xxhash.xxh3_128_digest
     # A half of a surrogate pair is not UTF-8, and must not be an error here.
-    keys = b"".join([digest(f"{s}\n{t}".encode("utf-8", "surrogatepass")) for s, t in pairs])
-    return np.frombuffer(keys, np.uint64).reshape(-1, 2)
+    sides = ([text.encode("utf-8", "surrogatepass") for text in pair] for pair in pairs)
+    return joined_keys((src, tgt) for src, tgt in sides)
 
 
 def joined_keys(pairs: Iterable[tuple[bytes, bytes]]) -> Keys:
@@ -63,67 +62,51 @@ class DuplicateFinder:
 
     def __init__(self, folder: Path, weights: Sequence[float]) -> None:
         """Start without pairs. `weights` are those of the corpora; `folder` is made when needed."""
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         self._folder = folder
         self._sizes = [0] * len(weights)
-        order = sorted(range(len(weights)), key=lambda number: -weights[number])
-        self._rank = np.empty(len(weights), np.uint64)  # 0: the corpus that keeps its pairs
-        self._rank[order] = np.arange(len(weights), dtype=np.uint64)
-        self._rows: list[Keys] = []  # (n, 3): key, key, corpus and number within it
-        self._n_rows = 0
-        self._has_spilled = False
+        # The corpora in the order in which they keep their pairs.
+        self._order = sorted(range(len(weights)), key=lambda number: -weights[number])
+        # (n, 3): key, key, and which pair: place of its corpus in this order, number within it.
+        self._rows = [np.empty((0, 3), np.uint64)]
 
     def add(self, corpus: int, keys: Keys) -> None:
         """Add the `pair_keys` of the next pairs of a corpus. Raises OSError."""
-        size = self._sizes[corpus]
-        index = np.arange(size, size + len(keys), dtype=np.uint64)
-        position = (np.uint64(corpus) << INDEX_BITS) | index
-        self._rows.append(np.column_stack([keys, position]))
+        first = (self._order.index(corpus) << INDEX_BITS) + self._sizes[corpus]
+        pairs = np.arange(first, first + len(keys), dtype=np.uint64)
+        self._rows.append(np.column_stack([keys, pairs]))
         self._sizes[corpus] += len(keys)
-        self._n_rows += len(keys)
-        if self._n_rows >= ROWS_IN_MEMORY:
+        if sum(map(len, self._rows)) >= ROWS_IN_MEMORY:
             self._spill()
 
     def _spill(self) -> None:
         """Append the rows in memory to the files of their buckets, told by the keys' first byte."""
-        if not self._has_spilled:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir(parents=True)
-            self._has_spilled = True
+        self._folder.mkdir(parents=True, exist_ok=True)
         rows = np.concatenate(self._rows)
         buckets = (rows[:, 0] >> np.uint64(56)).astype(np.uint8)
-        rows = rows[np.argsort(buckets, kind="stable")]
-        numbers, starts = np.unique(np.sort(buckets), return_index=True)
-        for number, bucket in zip(numbers, np.split(rows, starts[1:]), strict=True):
+        order = np.argsort(buckets, kind="stable")
+        edges = np.searchsorted(buckets[order], np.arange(257))
+        for number, own in enumerate(np.split(rows[order], edges[1:-1])):
             with (self._folder / f"{number:03}.keys").open("ab") as file:
-                file.write(bucket.tobytes())
-        self._rows.clear()
-        self._n_rows = 0
+                file.write(own.tobytes())
+        del self._rows[1:]
 
     def dropped(self) -> list[Flags]:
         """Of each corpus, (pairs,) whether a pair is a duplicate. Removes the files."""
         flags = [np.zeros(size, np.bool_) for size in self._sizes]
         try:
-            if self._has_spilled:
-                if self._rows:
-                    self._spill()
-                for path in sorted(self._folder.iterdir()):
-                    self._mark(np.fromfile(path, np.uint64).reshape(-1, 3), flags)
-            elif self._rows:
-                self._mark(np.concatenate(self._rows), flags)
+            if self._folder.is_dir():
+                self._spill()
+                files = sorted(self._folder.iterdir())
+                buckets = (np.fromfile(path, np.uint64).reshape(-1, 3) for path in files)
+            else:
+                buckets = (rows for rows in [np.concatenate(self._rows)])
+            for rows in buckets:
+                found = rows[repeated(rows[:, :2], rows[:, 2]), 2]
+                for place, corpus in enumerate(self._order):
+                    own = found[found >> np.uint64(INDEX_BITS) == place]
+                    flags[corpus][own & INDEX_MASK] = True
         finally:
-            self.close()
-        return flags
-
-    def _mark(self, rows: Keys, flags: list[Flags]) -> None:
-        """Set the flags of the duplicates among all rows of some keys."""
-        position = rows[:, 2]
-        priority = self._rank[position >> INDEX_BITS] << INDEX_BITS | position & INDEX_MASK
-        found = position[repeated(rows[:, :2], priority)]
-        for corpus, own in enumerate(flags):
-            own[found[found >> INDEX_BITS == corpus] & INDEX_MASK] = True
-
-    def close(self) -> None:
-        """Forget all pairs, and remove the files."""
-        self._rows.clear()
-        if self._has_spilled:
+            del self._rows[1:]
             shutil.rmtree(self._folder, ignore_errors=True)
+        return flags

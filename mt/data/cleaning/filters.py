@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
@@ -50,32 +49,6 @@ class Counts:
         dropped = ", ".join(self.reasons(data))
         kept = f"{self.kept:,} of {self.read:,} pairs kept"
         return f"{kept}; dropped: {dropped}" if dropped else kept
-
-
-class DuplicateFilter:
-    """Recognises pairs that came before in a stream; `DuplicateFinder` is for whole corpora.
-
-    A duplicate equals another pair on both sides, character for character. Each pair is remembered
-    as a 64-bit hash: 80 to 110 MB per million pairs, and one false match to be expected in some
-    thousand corpora of 100 million pairs.
-    """
-
-    def __init__(self) -> None:
-        """Start with no pairs."""
-        self._seen: set[bytes] = set()
-
-    def is_duplicate(self, src: str, tgt: str) -> bool:
-        """Whether to drop a pair; if not, it is remembered."""
-        key = _pair_hash(src, tgt)
-        if key in self._seen:
-            return True
-        self._seen.add(key)
-        return False
-
-
-def _pair_hash(src: str, tgt: str) -> bytes:
-    # No side contains a line feed, so no other pair gives the same joined text.
-    return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=8).digest()
 
 
 def with_text(pairs: Iterable[tuple[str, str]], counts: Counts) -> Iterator[tuple[str, str]]:
