@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -75,42 +74,10 @@ def chosen_executor(
             raise ConfigError(f"--executor: must be local or slurm, found {name!r}")
 
 
-@dataclass(frozen=True)
-class CleaningFiles:
-    """The files that a cleaning writes."""
-
-    output: CleanedFiles
-    rejected: Path | None
-    form: OutputForm
-
-    def refuse_overwrite(self, data: DataConfig, overwrite: bool) -> None:
-        """Raise ConfigError where a file that is read, or without `overwrite` another, is lost."""
-        from mt.translate.streaming import refuse_overwrite
-
-        root = data_root(data)
-        read = {
-            f"{name} {path}": path
-            for name, source in named_sources(data)
-            for path in local_files(source, root)
-        }
-        for name in data.clean.against if data.clean else []:
-            read |= {f"--against {path}": path for path in matching_files(name, root)}
-        written = [*self.output.paths, *([self.rejected] if self.rejected else [])]
-        for path in written:
-            refuse_overwrite(str(path), read)
-            if path.exists() and not overwrite:
-                raise ConfigError(
-                    f"{path}: exists; give another name, or --overwrite to replace it"
-                )
-        if len({os.path.realpath(path) for path in written}) < len(written):
-            raise ConfigError(f"--rejected {self.rejected}: is the output too; name another file")
-        for path in written:
-            if not path.absolute().parent.is_dir():
-                raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
-
-
-def cleaning_files(prefix: str, rejected: Path | None, data: DataConfig) -> CleaningFiles:
-    """What -o and --rejected name."""
+def cleaning_files(
+    prefix: str, rejected: Path | None, data: DataConfig
+) -> tuple[CleanedFiles, OutputForm]:
+    """What -o names, and how it is written. Raises ConfigError."""
     packing = _packing(prefix)
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     if packing and not is_table:
@@ -125,7 +92,29 @@ def cleaning_files(prefix: str, rejected: Path | None, data: DataConfig) -> Clea
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
     form = OutputForm(is_table, packing, _packing(str(rejected)))
-    return CleaningFiles(CleanedFiles(range(len(data.train)), paths), rejected, form)
+    return CleanedFiles(range(len(data.train)), paths), form
+
+
+def refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:
+    """Raise ConfigError where a file that is read, or without `overwrite` another, is lost."""
+    from mt.translate.streaming import refuse_overwrite
+
+    root = data_root(data)
+    read = {
+        f"{name} {path}": path
+        for name, source in named_sources(data)
+        for path in local_files(source, root)
+    }
+    for name in data.clean.against if data.clean else []:
+        read |= {f"--against {path}": path for path in matching_files(name, root)}
+    for number, path in enumerate(written):
+        refuse_overwrite(str(path), read)
+        if path.exists() and not overwrite:
+            raise ConfigError(f"{path}: exists; name another, or --overwrite to replace it")
+        if os.path.realpath(path) in map(os.path.realpath, written[:number]):
+            raise ConfigError(f"--rejected {path}: is the output too; name another file")
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def _packing(name: str) -> Packing:
@@ -144,23 +133,20 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
 
     from mt.translate.progress import can_show_bar
 
-    bar: tqdm[Any] | None = None
+    bars: dict[str, tqdm[Any]] = {}
     said_at = time.monotonic()
 
     def show(stage: str, done: int, total: int | None) -> None:
-        nonlocal bar, said_at
+        nonlocal said_at
         if can_show_bar("-"):
-            if bar is None or bar.desc != f"{stage}: ":
-                if bar is not None:
-                    bar.close()
+            if stage not in bars:
+                stack.close()  # the bar of the stage before
                 bar = tqdm(total=total, desc=stage, dynamic_ncols=True, leave=False, delay=1)
-            bar.update(done - bar.n)
+                bars[stage] = stack.enter_context(bar)
+            bars[stage].update(done - bars[stage].n)
         elif time.monotonic() - said_at >= SECONDS_BETWEEN_LINES:
             said_at = time.monotonic()
             say(f"{stage}: {done:,}" + (f" of {total:,}" if total is not None else ""))
 
-    try:
+    with ExitStack() as stack:
         yield show
-    finally:
-        if bar is not None:
-            bar.close()

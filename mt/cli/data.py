@@ -101,24 +101,26 @@ def clean(
     mt data clean corpus/train --langs de-en --against test.en -o clean
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
-    from mt.cli.clean import chosen_executor, cleaning_files, data_to_clean, stage_progress
+    from mt.cli.clean import (
+        chosen_executor,
+        cleaning_files,
+        data_to_clean,
+        refuse_to_lose,
+        stage_progress,
+    )
     from mt.data.cleaning.clean import clean_corpora
     from mt.data.cleaning.plan import plan_of
     from mt.data.cleaning.report import report_text
 
     run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
-    files = cleaning_files(prefix, rejected, data)
-    files.refuse_overwrite(data, overwrite)
+    output, form = cleaning_files(prefix, rejected, data)
+    refuse_to_lose([*output.paths, *filter(None, [rejected])], data, overwrite)
     folder = work or Path(f"{prefix}.work")
-    plan = plan_of(data, folder, files.form, "data.train" if corpora.config else "IN")
+    plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
     with stage_progress() as progress:
         report = clean_corpora(
-            plan,
-            lambda plan: run(plan, progress),
-            [files.output],
-            rejected,
-            keep_work=work is not None,
+            plan, lambda plan: run(plan, progress), [output], rejected, keep_work=work is not None
         )
     print_result(report.to_json() if as_json else report_text(report))
 

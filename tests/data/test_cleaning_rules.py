@@ -139,7 +139,7 @@ def test_thresholds_decide_without_scoring_again() -> None:
     # The third pair is rejected by two rules and counted under the first.
     assert decide(scores, limits).tolist() == [-1, words, empty, -1]
     assert decide(scores, Clean.model_validate(OFF)).tolist() == [-1, -1, empty, -1]
-    assert reason(words, float(scores[1, words]), limits) == "4 words, more than 3"
+    assert reason(words, float(scores[1, words]), limits) == "4 words, above 3"
 
 
 @given(st.lists(st.tuples(st.text(), st.text()), max_size=8))

@@ -39,7 +39,7 @@ def test_what_the_page_shows_and_escapes(mt: Mt) -> None:
     assert says(
         text, "read", "35", "empty", "2 5.71 %", "33", "duplicate", "3 8.57 %", "30", "kept"
     )
-    assert says(text, "empty: 2 of 2", "&lt;script&gt;alert(1)", "blank sides: 1", "a.de:31")
+    assert says(text, "empty: 2 of 2", "&lt;script&gt;alert(1)", "1 of 2 sides blank", "a.de:31")
     assert says(text, "Lengths", "a.de", "b.de", "Corpora", "all corpora", "a side blank", "2")
     assert page.count("<svg") == 4  # words and characters of both sides
     assert "<script" not in page

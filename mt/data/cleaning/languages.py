@@ -7,47 +7,13 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
-from mt.data.cleaning.characters import SCRIPTS
+from mt.data.cleaning.characters import SCRIPTS, WRITTEN_IN
 from mt.errors import DataError
 
 # Lines of fewer letters are not identified: guesses about them are wrong too often.
 LEAST_IDENTIFIED = 25
-# The languages of fastText's lid.176, by the script that they are written in.
-_WRITTEN_IN = {
-    "Latn": "af als an ast az bar bcl br bs ca cbk ceb co cs csb cy da de diq dsb en eo es et eu "
-    "fi fr frr fy ga gd gl gn gv ha hr hsb ht hu ia id ie ig ilo io is it jbo jv kk ku kw "
-    "la lb li lmo lt lv mg min ms mt mwl nah nap nb nds nl nn no ny oc pam pfl pl pms pt "
-    "qu rm ro rw sc scn sco sh sk sl sn so sq sr ss st su sv sw tk tl tn to tr ts tt ug "
-    "uz vec vep vi vls vo wa war xh yo zu",
-    "Arab": "ar arz azb az ckb fa ku lrc mzn pnb ps sd ug ur uz kk ms",
-    "Armn": "hy",
-    "Beng": "as bn bpy",
-    "Cyrl": "av az ba be bg bs bxr ce cv kk krc ku kv ky lez mhr mk mn mrj myv os ru rue sah sh sr "
-    "tg tk tt tyv ug uk uz xal",
-    "Deva": "bh dty gom hi mai mr ne new sa sd",
-    "Ethi": "am ti",
-    "Geor": "ka xmf",
-    "Grek": "el",
-    "Gujr": "gu",
-    "Guru": "pa",
-    "Hang": "ko",
-    "Hani": "ja ko wuu yue zh",
-    "Hebr": "he yi",
-    "Kana": "ja",
-    "Khmr": "km",
-    "Knda": "kn",
-    "Laoo": "lo",
-    "Mlym": "ml",
-    "Mong": "mn",
-    "Mymr": "my",
-    "Orya": "or",
-    "Sinh": "si",
-    "Taml": "ta",
-    "Telu": "te",
-    "Thaa": "dv",
-    "Thai": "th",
-    "Tibt": "bo dz",
-}
+# Of lines twice as long or longer, about so much is shown to the model.
+ENOUGH_CHARACTERS = 64
 # Languages that identification takes for each other, also in whole sentences.
 _RELATED = [
     "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
@@ -92,7 +58,7 @@ def scripts_of(code: str) -> list[int]:
     names += ["Hang"] * bool(named & {"Kore"})
     if not names:
         language = base_code(code)
-        names = [name for name, codes in _WRITTEN_IN.items() if language in codes.split()]
+        names = [name for name, codes in WRITTEN_IN.items() if language in codes]
     return [SCRIPTS[name] for name in names]
 
 
@@ -106,7 +72,7 @@ class Language:
         self.is_latin = SCRIPTS["Latn"] in self.scripts
         groups = (group.split() for group in _RELATED)
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
-        known = any(self.code in codes.split() for codes in _WRITTEN_IN.values())
+        known = any(self.code in codes for codes in WRITTEN_IN.values())
         self.is_identified = identify and known
         self._labels = {f"__label__{name}" for name in self.relatives}
         self._predict = _load_model() if self.is_identified else None
@@ -149,7 +115,12 @@ def line_identifier() -> Callable[[str], str]:
 
 
 def _line(text: str) -> str:
-    """A text as the model wants it: capital letters alone would mislead it."""
+    """A text as the model wants it, of a long one every second, third, ... word.
+
+    Time grows with the characters, certainty hardly does. Capital letters alone would mislead.
+    """
+    if len(text) >= 2 * ENOUGH_CHARACTERS:
+        text = " ".join(text.split()[:: len(text) // ENOUGH_CHARACTERS])
     return f"{text.lower() if text.isupper() else text}\n"
 
 

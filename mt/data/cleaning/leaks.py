@@ -28,33 +28,23 @@ BLOCK = 1_000
 Pairs = Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True)
-class SentenceHashes:
-    """Hashes of the normalised sentences of one validation or test set."""
-
-    src: Hashes  # (n,) 0: an empty line, which cannot leak
-    tgt: Hashes
-
-    @property
-    def pairs(self) -> Hashes:
-        """(n,) Hashes of both sides together."""
-        return pair_hashes(self.src, self.tgt)
+def _no_hashes() -> Hashes:
+    return np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
 class Found:
-    """Hashes of evaluation sentences that training text contains: sources, targets, both."""
+    """Hashes of normalised sentences: of an evaluation set, or of what training text has of them.
 
-    src: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
-    tgt: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
-    pairs: Hashes = field(default_factory=lambda: np.zeros(0, np.uint64))
+    Those of an evaluation set are aligned; 0 is an empty line, which cannot leak.
+    """
+
+    src: Hashes = field(default_factory=_no_hashes)
+    tgt: Hashes = field(default_factory=_no_hashes)
+    pairs: Hashes = field(default_factory=_no_hashes)  # of both sides together
 
     def __add__(self, other: Found) -> Found:
-        return Found(
-            np.union1d(self.src, other.src),
-            np.union1d(self.tgt, other.tgt),
-            np.union1d(self.pairs, other.pairs),
-        )
+        return Found(*map(np.union1d, vars(self).values(), vars(other).values()))
 
 
 @dataclass(frozen=True)
@@ -83,21 +73,20 @@ class LeakIndex:
 
     def __init__(self, sets: Mapping[str, Pairs], with_runs: bool = True) -> None:
         """Index sets by name; `with_runs` also finds sentences that are nearly the same."""
-        self.sets: dict[str, SentenceHashes] = {}
-        src: list[bytes] = []
-        tgt: list[bytes] = []
+        self.sets: dict[str, Found] = {}
+        texts: tuple[list[bytes], list[bytes]] = [], []
         for name, pairs in sets.items():
-            own = [normalised(pair[0]) for pair in pairs], [normalised(pair[1]) for pair in pairs]
-            self.sets[name] = SentenceHashes(_hashes_of_lines(own[0]), _hashes_of_lines(own[1]))
+            src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
+            own = _hashes_of_lines(src), _hashes_of_lines(tgt)
+            self.sets[name] = Found(*own, pair_hashes(*own) * (own[0] > 0) * (own[1] > 0))
             if with_runs:
-                src += own[0]
-                tgt += own[1]
+                texts[0].extend(src)
+                texts[1].extend(tgt)
         every = list(self.sets.values())
         self._src = _sorted([one.src for one in every])
         self._tgt = _sorted([one.tgt for one in every])
-        self._pairs = _sorted([one.pairs[(one.src > 0) & (one.tgt > 0)] for one in every])
-        self._src_runs = _Runs(src)
-        self._tgt_runs = _Runs(tgt)
+        self._pairs = _sorted([one.pairs for one in every])
+        self._runs = _Runs(texts[0]), _Runs(texts[1])
 
     def flags(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.uint8]:
         """(n,) `SOURCE`, `TARGET` and `PAIR` of training pairs, by the hashes of their sides."""
@@ -120,12 +109,11 @@ class LeakIndex:
 
         The larger one of both sides; 0 where a side is shorter than a run.
         """
-        blocks = [slice(start, start + BLOCK) for start in range(0, len(src), BLOCK)]
-        shares = [
-            np.maximum(self._src_runs.shares(src[rows]), self._tgt_runs.shares(tgt[rows]))
-            for rows in blocks
-        ]
-        return np.concatenate([np.zeros(0, np.float32), *shares])
+        shares = [np.zeros(0, np.float32)]
+        for start in range(0, len(src), BLOCK):
+            blocks = src[start : start + BLOCK], tgt[start : start + BLOCK]
+            shares.append(np.maximum(*map(_Runs.shares, self._runs, blocks)))
+        return np.concatenate(shares)
 
     def search(self, pairs: Iterable[tuple[str, str]]) -> Found:
         """What of the evaluation sets these training pairs contain, read once."""
@@ -142,9 +130,10 @@ class LeakIndex:
         return {
             name: LeakCount(
                 len(one.src),
-                int(is_among(one.src, found.src).sum()),
-                int(is_among(one.tgt, found.tgt).sum()),
-                int(is_among(one.pairs, found.pairs).sum()),
+                *(
+                    int(is_among(own, other).sum())
+                    for own, other in zip(vars(one).values(), vars(found).values(), strict=True)
+                ),
             )
             for name, one in self.sets.items()
         }

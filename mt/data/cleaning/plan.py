@@ -9,26 +9,25 @@ import shutil
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mt import __version__
 from mt.config.schema import named_sources
 from mt.data.cleaning.leaks import LeakIndex
-from mt.data.cleaning.rules import RULES
+from mt.data.cleaning.rules import RULES, SCORES_VERSION
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import SUFFIXES, aligned_files, format_of
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.errors import DataError
-from mt.files import sync_files, write_whole
+from mt.files import read_json, sync_files, write_whole
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean, DataConfig, Source
 
-FORMAT = 1
+FORMAT = 2
 WORK_FILE = "cleaning.json"
 # A shard ends where either is reached, so that one fits into the memory of a process.
 PAIRS_PER_SHARD = 250_000
@@ -84,12 +83,9 @@ class Shard:
 class OutputForm:
     """How cleaned pairs are written: as two aligned text files, or as TSV; and how packed."""
 
-    is_table: bool
+    is_table: bool = False
     packing: Packing = ""
     rejected_packing: Packing = ""
-
-
-TEXT_FILES = OutputForm(False)
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class CleaningPlan:
     src_lang: str
     tgt_lang: str
     evaluation: tuple[tuple[str, Source], ...] = ()  # validation and test sets, by name
-    form: OutputForm = TEXT_FILES
+    form: OutputForm = OutputForm()
     pairs_per_shard: int = PAIRS_PER_SHARD
     pairs_per_bucket: int = PAIRS_PER_BUCKET
 
@@ -119,10 +115,8 @@ class CleaningPlan:
     @cached_property
     def texts(self) -> Path:
         """Folder of the pairs as they were read, in shards."""
-        parts = [
-            [_without_weight(part.source), _states(part.source, self.root)] for part in self.parts
-        ]
-        return self._folder("texts", FORMAT, __version__, self.pairs_per_shard, parts)
+        parts = [_state(part.source, self.root) for part in self.parts]
+        return self._folder("texts", FORMAT, self.pairs_per_shard, parts)
 
     @cached_property
     def scores(self) -> Path:
@@ -135,12 +129,9 @@ class CleaningPlan:
             if key not in ("max_targets", "leaks")
         }
         settings["keys"] = self.finds_duplicates
-        sets = [
-            [name, _without_weight(source), _states(source, self.root)]
-            for name, source in self.evaluation
-        ]
+        sets = [[name, *_state(source, self.root)] for name, source in self.evaluation]
         against = [_file_state(file) for file in self.against]
-        others = [self.src_lang, self.tgt_lang, self.pairs_per_bucket]
+        others = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
         return self._folder("scores", self.texts.name, settings, others, sets, against)
 
     @cached_property
@@ -154,28 +145,28 @@ class CleaningPlan:
     def kept(self) -> Path:
         """Folder of the cleaned pairs, the rejected ones and the counts of each shard."""
         names = [corpus.name for corpus in self.corpora]
-        form = [self.form.is_table, self.form.packing, self.form.rejected_packing]
-        return self._folder("kept", self.decisions.name, names, form)
+        return self._folder("kept", self.decisions.name, names, astuple(self.form))
 
     @property
     def against(self) -> list[Path]:
-        """The files of `clean.against`, whose lines must not be in the corpora."""
-        return [
-            path
-            for name in self.clean.against
-            for path in matching_files(name, self.root) or [existing_path(name, self.root, AGAINST)]
-        ]
+        """The files of `clean.against`: no line may be in the corpora. Raises DataError."""
+        files = []
+        for name in self.clean.against:
+            existing_path(name, self.root, AGAINST)
+            files += matching_files(name, self.root)
+        for path in files:
+            if (kind := SUFFIXES.get(suffix_of(path), "tsv")) != "tsv":
+                raise DataError(
+                    f"{AGAINST}: {path} is {kind}, in which lines are no sentences; lines of text, "
+                    "with or without tabs, are required. Name it in data.test of a config instead."
+                )
+        return files
 
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
         sets = {name: list(read_pairs(source, self.root, name)) for name, source in self.evaluation}
         for path in self.against:
-            if (kind := SUFFIXES.get(suffix_of(path), "tsv")) != "tsv":
-                raise DataError(
-                    f"{AGAINST}: {path} is {kind}, in which lines are no sentences; lines of text, "
-                    "with or without tabs, are required. Name it in data.test of a config instead."
-                )
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
@@ -189,12 +180,9 @@ class CleaningPlan:
         """The plan with absolute paths, so that it holds in another working folder."""
         return replace(self, work=self.work.absolute(), root=self.root.absolute())
 
-    # --- what the first stage found ---
-
     def index(self, part: int) -> dict[str, Any]:
         """What the first stage wrote of a part: pairs of its shards, records of its files."""
-        path = self.texts / f"{part:05}" / "index.json"
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return read_result(self.texts / f"{part:05}" / "index.json")
 
     def shards(self) -> list[Shard]:
         """All shards, in the order of the corpora, once the first stage is done."""
@@ -218,7 +206,7 @@ class CleaningPlan:
 
 
 def plan_of(
-    data: DataConfig, work: Path, form: OutputForm = TEXT_FILES, where: str = "data.train"
+    data: DataConfig, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
 ) -> CleaningPlan:
     """How the corpora of a config are cleaned; its validation and test sets must not leak.
 
@@ -261,8 +249,7 @@ def new_result(folder: Path) -> Iterator[Path]:
 
     Several processes may make the same result: the first one to finish wins.
     """
-    own = f"{socket.gethostname()}-{os.getpid()}"
-    partial = folder.with_name(f"{folder.name}.{own}.partial")
+    partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -277,7 +264,15 @@ def new_result(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-# --- files ------------------------------------------------------------------------------------
+def read_result(path: Path) -> dict[str, Any]:
+    """A JSON file that a stage wrote. Raises DataError where it is damaged."""
+    try:
+        return dict(read_json(path))
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{path}: is damaged ({error}). Remove the folder {path.parent}; the same command then "
+            "makes it again."
+        ) from None
 
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
@@ -295,13 +290,10 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
         yield Part(number, source, str(under(root, source.path)), False)
 
 
-def _without_weight(source: Source) -> dict[str, Any]:
-    return source.model_dump(mode="json", exclude={"weight", "share", "tag"})
-
-
-def _states(source: Source, root: Path) -> list[Any]:
-    """Paths, sizes and times of the files of a source: another state is another text."""
-    return [_file_state(path) for path in local_files(source, root)]
+def _state(source: Source, root: Path) -> list[Any]:
+    """How a source is read, and its files with size and time: another state is another text."""
+    states = [_file_state(path) for path in local_files(source, root)]
+    return [source.model_dump(mode="json", exclude={"weight", "share", "tag"}), states]
 
 
 def _file_state(path: Path) -> list[Any]:

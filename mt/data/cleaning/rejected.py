@@ -19,6 +19,7 @@ from mt.data.cleaning.rules import RULES, reason
 # Reasons that need more than the pair itself, numbered after the rules.
 LEAK, DUPLICATE, MANY_TARGETS = range(len(RULES), len(RULES) + 3)
 REASONS = (*(rule.name for rule in RULES), "leak", "duplicate", "many_targets")
+NEAR_LEAK = "near_leak"  # after these, of pairs that stay
 # Examples that a report shows of each reason: of all pairs, and of short ones.
 EXAMPLES = 10
 SEED = 1
@@ -61,77 +62,80 @@ class ShardFindings:
     is_short: npt.NDArray[np.bool_]  # (n,)
     flags: npt.NDArray[np.uint8]  # (n,) of `LeakIndex`
     near: npt.NDArray[np.float32]  # (n,)
+    repaired: npt.NDArray[np.int64]  # numbers of pairs
 
     def rejected_rows(self) -> Iterator[str]:
         """Yield a row of `HEADER`'s columns for each rejected pair."""
-        if self.shard.part == self.shard.number == 0:
-            yield HEADER
-        corpus = self.plan.corpora[self.shard.corpus].name
         for row in np.flatnonzero(self.decisions >= 0).tolist():
             number = int(self.decisions[row])
-            cells = REASONS[number], self._reason(row, number)[0], corpus, self._place(row)
+            found = self._pair(row, number)
+            cells = REASONS[number], found["score"], found["corpus"], found["place"]
             yield "\t".join([*cells, *map(tab_free, self.pairs[row])]) + "\n"
 
     def counts(self) -> dict[str, Any]:
         """What a report says of this shard: pairs by reason, also of short ones; and examples."""
         is_near = (self.decisions < 0) & (self.near >= NEAR_SHARE) & (self.flags == 0)
-        rows = [np.flatnonzero(self.decisions == number) for number in range(len(REASONS))]
-        rows.append(np.flatnonzero(is_near))
+        rows = {name: np.flatnonzero(self.decisions == i) for i, name in enumerate(REASONS)}
+        rows[NEAR_LEAK] = np.flatnonzero(is_near)
         # A random order of the pairs, the same however many processes there are.
-        order = np.random.default_rng([SEED, self.shard.part, self.shard.number]).random(
-            len(self.pairs)
-        )
+        random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
+        order = random.random(len(self.pairs))
+        examples = {
+            name: [
+                {
+                    "order": order[row],
+                    "is_short": bool(self.is_short[row]),
+                    "pair": self._pair(row, number),
+                }
+                for row in self._drawn(own, order)
+            ]
+            for number, (name, own) in enumerate(rows.items())
+        }
+        rows["read"] = np.arange(len(self.pairs))
+        rows["kept"] = np.flatnonzero(self.decisions < 0)
+        rows["repaired"] = self.repaired[self.decisions[self.repaired] < 0]
         return {
             "corpus": self.shard.corpus,
-            "read": len(self.pairs),
-            "short": int(self.is_short.sum()),
-            "rejected": [[len(own), int(self.is_short[own].sum())] for own in rows],
-            "examples": [
-                [self._example(row, number, float(order[row])) for row in self._drawn(own, order)]
-                for number, own in enumerate(rows)
-            ],
+            "pairs": {name: len(own) for name, own in rows.items()},
+            "short": {name: int(self.is_short[own].sum()) for name, own in rows.items()},
+            "examples": examples,
         }
 
     def _drawn(self, rows: npt.NDArray[np.int64], order: npt.NDArray[np.float64]) -> list[int]:
         """The first rows in a random order: of all, and of short ones."""
         short = rows[self.is_short[rows]]
         first = [own[np.argsort(order[own])[:EXAMPLES]] for own in (rows, short)]
-        return sorted({int(row) for own in first for row in own})
+        return np.union1d(*first).tolist()
 
-    def _example(self, row: int, number: int, order: float) -> dict[str, Any]:
+    def _pair(self, row: int, number: int) -> dict[str, str]:
+        """A pair as an example of a reason: the fields of `ExamplePair`."""
         score, reason_text = self._reason(row, number)
-        src, tgt = (_clipped(text) for text in self.pairs[row])
+        src, tgt = (
+            text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+            for text in self.pairs[row]
+        )
         return {
-            "order": order,
-            "is_short": bool(self.is_short[row]),
             "corpus": self.plan.corpora[self.shard.corpus].name,
-            "place": self._place(row),
+            "place": self.plan.parts[self.shard.part].place(self.shard.start + row),
             "score": score,
             "reason": reason_text,
             "src": src,
             "tgt": tgt,
         }
 
-    def _place(self, row: int) -> str:
-        return self.plan.parts[self.shard.part].place(self.shard.start + row)
-
     def _reason(self, row: int, number: int) -> tuple[str, str]:
         """The score by which a pair is rejected, empty without one, and the reason in words."""
+        clean = self.plan.clean
         if number < len(RULES):
             score = float(self.scores[row, number])
-            return f"{score:.4g}", reason(number, score, self.plan.clean)
+            return f"{score:.4g}", reason(number, score, clean)
         if number == LEAK:
-            flags = int(self.flags[row])
-            sides = "source and target" if flags & SOURCE and flags & TARGET else "source"
-            sides = sides if flags & SOURCE else "target"
-            return "", f"its {sides} is in a validation or test set"
+            sides = {SOURCE: "source", TARGET: "target"}
+            side = sides.get(int(self.flags[row]), "source and target")
+            return "", f"its {side} is in a validation or test set"
         if number == DUPLICATE:
-            return "", f"equals another pair ({self.plan.clean.duplicates})"
+            return "", f"equals another pair ({clean.duplicates})"
         if number == MANY_TARGETS:
-            return "", f"its source has {self.plan.clean.max_targets} other targets already"
+            return "", f"its source has {clean.max_targets} other targets already"
         near = float(self.near[row])
         return f"{near:.4g}", f"{near:.0%} of its runs of {RUN_LETTERS} letters are in a test set"
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"

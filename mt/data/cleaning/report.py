@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
-from mt.data.cleaning.leaks import LeakCount
-from mt.data.cleaning.rejected import EXAMPLES, REASONS
+import numpy as np
+from pydantic import TypeAdapter
 
-FORMAT = 1
+from mt.data.cleaning.duplicates import expected_false_drops
+from mt.data.cleaning.leaks import Found, LeakCount
+from mt.data.cleaning.plan import CleaningPlan, read_result
+from mt.data.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
+
+FORMAT: Literal[1] = 1
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class CleaningReport:
     one side stands in an evaluation set; their examples are those of `near_leak`.
     """
 
-    format: int
+    format: Literal[1]
     corpora: list[CorpusFunnel]
     examples: dict[str, ReasonExamples]
     leaks: dict[str, LeakCount]  # by evaluation set
@@ -95,106 +101,93 @@ class CleaningReport:
 
     @classmethod
     def from_json(cls, text: str) -> CleaningReport:
-        """Return the report that `to_json` wrote. Raises ValueError, KeyError or TypeError."""
-        found = json.loads(text)
-        if found["format"] != FORMAT:
-            raise ValueError(f"report of format {found['format']}, {FORMAT} is required")
-        found["corpora"] = [CorpusFunnel(**corpus) for corpus in found["corpora"]]
-        found["leaks"] = {name: LeakCount(**leak) for name, leak in found["leaks"].items()}
-        found["examples"] = {
-            name: ReasonExamples(*([ExamplePair(**pair) for pair in own[k]] for k in own))
-            for name, own in found["examples"].items()
-        }
-        return cls(**found)
+        """Return the report that `to_json` wrote. Raises ValueError."""
+        return TypeAdapter(cls).validate_json(text)
 
 
-def sum_up(
-    corpora: Sequence[tuple[str, float]],
-    shards: Iterable[Mapping[str, Any]],
-    leaks: dict[str, LeakCount],
-    false_drops: float,
-    notes: list[str],
-) -> CleaningReport:
-    """Make the report of (name, weight) of the corpora and the counts of all shards."""
-    n_reasons = len(REASONS) + 1
-    counts = [[[0, 0] for _ in range(n_reasons)] for _ in corpora]
-    totals = [{"read": 0, "short": 0, "repaired": 0} for _ in corpora]
-    examples: list[list[dict[str, Any]]] = [[] for _ in range(n_reasons)]
-    for shard in shards:
-        corpus = shard["corpus"]
-        for key in totals[corpus]:
-            totals[corpus][key] += shard[key]
-        for reason, (pairs, short) in enumerate(shard["rejected"]):
-            counts[corpus][reason][0] += pairs
-            counts[corpus][reason][1] += short
-            examples[reason] += shard["examples"][reason]
-    funnels = []
-    for (name, weight), own, total in zip(corpora, counts, totals, strict=True):
-        rejected = {reason: own[number][0] for number, reason in enumerate(REASONS)}
-        short = {reason: own[number][1] for number, reason in enumerate(REASONS)}
-        kept = total["read"] - sum(rejected.values())
-        short_kept = total["short"] - sum(short.values())
-        funnel = CorpusFunnel(
-            name, weight, total["read"], kept, total["repaired"], total["short"], short_kept,
-            rejected, short,
-        )  # fmt: skip
-        funnels.append(funnel)
-    near = sum(own[-1][0] for own in counts)
+def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
+    """The report of a cleaning whose stages are done; `notes` say what was not checked."""
+    index = plan.evaluation_index
+    found = Found()
+    corpora = plan.corpora
+    pairs: list[Counter[str]] = [Counter() for _ in corpora]
+    short: list[Counter[str]] = [Counter() for _ in corpora]
+    examples: dict[str, list[dict[str, Any]]] = {reason: [] for reason in (*REASONS, NEAR_LEAK)}
+    for shard in plan.shards():
+        counts = read_result(plan.kept / shard.name / "counts.json")
+        pairs[shard.corpus].update(counts["pairs"])
+        short[shard.corpus].update(counts["short"])
+        for reason, own in examples.items():
+            own += counts["examples"][reason]
+        if index is not None:
+            with np.load(plan.scores / shard.name / "scores.npz") as scored:
+                found += Found(scored["src"], scored["tgt"], scored["pairs"])
+    funnels = [
+        CorpusFunnel(
+            corpus.name, corpus.source.weight, every["read"], every["kept"], every["repaired"],
+            few["read"], few["kept"],
+            {reason: every[reason] for reason in REASONS},
+            {reason: few[reason] for reason in REASONS},
+        )
+        for corpus, every, few in zip(corpora, pairs, short, strict=True)
+    ]  # fmt: skip
     shown = {
-        name: ReasonExamples(_first(own), _first(one for one in own if one["is_short"]))
-        for name, own in zip((*REASONS, "near_leak"), examples, strict=True)
+        reason: ReasonExamples(_first(own), _first(one for one in own if one["is_short"]))
+        for reason, own in examples.items()
         if own
     }
-    return CleaningReport(FORMAT, funnels, shown, leaks, near, false_drops, notes)
+    leaks = index.counts(found) if index is not None else {}
+    near = sum(own[NEAR_LEAK] for own in pairs)
+    compared = sum(own["read"] for own in pairs) if plan.clean.duplicates else 0
+    damage = [
+        f"{corpora[part.corpus].where}: {message}"
+        for number, part in enumerate(plan.parts)
+        for message in plan.index(number)["damage"]
+    ]
+    chance = expected_false_drops(compared)
+    return CleaningReport(FORMAT, funnels, shown, leaks, near, chance, notes + damage)
 
 
 def _first(examples: Iterable[dict[str, Any]]) -> list[ExamplePair]:
     """The first examples in the random order."""
     ordered = sorted(examples, key=lambda example: example["order"])[:EXAMPLES]
-    fields = ExamplePair.__dataclass_fields__
-    return [ExamplePair(**{key: example[key] for key in fields}) for example in ordered]
-
-
-# --- text -------------------------------------------------------------------------------------
+    return [ExamplePair(**example["pair"]) for example in ordered]
 
 
 def report_text(report: CleaningReport) -> str:
     """The whole report as text: the table, leaks, examples of each reason."""
-    blocks = ["\n".join(_table(report)), "\n".join(_leaks(report))]
-    for name, examples in report.examples.items():
-        count = report.near_leaks if name == "near_leak" else report.rejected(name)
-        blocks.append("\n".join(_examples(name, count, examples)))
-    return "\n\n".join(block for block in blocks if block)
+    blocks = [
+        _table(report),
+        _leaks(report),
+        *(_examples(report, name) for name in report.examples),
+    ]
+    return "\n\n".join(filter(None, map("\n".join, blocks)))
 
 
 def _table(report: CleaningReport) -> Iterator[str]:
     """Rows of the funnel: a column for each corpus, and the short segments of all."""
-    columns = [*report.corpora]
-    heads = [corpus.name[-24:] for corpus in columns] + ["short segments"]
-    short_read = sum(corpus.short_read for corpus in columns)
-    rows = [["", *heads]]
-    rows.append(["read", *(f"{corpus.read:,}" for corpus in columns), f"{short_read:,}"])
-    for reason in REASONS:
-        if report.rejected(reason):
-            own = [_share(corpus.rejected[reason], corpus.read) for corpus in columns]
-            short = sum(corpus.short_rejected[reason] for corpus in columns)
-            rows.append([reason, *own, _share(short, short_read)])
-    kept = [_share(corpus.kept, corpus.read) for corpus in columns]
-    short_kept = sum(corpus.short_kept for corpus in columns)
-    rows.append(["kept", *kept, _share(short_kept, short_read)])
-    repaired = [_share(corpus.repaired, corpus.read) for corpus in columns]
-    rows.append(["of these repaired", *repaired, ""])
+    corpora = report.corpora
+    short = CorpusFunnel(
+        "short segments", 0, sum(own.short_read for own in corpora),
+        sum(own.short_kept for own in corpora), 0, 0, 0,
+        {reason: sum(own.short_rejected[reason] for own in corpora) for reason in REASONS}, {},
+    )  # fmt: skip
+    columns = [*corpora, short]
+    rows = [
+        ["", *(own.name[-24:] for own in columns)],
+        ["read", *(f"{own.read:,}" for own in columns)],
+    ]
+    for reason in filter(report.rejected, REASONS):
+        rows.append([reason, *(_share(own.rejected[reason], own.read) for own in columns)])
+    rows.append(["kept", *(_share(own.kept, own.read) for own in columns)])
+    rows.append(["of these repaired", *(_share(own.repaired, own.read) for own in corpora), ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        yield "  ".join(cells).rstrip()
+    for name, *cells in rows:
+        right = map(str.rjust, cells, widths[1:])
+        yield "  ".join([name.ljust(widths[0]), *right]).rstrip()
     yield from report.notes
-    if report.expected_false_drops:
-        yield (
-            "expected number of pairs taken for duplicates by chance: "
-            f"{report.expected_false_drops:.1g}"
-        )
+    if chance := report.expected_false_drops:
+        yield f"expected number of pairs taken for duplicates by chance: {chance:.1g}"
 
 
 def _share(count: int, total: int) -> str:
@@ -208,12 +201,12 @@ def _leaks(report: CleaningReport) -> Iterator[str]:
         yield f"nearly in one of these sets, but kept: {report.near_leaks:,} pairs"
 
 
-def _examples(name: str, count: int, examples: ReasonExamples) -> Iterator[str]:
-    for title, own in (("", examples.drawn), (" among short segments", examples.short)):
-        if not own or (title and own == examples.drawn):
-            continue
-        yield f"{name}{title}: {len(own)} of {count:,}" if not title else f"{name}{title}:"
-        for example in own:
-            yield f"  {example.place}: {example.reason}"
-            yield f"    {example.src}"
-            yield f"    {example.tgt}"
+def _examples(report: CleaningReport, name: str) -> Iterator[str]:
+    count = report.near_leaks if name == NEAR_LEAK else report.rejected(name)
+    drawn, short = report.examples[name].drawn, report.examples[name].short
+    blocks = {f"{name}: {len(drawn)} of {count:,}": drawn, f"{name} among short segments:": short}
+    for heading, own in blocks.items():
+        if own and not (own is short and short == drawn):
+            yield heading
+            for pair in own:
+                yield f"  {pair.place}: {pair.reason}\n    {pair.src}\n    {pair.tgt}"

@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from mt.config.schema import Clean
 
 Scores = npt.NDArray[np.float32]
+# Raised where a rule or a repair gives other results: scores of another version are not used.
+SCORES_VERSION = 1
 # Pairs measured together: their characters stay in the processor's cache.
 BLOCK = 1024
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: its name, the key of its threshold in `data.clean`, what it measures, and why.
+    """A rule: its name, the key of its threshold in `data.clean`, and what it measures.
 
-    `reason` is for people, with the fields {score} and {limit}. A rule without a key is always on;
-    its limit is 0. With `is_minimum`, scores below the threshold are rejected, not those above.
+    `quantity` says for people what a score counts, and `form` how it is written. A rule without a
+    key is always on; its limit is 0. With `is_minimum`, scores below the threshold are rejected.
     """
 
     name: str
     key: str | None
     measure: Callable[[PairBlock], Values]
-    reason: str
+    quantity: str
+    form: str = ".0%"
     is_minimum: bool = False
 
     def limit(self, clean: Clean) -> float | None:
@@ -43,49 +46,19 @@ class Rule:
 
 # Of several rules that reject a pair, the first one counts.
 RULES = (
-    Rule("empty", None, measures.blank_sides, "blank sides: {score:g}"),
-    Rule("words", "max_words", measures.words, "{score:,g} words, more than {limit:,g}"),
-    Rule("characters", "max_chars", measures.characters, "{score:,g} characters, above {limit:,g}"),
-    Rule(
-        "word_ratio",
-        "max_word_ratio",
-        measures.word_ratio,
-        "{score:.2g} times as many words, above {limit:g}",
-    ),
-    Rule(
-        "char_ratio",
-        "max_char_ratio",
-        measures.character_ratio,
-        "{score:.2g} times as many characters, above {limit:g}",
-    ),
-    Rule("letters", "min_letters", measures.letters, "{score:.0%} letters, below {limit:g}", True),
-    Rule("symbols", "max_symbols", measures.symbols, "{score:.0%} odd signs, above {limit:.0%}"),
-    Rule("repeats", "max_repeats", measures.repeats, "{score:g} repeated words, above {limit:g}"),
-    Rule("copied", "max_copied", measures.copied, "{score:.0%} of words copied, above {limit:.0%}"),
-    Rule(
-        "script",
-        "max_other_script",
-        measures.other_script,
-        "{score:.0%} letters of another script, above {limit:.0%}",
-    ),
-    Rule(
-        "links",
-        "max_missing_links",
-        measures.missing_links,
-        "{score:.0%} of the links differ, above {limit:.0%}",
-    ),
-    Rule(
-        "numbers",
-        "max_wrong_numbers",
-        measures.wrong_numbers,
-        "{score:.0%} of the numbers differ, above {limit:.0%}",
-    ),
-    Rule(
-        "language",
-        "max_other_language",
-        measures.other_language,
-        "{score:.2f} sure of another language, above {limit:g}",
-    ),
+    Rule("empty", None, measures.blank_sides, "of 2 sides blank", "g"),
+    Rule("words", "max_words", measures.words, "words", ",g"),
+    Rule("characters", "max_chars", measures.characters, "characters", ",g"),
+    Rule("word_ratio", "max_word_ratio", measures.word_ratio, "times as many words", ".3g"),
+    Rule("char_ratio", "max_char_ratio", measures.character_ratio, "times the characters", ".3g"),
+    Rule("letters", "min_letters", measures.letters, "letters", is_minimum=True),
+    Rule("symbols", "max_symbols", measures.symbols, "odd signs"),
+    Rule("repeats", "max_repeats", measures.repeats, "repeated words", "g"),
+    Rule("copied", "max_copied", measures.copied, "of words copied"),
+    Rule("script", "max_other_script", measures.other_script, "letters of another script"),
+    Rule("links", "max_missing_links", measures.missing_links, "of the links differ"),
+    Rule("numbers", "max_wrong_numbers", measures.wrong_numbers, "of the numbers differ"),
+    Rule("language", "max_other_language", measures.other_language, "sure of another language"),
 )
 
 
@@ -130,6 +103,8 @@ def decide(scores: Scores, clean: Clean) -> npt.NDArray[np.int8]:
     return first
 
 
-def reason(rule: int, score: float, clean: Clean) -> str:
-    """Say why rule number `rule` rejects a pair, such as `312 words, more than 200`."""
-    return RULES[rule].reason.format(score=float(score), limit=RULES[rule].limit(clean))
+def reason(number: int, score: float, clean: Clean) -> str:
+    """Say why a rule rejects a pair, such as `312 words, above 200`."""
+    rule = RULES[number]
+    limit = f"{'below' if rule.is_minimum else 'above'} {rule.limit(clean):{rule.form}}"
+    return f"{score:{rule.form}} {rule.quantity}" + f", {limit}" * (rule.key is not None)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,8 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.duplicates import joined_keys, pair_keys, repeated
 from mt.data.cleaning.keys import Hashes, hashes, normalised
-from mt.data.cleaning.leaks import PAIR, Found, LeakIndex
-from mt.data.cleaning.plan import (
-    BYTES_PER_SHARD,
-    CleaningPlan,
-    Shard,
-    new_result,
-)
+from mt.data.cleaning.leaks import PAIR, Found
+from mt.data.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, new_result
 from mt.data.cleaning.rejected import (
     DUPLICATE,
     LEAK,
@@ -34,7 +29,7 @@ from mt.data.cleaning.rejected import (
     tab_free,
     write_packed,
 )
-from mt.data.cleaning.rules import RULES, PairScorer, decide
+from mt.data.cleaning.rules import PairScorer, decide
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage, FileRecords
 
@@ -47,27 +42,35 @@ PAIRS_AT_A_TIME = 10_000
 # Segments under so many characters are counted apart: they are what cleaning loses most.
 SHORT_CHARACTERS = 25
 
-# --- 1: read ----------------------------------------------------------------------------------
-
 
 def read(plan: CleaningPlan, rank: int, world: int) -> None:
     """Copy the pairs of each part into shards. Raises DataError for a text that is damaged."""
-    for number in range(rank, len(plan.parts), world):
-        folder = plan.texts / f"{number:05}"
-        if folder.is_dir():
-            continue
-        part = plan.parts[number]
-        records: FileRecords = {}
-        where = plan.corpora[part.corpus].where
-        damage = Damage()
-        pairs = read_pairs(part.source, plan.root, where, records=records, damage=damage)
-        with new_result(folder) as partial:
-            counts: list[int] = []
-            for text, count in _shard_texts(pairs, plan.pairs_per_shard):
-                (partial / f"{len(counts):05}").write_bytes(text)
-                counts.append(count)
-            index = {"pairs": counts, "records": records, "damage": damage.messages()}
-            (partial / "index.json").write_text(json.dumps(index), encoding="utf-8")
+    names = [f"{number:05}" for number in range(len(plan.parts))]
+    _make_missing(plan.texts, names, rank, world, partial(_read_part, plan))
+
+
+def _make_missing(
+    folder: Path, names: Sequence[str], rank: int, world: int, make: Callable[[int, Path], None]
+) -> None:
+    """Make those results of this rank that are not in `folder`, by `make(number, new folder)`."""
+    for number in range(rank, len(names), world):
+        if not (folder / names[number]).is_dir():
+            with new_result(folder / names[number]) as new:
+                make(number, new)
+
+
+def _read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
+    part = plan.parts[number]
+    records: FileRecords = {}
+    damage = Damage()
+    where = plan.corpora[part.corpus].where
+    pairs = read_pairs(part.source, plan.root, where, records=records, damage=damage)
+    counts: list[int] = []
+    for text, count in _shard_texts(pairs, plan.pairs_per_shard):
+        (folder / f"{len(counts):05}").write_bytes(text)
+        counts.append(count)
+    index = {"pairs": counts, "records": records, "damage": damage.messages()}
+    (folder / "index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def _shard_texts(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[bytes, int]]:
@@ -97,94 +100,75 @@ def _lines(path: Path) -> list[str]:
     return path.read_bytes().decode("utf-8").split("\n")
 
 
-# --- 2: score ---------------------------------------------------------------------------------
-
-
 def score(plan: CleaningPlan, rank: int, world: int) -> None:
     """Repair and score the pairs of each shard, make their keys, and look for leaks."""
     shards = plan.shards()
-    scorer = None
-    for shard in shards[rank::world]:
-        if not (plan.scores / shard.name).is_dir():
-            scorer = scorer or PairScorer(plan.clean, plan.src_lang, plan.tgt_lang)
-            scored = _scored(plan, shard, scorer, plan.evaluation_index)
-            with new_result(plan.scores / shard.name) as partial:
-                scored.save(partial, plan.buckets(shards))
+    loaded = cache(lambda: PairScorer(plan.clean, plan.src_lang, plan.tgt_lang))
+
+    def make(number: int, folder: Path) -> None:
+        _score_shard(
+            plan, shard_pairs(plan, shards[number]), loaded(), folder, plan.buckets(shards)
+        )
+
+    _make_missing(plan.scores, [shard.name for shard in shards], rank, world, make)
 
 
-@dataclass
-class _Scored:
-    """What the second stage finds out about n pairs."""
-
-    scores: npt.NDArray[np.float32]  # (n, rules)
-    keys: Hashes  # (n, 3): source, and the pair in two halves
-    leaks: npt.NDArray[np.uint8]  # (n,) flags of `LeakIndex`
-    near: npt.NDArray[np.float32]  # (n,) share of letter runs that evaluation sets have too
-    is_short: npt.NDArray[np.bool_]  # (n,)
-    repaired: npt.NDArray[np.int64]  # (m,) numbers of the pairs that were repaired
-    repaired_pairs: Pairs
-    found: Found
-
-    def save(self, folder: Path, n_buckets: int) -> None:
-        """Write all into a folder; the keys ordered by bucket, so that a bucket is one piece."""
-        np.save(folder / "scores.npy", self.scores)
-        np.savez(folder / "leaks.npz", flags=self.leaks, near=self.near, **vars(self.found))
-        np.save(folder / "short.npy", self.is_short)
-        np.save(folder / "repaired.npy", self.repaired)
-        lines = [line for pair in self.repaired_pairs for line in pair]
-        (folder / "repaired.txt").write_bytes("\n".join(lines).encode())
-        bucket = (self.keys[:, 0] >> np.uint64(32)) * np.uint64(n_buckets) >> np.uint64(32)
-        order = np.argsort(bucket, kind="stable")
-        ends = np.bincount(bucket.astype(np.int64), minlength=n_buckets).cumsum()
-        np.save(folder / "keys.npy", self.keys[order])
-        np.save(folder / "order.npy", order.astype(np.uint32))
-        np.save(folder / "starts.npy", np.concatenate([[0], ends]))
-
-
-def _scored(
-    plan: CleaningPlan, shard: Shard, scorer: PairScorer, leaks: LeakIndex | None
-) -> _Scored:
-    """Score a shard, some pairs at a time."""
-    pairs = shard_pairs(plan, shard)
-    n = len(pairs)
-    out = _Scored(
-        np.empty((n, len(RULES)), np.float32), np.zeros((n, 3), np.uint64),
-        np.zeros(n, np.uint8), np.zeros(n, np.float32), np.empty(n, np.bool_),
-        np.zeros(0, np.int64), [], Found(),
-    )  # fmt: skip
-    fix = scorer.fix
-    repaired: list[int] = []
-    for start in range(0, n, PAIRS_AT_A_TIME):
-        raw = pairs[start : start + PAIRS_AT_A_TIME]
-        rows = slice(start, start + len(raw))
-        chunk = [(fix(src), fix(tgt)) for src, tgt in raw]
-        if chunk != raw:
-            changed = [i for i in range(len(raw)) if chunk[i] != raw[i]]
-            repaired += [start + i for i in changed]
-            out.repaired_pairs += [chunk[i] for i in changed]
-        out.scores[rows] = scorer.scores(chunk)
-        out.is_short[rows] = [len(src) < SHORT_CHARACTERS for src, _ in chunk]
-        _add_keys(plan, out, rows, chunk, leaks)
-    out.repaired = np.array(repaired, np.int64)
-    return out
-
-
-def _add_keys(
-    plan: CleaningPlan, out: _Scored, rows: slice, chunk: Pairs, leaks: LeakIndex | None
+def _score_shard(
+    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer, folder: Path, n_buckets: int
 ) -> None:
-    """Fill in what comes of the normalised texts."""
-    if not plan.finds_duplicates and leaks is None:
-        return
-    src = [normalised(pair[0]) for pair in chunk]
-    tgt = [normalised(pair[1]) for pair in chunk]
+    """Write the `_columns` of a shard, with the keys ordered by bucket, and the repaired pairs."""
+    parts = []
+    found = Found()
+    repaired: dict[int, tuple[str, str]] = {}
+    for start in range(0, len(pairs), PAIRS_AT_A_TIME):
+        raw = pairs[start : start + PAIRS_AT_A_TIME]
+        chunk = [(scorer.fix(src), scorer.fix(tgt)) for src, tgt in raw]
+        repaired |= {start + i: pair for i, pair in enumerate(chunk) if pair != raw[i]}
+        columns, own_found = _columns(plan, chunk, scorer)
+        parts.append(columns)
+        found += own_found
+    every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
+    keys = every.pop("keys")
+    rows = np.array(list(repaired), np.int64)
+    np.savez(folder / "scores.npz", **every, repaired=rows, **vars(found))
+    lines = "\n".join([text for pair in repaired.values() for text in pair])
+    (folder / "repaired.txt").write_bytes(lines.encode())
+    bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(n_buckets) >> np.uint64(32)
+    order = np.argsort(bucket, kind="stable")
+    np.save(folder / "keys.npy", keys[order])
+    np.save(folder / "order.npy", order.astype(np.uint32))
+    np.save(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(n_buckets + 1)))
+
+
+def _columns(
+    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer
+) -> tuple[dict[str, npt.NDArray[Any]], Found]:
+    """What this stage finds out about n repaired pairs, n rows each; and about evaluation sets.
+
+    scores (n, rules); is_short; keys (n, 3) of the source, and of the pair in two halves; flags of
+    `LeakIndex`; near: share of letter runs that evaluation sets have too.
+    """
+    n = len(pairs)
+    columns: dict[str, npt.NDArray[Any]] = {
+        "scores": scorer.scores(pairs),
+        "is_short": np.array([len(src) < SHORT_CHARACTERS for src, _ in pairs]),
+        "keys": np.zeros((n, 3), np.uint64),
+        "flags": np.zeros(n, np.uint8),
+        "near": np.zeros(n, np.float32),
+    }
+    leaks = plan.evaluation_index
+    if leaks is None and not plan.finds_duplicates:
+        return columns, Found()
+    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
     src_hashes = hashes(src)
-    out.keys[rows, 0] = src_hashes
-    out.keys[rows, 1:] = keys_of(chunk, src, tgt, plan.clean.duplicates)
-    if leaks is not None:
-        tgt_hashes = hashes(tgt)
-        out.leaks[rows] = flags = leaks.flags(src_hashes, tgt_hashes)
-        out.near[rows] = leaks.near(src, tgt)
-        out.found += leaks.found(src_hashes, tgt_hashes, flags)
+    columns["keys"][:, 0] = src_hashes
+    columns["keys"][:, 1:] = keys_of(pairs, src, tgt, plan.clean.duplicates)
+    if leaks is None:
+        return columns, Found()
+    tgt_hashes = hashes(tgt)
+    columns["flags"] = flags = leaks.flags(src_hashes, tgt_hashes)
+    columns["near"] = leaks.near(src, tgt)
+    return columns, leaks.found(src_hashes, tgt_hashes, flags)
 
 
 def keys_of(
@@ -205,21 +189,18 @@ def keys_of(
             assert_never(duplicates)
 
 
-# --- 3: decide --------------------------------------------------------------------------------
-
-
 def decide_all(plan: CleaningPlan, rank: int, world: int) -> None:
     """Decide by scores and leaks which pairs of each shard go: the number of a reason, or -1."""
-    for shard in plan.shards()[rank::world]:
-        folder = plan.decisions / shard.name
-        if folder.is_dir():
-            continue
-        decisions = decide(np.load(plan.scores / shard.name / "scores.npy"), plan.clean)
-        with np.load(plan.scores / shard.name / "leaks.npz") as leaks:
-            is_leak = leaks_go(leaks["flags"], plan.clean.leaks)
+    names = [shard.name for shard in plan.shards()]
+
+    def make(number: int, folder: Path) -> None:
+        with np.load(plan.scores / names[number] / "scores.npz") as found:
+            decisions = decide(found["scores"], plan.clean)
+            is_leak = leaks_go(found["flags"], plan.clean.leaks)
         decisions[(decisions < 0) & is_leak] = LEAK
-        with new_result(folder) as partial:
-            np.save(partial / "decisions.npy", decisions)
+        np.save(folder / "decisions.npy", decisions)
+
+    _make_missing(plan.decisions, names, rank, world, make)
 
 
 def leaks_go(
@@ -237,21 +218,18 @@ def leaks_go(
             assert_never(leaks)
 
 
-# --- 4: duplicates ----------------------------------------------------------------------------
-
-
 def find_duplicates(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Find in each bucket of keys which pairs go: duplicates, and sources with many targets."""
+    """Find the pairs of each bucket that equal another one, or whose source has many targets."""
     shards = plan.shards()
-    for bucket in range(rank, plan.buckets(shards), world):
-        folder = plan.decisions / f"bucket-{bucket:03}"
-        if folder.is_dir():
-            continue
-        with new_result(folder) as partial:
-            found = _dropped_in_bucket(plan, shards, bucket)
-            starts = np.searchsorted(found[:, 0], np.arange(len(shards) + 1))
-            np.save(partial / "starts.npy", starts)
-            np.save(partial / "dropped.npy", found[:, 1:])
+    n_buckets = plan.buckets(shards) if plan.finds_duplicates else 0
+
+    def make(bucket: int, folder: Path) -> None:
+        found = _dropped_in_bucket(plan, shards, bucket)
+        np.save(folder / "starts.npy", np.searchsorted(found[:, 0], np.arange(len(shards) + 1)))
+        np.save(folder / "dropped.npy", found[:, 1:])
+
+    names = [f"bucket-{bucket:03}" for bucket in range(n_buckets)]
+    _make_missing(plan.decisions, names, rank, world, make)
 
 
 def _dropped_in_bucket(plan: CleaningPlan, shards: Sequence[Shard], bucket: int) -> Rows:
@@ -294,18 +272,11 @@ def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
     return numbers
 
 
-# --- 5: apply ---------------------------------------------------------------------------------
-
-
 def apply(plan: CleaningPlan, rank: int, world: int) -> None:
     """Write the pairs of each shard that stay, those that go, and the counts of both."""
     shards = plan.shards()
-    for number in range(rank, len(shards), world):
-        folder = plan.kept / shards[number].name
-        if folder.is_dir():
-            continue
-        with new_result(folder) as partial:
-            _apply(plan, shards, number, partial)
+    names = [shard.name for shard in shards]
+    _make_missing(plan.kept, names, rank, world, partial(_apply, plan, shards))
 
 
 def _apply(plan: CleaningPlan, shards: Sequence[Shard], number: int, folder: Path) -> None:
@@ -313,27 +284,23 @@ def _apply(plan: CleaningPlan, shards: Sequence[Shard], number: int, folder: Pat
     scored = plan.scores / shard.name
     pairs = shard_pairs(plan, shard)
     decisions = all_decisions(plan, shards, number)
-    with np.load(scored / "leaks.npz") as leaks:
-        flags, near = leaks["flags"], leaks["near"]
-    scores, is_short = np.load(scored / "scores.npy"), np.load(scored / "short.npy")
-    findings = ShardFindings(plan, shard, pairs, decisions, scores, is_short, flags, near)
+    columns = ("scores", "is_short", "flags", "near", "repaired")
+    with np.load(scored / "scores.npz") as found:
+        own = {name: found[name] for name in columns}
+    findings = ShardFindings(plan, shard, pairs, decisions, **own)
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
-    counts = findings.counts()
-    repaired = np.load(scored / "repaired.npy")
-    counts["repaired"] = int((decisions[repaired] < 0).sum())
-    (folder / "counts.json").write_text(json.dumps(counts), encoding="utf-8")
+    (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
     lines = _lines(scored / "repaired.txt")
-    for place, src, tgt in zip(repaired, lines[::2], lines[1::2], strict=False):
+    for place, src, tgt in zip(own["repaired"], lines[::2], lines[1::2], strict=False):
         pairs[place] = src, tgt
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:
         rows = [f"{tab_free(src)}\t{tab_free(tgt)}\n" for src, tgt in kept]
         write_packed(folder / "pairs", "".join(rows), form.packing)
-    else:
-        for side, name in enumerate(("src", "tgt")):
-            text = "".join([pair[side] + "\n" for pair in kept])
-            write_packed(folder / name, text, form.packing)
+        return
+    for side, name in enumerate(("src", "tgt")):
+        write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
 
 
 def all_decisions(plan: CleaningPlan, shards: Sequence[Shard], number: int) -> npt.NDArray[np.int8]:
