@@ -31,7 +31,7 @@ from itertools import permutations
 from pathlib import Path
 
 from mt.config.schema import Clean
-from mt.data.cleaning.keys import normalised
+from mt.data.cleaning.duplicates import normalised
 from mt.data.cleaning.rules import RULES, PairScorer, decide
 
 Pair = tuple[str, str]

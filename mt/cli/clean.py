@@ -13,8 +13,7 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping
 from mt.config.schema import named_sources
 from mt.data.cleaning.clean import CleanedFiles
-from mt.data.cleaning.cluster import run_on_slurm
-from mt.data.cleaning.executors import run_here
+from mt.data.cleaning.executors import run_here, run_on_slurm
 from mt.data.cleaning.plan import OutputForm, Packing
 from mt.data.reading.corpus import data_root, local_files
 from mt.data.reading.text_files import matching_files
@@ -75,9 +74,9 @@ def chosen_executor(
 
 
 def cleaning_files(
-    prefix: str, rejected: Path | None, data: DataConfig
+    prefix: str, rejected: Path | None, data: DataConfig, overwrite: bool
 ) -> tuple[CleanedFiles, OutputForm]:
-    """What -o names, and how it is written. Raises ConfigError."""
+    """What -o names, and how it is written. Raises ConfigError, also where a file would be lost."""
     packing = _packing(prefix)
     is_table = prefix.removesuffix(packing).endswith(".tsv")
     if packing and not is_table:
@@ -92,11 +91,11 @@ def cleaning_files(
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
     form = OutputForm(is_table, packing, _packing(str(rejected)))
+    _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
     return CleanedFiles(range(len(data.train)), paths), form
 
 
-def refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:
-    """Raise ConfigError where a file that is read, or without `overwrite` another, is lost."""
+def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:
     from mt.translate.streaming import refuse_overwrite
 
     root = data_root(data)
@@ -125,10 +124,7 @@ def _packing(name: str) -> Packing:
 
 @contextmanager
 def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A function that shows how many tasks of a stage are done: a bar, else a line now and then.
-
-    Its arguments are the stage, the tasks done, and how many there are, or None.
-    """
+    """A function of a stage, its tasks done, and all or None: shows a bar, else lines."""
     from tqdm import tqdm
 
     from mt.translate.progress import can_show_bar

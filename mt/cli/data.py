@@ -101,21 +101,14 @@ def clean(
     mt data clean corpus/train --langs de-en --against test.en -o clean
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
-    from mt.cli.clean import (
-        chosen_executor,
-        cleaning_files,
-        data_to_clean,
-        refuse_to_lose,
-        stage_progress,
-    )
+    from mt.cli.clean import chosen_executor, cleaning_files, data_to_clean, stage_progress
     from mt.data.cleaning.clean import clean_corpora
     from mt.data.cleaning.plan import plan_of
     from mt.data.cleaning.report import report_text
 
     run = chosen_executor(executor, workers, sbatch or [])
     data = data_to_clean(corpora.value(), against or [], limits or [])
-    output, form = cleaning_files(prefix, rejected, data)
-    refuse_to_lose([*output.paths, *filter(None, [rejected])], data, overwrite)
+    output, form = cleaning_files(prefix, rejected, data, overwrite)
     folder = work or Path(f"{prefix}.work")
     plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
     with stage_progress() as progress:

@@ -20,12 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.duplicates import DuplicateFinder, joined_keys, pair_keys
+from mt.data.cleaning.duplicates import (
+    DuplicateFinder,
+    Hashes,
+    hashes,
+    joined_keys,
+    normalised,
+    pair_keys,
+)
 from mt.data.cleaning.executors import process_pool
-from mt.data.cleaning.keys import Hashes, hashes, normalised
 from mt.data.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
 from mt.data.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
-from mt.data.cleaning.measures import PairBlock, character_ratio, word_ratio
+from mt.data.cleaning.rules import PairBlock, character_ratio, word_ratio
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage
 from mt.errors import DataError, MtError

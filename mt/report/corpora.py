@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mt.config.schema import Config, DataConfig, named_sources
-from mt.data.cleaning.keys import is_among
+from mt.data.cleaning.duplicates import is_among
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.reading.corpus import data_root, local_files, read_pairs, training_pairs
 from mt.errors import DataError, first_line

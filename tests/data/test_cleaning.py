@@ -16,15 +16,15 @@ import pytest
 from messages import says
 
 from mt.config.schema import Clean, Source
-from mt.data.cleaning import stages
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora
-from mt.data.cleaning.executors import STAGES, run_here
-from mt.data.cleaning.keys import hashes, normalised
+from mt.data.cleaning.duplicates import hashes, normalised
+from mt.data.cleaning.executors import run_here
 from mt.data.cleaning.leaks import LeakCount, LeakIndex
 from mt.data.cleaning.plan import CleaningPlan, Corpus
 from mt.data.cleaning.rejected import REASONS
 from mt.data.cleaning.report import CleaningReport, report_text
 from mt.data.cleaning.rules import RULES, PairScorer, decide
+from mt.data.cleaning.stages import STAGES, Stage, all_decisions
 
 Pairs = list[tuple[str, str]]
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
@@ -186,8 +186,8 @@ def test_a_changed_threshold_does_not_score_again(
     again = replace(folder.plan(max_word_ratio=2.0), work=folder.path / "fresh")
     folder.clean(again)
     wanted = folder.bytes
-    for name in ("read_pairs", "PairScorer"):
-        monkeypatch.setattr(stages, name, None)  # would be called
+    monkeypatch.setattr("mt.data.cleaning.stages.read_pairs", None)  # would be called
+    monkeypatch.setattr(PairScorer, "scores", None)
     report = folder.clean(folder.plan(max_word_ratio=2.0))
     assert folder.bytes == wanted
     assert report.rejected("word_ratio") > before.rejected("word_ratio")
@@ -202,13 +202,13 @@ def test_a_killed_cleaning_continues_with_what_is_done(
     plan = replace(folder.plan(), work=folder.path / "killed")
     real = STAGES[stage]
 
-    def killed(plan: CleaningPlan, rank: int, world: int) -> None:
-        if rank == 1:
+    def killed(plan: CleaningPlan, number: int, folder: Path) -> None:
+        if number == 1:
             (plan.work / "texts" / "half.partial").mkdir(parents=True)
             raise KeyboardInterrupt
-        real(plan, rank, world)
+        real.make(plan, number, folder)
 
-    monkeypatch.setitem(STAGES, stage, killed)
+    monkeypatch.setitem(STAGES, stage, Stage(real.results, killed))
     with pytest.raises(KeyboardInterrupt):
         folder.clean(plan)
     done = {path: path.stat().st_mtime_ns for path in (folder.path / "killed").glob("*/0*")}
@@ -298,10 +298,9 @@ def test_one_of_equal_pairs_stays_in_the_heaviest_corpus(
     plan = CleaningPlan(tmp_path, Path(), corpora, settings, "de", "en", pairs_per_shard=2)
     for stage in STAGES.values():
         stage(plan, 0, 1)
-    shards = plan.shards()
     found = ["", ""]
-    for number, shard in enumerate(shards):
-        for row in np.flatnonzero(stages.all_decisions(plan, shards, number) < 0):
+    for number, shard in enumerate(plan.shards):
+        for row in np.flatnonzero(all_decisions(plan, number) < 0):
             found[shard.corpus] += str(shard.start + row)
     assert found == [light, heavy]
 

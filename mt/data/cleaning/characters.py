@@ -92,10 +92,7 @@ class CharacterCounts:
 
 
 def count_characters(lines: Sequence[str]) -> CharacterCounts:
-    """Count the characters of each line by class, its words, and its longest run of one character.
-
-    A character of a script without spaces counts as a part of a word.
-    """
+    """Count the characters of each line by class, its words, its longest run of one character."""
     # Each line ends with a space, so that its last word ends within it.
     text = " ".join(lines) + " "
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -108,7 +105,7 @@ def count_characters(lines: Sequence[str]) -> CharacterCounts:
     spaces = classes == SPACE
     ends = np.flatnonzero(spaces[1:] & ~spaces[:-1])
     spaced = np.bincount(line_of[ends], minlength=len(lines))
-    # Spaces are no sign of words in such a text: what is more counts.
+    # A character of a script without spaces is a part of a word; what is more counts.
     words = np.maximum(spaced, counts @ WORDS_PER_CHARACTER)
     return CharacterCounts(counts, length, words, _longest_runs(codes, line_of, len(lines)))
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from mt.data.cleaning.plan import CleaningPlan, claim_work
 from mt.data.cleaning.rejected import HEADER, write_packed
 from mt.data.cleaning.report import CleaningReport, sum_up
-from mt.data.cleaning.rules import PairScorer
 from mt.data.reading.text_files import FileRecords
 from mt.errors import DataError
 from mt.files import exclusive, whole_file
@@ -42,12 +41,12 @@ def clean_corpora(
     it is removed in the end. Raises DataError where no pair is left, or a file cannot be written.
     """
     # Raises first of all where a package or a file is missing.
-    notes = PairScorer(plan.clean, plan.src_lang, plan.tgt_lang).notes
+    notes = plan.scorer.notes
     claim_work(plan.kept.parent)  # its name depends on all files, which must be there
     waiting = f"waiting for another process in the work folder {plan.work}"
     with exclusive(plan.work / LOCK, lambda: say(waiting)):
         claim_work(plan.work)  # the other process may have removed it
-        with _os_errors_told(plan.work):
+        try:
             run(plan)
             if rejected is not None:
                 header = plan.work / "header"
@@ -55,30 +54,34 @@ def clean_corpora(
                 every = CleanedFiles(range(len(plan.corpora)), [rejected])
                 _concatenate(plan, every, ["rejected"], [header])
             report = sum_up(plan, notes)
-            lost = [message for output in outputs for message in _lost(plan, report, output)]
-            for output in outputs if not lost else ():
+            empty = [
+                number
+                for output in outputs
+                if not any(report.corpora[number].kept for number in output.corpora)
+                for number in output.corpora
+            ]
+            for output in outputs if not empty else ():
                 _concatenate(plan, output, ["pairs"] if plan.form.is_table else ["src", "tgt"])
+        except OSError as error:
+            raise DataError(
+                f"{error.filename or plan.work}: cannot be written: {error.strerror or error}. "
+                "Free some space, or name a folder on another disk with --work. The same command "
+                "continues with what is done."
+            ) from error
         finished = [plan.kept, *plan.work.glob("*/*.partial")]  # the kept pairs are in the output
         for folder in finished if keep_work else [plan.work]:
             shutil.rmtree(folder, ignore_errors=True)
-        if lost:
+        if empty:
+            lost = [
+                f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no "
+                f"pair: {report.corpora[number].summary()}"
+                for number in empty
+            ]
             raise DataError(
                 "\n".join(lost) + ". Check that the files and the languages are the right ones, or "
                 "change the limits in data.clean."
             )
         return report
-
-
-@contextmanager
-def _os_errors_told(work: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{error.filename or work}: cannot be written: {error.strerror or error}. Free some "
-            "space, or name a folder on another disk with --work. The same command continues with "
-            "what is done."
-        ) from error
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:
@@ -89,22 +92,11 @@ def records_of(plan: CleaningPlan) -> FileRecords:
     return records
 
 
-def _lost(plan: CleaningPlan, report: CleaningReport, output: CleanedFiles) -> list[str]:
-    """What cleaning has done to the corpora of an output that would be empty; [] if it is not."""
-    if any(report.corpora[number].kept for number in output.corpora):
-        return []
-    return [
-        f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no pair: "
-        f"{report.corpora[number].summary()}"
-        for number in output.corpora
-    ]
-
-
 def _concatenate(
     plan: CleaningPlan, output: CleanedFiles, names: Sequence[str], first: Sequence[Path] = ()
 ) -> None:
     """Put `first` and the files of all shards end to end, in the order of the corpora."""
-    folders = [plan.kept / one.name for one in plan.shards() if one.corpus in output.corpora]
+    folders = [plan.kept / one.name for one in plan.shards if one.corpus in output.corpora]
     with ExitStack() as stack:
         for name, path in zip(names, output.paths, strict=True):
             file = stack.enter_context(whole_file(path))

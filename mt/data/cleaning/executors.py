@@ -1,67 +1,54 @@
-"""Run the stages of a cleaning: in this process, or in several on this machine."""
+"""Run the stages of a cleaning: here, in several processes, or as job arrays of Slurm."""
 
 from __future__ import annotations
 
+import getpass
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from mt.data.cleaning.plan import CleaningPlan
-from mt.data.cleaning.stages import Stage, apply, decide_all, find_duplicates, read, score
-from mt.errors import MtError
+from mt.data.cleaning.stages import STAGES
+from mt.errors import ConfigError, MtError
 
 # Gets the name of a stage, and how many of its tasks are done, of how many.
 Progress: TypeAlias = Callable[[str, int, int], None]
-
-STAGES: dict[str, Stage] = {
-    "reading": read,
-    "scoring": score,
-    "deciding": decide_all,
-    "finding duplicates": find_duplicates,
-    "writing": apply,
-}
-
-
-def tasks(plan: CleaningPlan, stage: str) -> int:
-    """Into how many tasks a stage can be divided: parts, buckets or shards."""
-    match stage:
-        case "reading":
-            return len(plan.parts)
-        case "finding duplicates":
-            return plan.buckets(plan.shards()) if plan.finds_duplicates else 0
-        case _:
-            return len(plan.shards())
+# How often a stage is submitted again for ranks that have died; what they finished stays.
+ATTEMPTS = 3
+SECONDS_BETWEEN_LOOKS = 5.0
 
 
 def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
-    """Run all stages in up to so many processes. Raises what a stage raises.
-
-    After Ctrl-C, or once a task has failed, the others are ended at once.
-    """
+    """Run all stages in up to so many processes. When one fails, all end, with its error."""
     with ExitStack() as stack:
         pool: ProcessPoolExecutor | None = None
         for name in STAGES:
-            world = tasks(plan, name)
+            world = len(STAGES[name].results(plan))
             progress(name, 0, world)
             if min(workers, world) <= 1:
                 for rank in range(world):
                     STAGES[name](plan, rank, world)
                     progress(name, rank + 1, world)
                 continue
-            pool = pool or stack.enter_context(process_pool(workers, _start_worker, plan))
+            own = replace(plan)  # without what it has loaded
+            pool = pool or stack.enter_context(process_pool(workers, _start_worker, own))
             _run_in(pool, name, world, progress)
 
 
 def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress) -> None:
-    futures: list[Future[None]] = [
-        pool.submit(_run_task, name, rank, world) for rank in range(world)
-    ]
+    futures = [pool.submit(_run_task, name, rank, world) for rank in range(world)]
     try:
         for done, future in enumerate(as_completed(futures), start=1):
             future.result()
@@ -77,10 +64,7 @@ def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress
 def process_pool(
     workers: int, start: Callable[[Any], None], value: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes, each of which calls `start` with a value first.
-
-    After an error they are ended within a task.
-    """
+    """A pool of processes that call `start` with a value first; an error ends them at once."""
     before = set(multiprocessing.active_children())
     # Not by fork: the process may have threads, of torch for example.
     context = multiprocessing.get_context("spawn")
@@ -119,3 +103,82 @@ def _start_worker(plan: CleaningPlan) -> None:
 def _run_task(name: str, rank: int, world: int) -> None:
     assert _plan_of_worker is not None
     STAGES[name](_plan_of_worker, rank, world)
+
+
+def _run_rank(plan: CleaningPlan, stage: str, _: object, rank: int, world: int) -> None:
+    """Run a stage as datatrove calls it."""
+    STAGES[stage](plan, rank, world)
+
+
+def run_on_slurm(
+    plan: CleaningPlan, ranks: int, sbatch: Mapping[str, str], progress: Progress
+) -> None:
+    """Run each stage as a job array of up to so many ranks, and wait for it.
+
+    `sbatch` are options of sbatch; all nodes must see the work folder. Ranks that were killed are
+    submitted again. Raises MtError where ranks still fail, ConfigError without datatrove.
+    """
+    executor_class = _slurm_executor()
+    plan = plan.for_other_processes()
+    for name in STAGES:
+        world = min(ranks, len(STAGES[name].results(plan)))
+        progress(name, 0, world)
+        if not world:
+            continue
+        # The number of ranks is in the name: datatrove remembers which ones are done.
+        logs = plan.work / "jobs" / f"{plan.kept.name}-{name.replace(' ', '-')}-{world}"
+        for _ in range(ATTEMPTS):
+            job = executor_class(
+                pipeline=[partial(_run_rank, plan, name)],
+                tasks=world,
+                logging_dir=str(logs),
+                job_name=f"mt-clean-{name.replace(' ', '-')}",
+                env_command=f'export PATH="{Path(sys.executable).parent}:$PATH"',
+                time=sbatch.get("time", "24:00:00"),
+                partition=sbatch["partition"],
+                qos=sbatch.get("qos"),
+                sbatch_args={key: value for key, value in sbatch.items() if key != "qos"},
+                requeue=False,
+                with_srun=False,
+            )
+            job.launch_merge_stats = _no_statistics
+            job.run()
+            if _wait(job, name, world, progress):
+                break
+        else:
+            raise MtError(
+                f"{name}: some ranks failed {ATTEMPTS} times, see {logs}/slurm_logs. The same "
+                "command continues with what is done."
+            )
+
+
+def _wait(job: Any, stage: str, world: int, progress: Progress) -> bool:
+    """Wait until no job of the array is left; whether all ranks are done."""
+    while True:
+        is_running = job.job_id != -1 and _is_queued(str(job.job_id))
+        done = world - len(job.get_incomplete_ranks())
+        progress(stage, done, world)
+        if done == world or not is_running:
+            return done == world
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def _is_queued(job: str) -> bool:
+    command = ["squeue", "--noheader", "--user", getpass.getuser(), "--format", "%A %F"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.returncode != 0 or job in found.stdout.split()  # a busy controller: look again
+
+
+def _slurm_executor() -> Any:
+    """The class of datatrove that submits job arrays."""
+    try:
+        from datatrove.executor.slurm import SlurmPipelineExecutor
+    except ImportError as error:
+        raise ConfigError(
+            f"--executor slurm: needs datatrove ({error}); install it by: pip install 'mt[cluster]'"
+        ) from None
+    return SlurmPipelineExecutor
+
+
+def _no_statistics() -> None:
+    """Start no job that adds up statistics: it would wait for ever for ranks that have died."""

@@ -11,7 +11,6 @@ from mt.data.reading.text_files import normalize_line
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
-
 # Fields of `Counts`; no fault comes first.
 LENGTH_FAULTS = ("", "empty", "too_long", "ratio")
 

@@ -72,8 +72,7 @@ class Language:
         self.is_latin = SCRIPTS["Latn"] in self.scripts
         groups = (group.split() for group in _RELATED)
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
-        known = any(self.code in codes for codes in WRITTEN_IN.values())
-        self.is_identified = identify and known
+        self.is_identified = identify and any(self.code in own for own in WRITTEN_IN.values())
         self._labels = {f"__label__{name}" for name in self.relatives}
         self._predict = _load_model() if self.is_identified else None
 
@@ -92,9 +91,8 @@ class Language:
         found = self._predict(line, 1, 0.0, "replace")
         if not found or found[0][1] in self._labels:
             return 0.0
-        own = sum(
-            p for p, label in self._predict(line, 5, 0.01, "replace") if label in self._labels
-        )
+        likely = self._predict(line, 5, 0.01, "replace")
+        own = sum(p for p, label in likely if label in self._labels)
         return max(0.0, min(found[0][0], 1.0) - own)
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from mt.data.cleaning.keys import Hashes, hashes, is_among, normalised
+from mt.data.cleaning.duplicates import Hashes, hashes, is_among, normalised
 
 # Bits of the flags of a pair.
 SOURCE, TARGET, PAIR = 1, 2, 4
@@ -21,11 +21,8 @@ RUN_LETTERS = 32
 MAX_RUNS = 4_000_000
 # A table of the runs' first bits, which tells most of the others at once.
 TABLE_BITS = 22
-PAIRS_AT_A_TIME = 10_000
-# Texts whose runs are hashed at a time: they fit into the cache of a core.
+# Texts that are hashed at a time: their runs fit into the cache of a core.
 BLOCK = 1_000
-
-Pairs = Sequence[tuple[str, str]]
 
 
 def _no_hashes() -> Hashes:
@@ -67,11 +64,12 @@ class LeakCount:
 class LeakIndex:
     """The sentences of evaluation sets, by which training pairs are looked up.
 
-    Texts are compared as `normalised` has them: case, punctuation, spaces and accents do not count.
-    Memory grows with the evaluation sets, not with the training text.
+    Texts are compared as `normalised` has them. Memory grows with the evaluation sets.
     """
 
-    def __init__(self, sets: Mapping[str, Pairs], with_runs: bool = True) -> None:
+    def __init__(
+        self, sets: Mapping[str, Sequence[tuple[str, str]]], with_runs: bool = True
+    ) -> None:
         """Index sets by name; `with_runs` also finds sentences that are nearly the same."""
         self.sets: dict[str, Found] = {}
         texts: tuple[list[bytes], list[bytes]] = [], []
@@ -82,17 +80,14 @@ class LeakIndex:
             if with_runs:
                 texts[0].extend(src)
                 texts[1].extend(tgt)
-        every = list(self.sets.values())
-        self._src = _sorted([one.src for one in every])
-        self._tgt = _sorted([one.tgt for one in every])
-        self._pairs = _sorted([one.pairs for one in every])
+        self._every = sum(self.sets.values(), Found())
         self._runs = _Runs(texts[0]), _Runs(texts[1])
 
     def flags(self, src: Hashes, tgt: Hashes) -> npt.NDArray[np.uint8]:
         """(n,) `SOURCE`, `TARGET` and `PAIR` of training pairs, by the hashes of their sides."""
-        in_src, in_tgt = is_among(src, self._src), is_among(tgt, self._tgt)
+        in_src, in_tgt = is_among(src, self._every.src), is_among(tgt, self._every.tgt)
         in_both = in_src & in_tgt
-        in_both[in_both] = is_among(pair_hashes(src[in_both], tgt[in_both]), self._pairs)
+        in_both[in_both] = is_among(pair_hashes(src[in_both], tgt[in_both]), self._every.pairs)
         return (in_src * SOURCE + in_tgt * TARGET + in_both * PAIR).astype(np.uint8)
 
     def found(self, src: Hashes, tgt: Hashes, flags: npt.NDArray[np.uint8]) -> Found:
@@ -105,10 +100,7 @@ class LeakIndex:
         )
 
     def near(self, src: Sequence[bytes], tgt: Sequence[bytes]) -> npt.NDArray[np.float32]:
-        """(n,) Share of a normalised training pair's letter runs that stand in evaluation sets.
-
-        The larger one of both sides; 0 where a side is shorter than a run.
-        """
+        """(n,) Share of letter runs that stand in evaluation sets, of the side with more."""
         shares = [np.zeros(0, np.float32)]
         for start in range(0, len(src), BLOCK):
             blocks = src[start : start + BLOCK], tgt[start : start + BLOCK]
@@ -119,7 +111,7 @@ class LeakIndex:
         """What of the evaluation sets these training pairs contain, read once."""
         found = Found()
         pairs = iter(pairs)
-        while chunk := list(islice(pairs, PAIRS_AT_A_TIME)):
+        while chunk := list(islice(pairs, BLOCK)):
             src = hashes(normalised(pair[0]) for pair in chunk)
             tgt = hashes(normalised(pair[1]) for pair in chunk)
             found += self.found(src, tgt, self.flags(src, tgt))
@@ -127,16 +119,12 @@ class LeakIndex:
 
     def counts(self, found: Found) -> dict[str, LeakCount]:
         """How many sentences of each set were found."""
-        return {
-            name: LeakCount(
-                len(one.src),
-                *(
-                    int(is_among(own, other).sum())
-                    for own, other in zip(vars(one).values(), vars(found).values(), strict=True)
-                ),
-            )
-            for name, one in self.sets.items()
-        }
+
+        def counted(one: Found) -> list[int]:
+            columns = zip(vars(one).values(), vars(found).values(), strict=True)
+            return [int(is_among(own, ordered).sum()) for own, ordered in columns]
+
+        return {name: LeakCount(len(one.src), *counted(one)) for name, one in self.sets.items()}
 
 
 def pair_hashes(src: Hashes, tgt: Hashes) -> Hashes:
@@ -151,22 +139,12 @@ def _hashes_of_lines(texts: Sequence[bytes]) -> Hashes:
     return found
 
 
-def _sorted(parts: Sequence[Hashes]) -> Hashes:
-    every = np.unique(np.concatenate([*parts, np.zeros(0, np.uint64)]))
-    return every[every > 0]
-
-
 class _Runs:
     """Hashes of all runs of `RUN_LETTERS` bytes in normalised texts."""
 
     def __init__(self, texts: Sequence[bytes]) -> None:
-        limited: list[bytes] = []
-        letters = 0
-        for text in texts:
-            letters += len(text)
-            if letters > MAX_RUNS:
-                break
-            limited.append(text)
+        ends = np.cumsum([len(text) for text in texts])
+        limited = texts[: np.searchsorted(ends, MAX_RUNS, side="right")]
         # A run that crosses two texts is never found: no text of training has it as a whole.
         self._runs = np.unique(_run_hashes(b"".join(limited)))
         self._table = np.zeros(1 << TABLE_BITS, np.bool_)

@@ -7,16 +7,17 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mt.config.schema import named_sources
 from mt.data.cleaning.leaks import LeakIndex
-from mt.data.cleaning.rules import RULES, SCORES_VERSION
+from mt.data.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.formats import SUFFIXES, aligned_files, format_of
@@ -106,11 +107,8 @@ class CleaningPlan:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The files of all corpora. Raises DataError where one is missing."""
-        return tuple(
-            part
-            for number, corpus in enumerate(self.corpora)
-            for part in _parts(number, corpus, self.root)
-        )
+        parts = (_parts(number, one, self.root) for number, one in enumerate(self.corpora))
+        return tuple(chain.from_iterable(parts))
 
     @cached_property
     def texts(self) -> Path:
@@ -128,7 +126,7 @@ class CleaningPlan:
             for key, value in self.clean.model_dump(mode="json").items()
             if key not in ("max_targets", "leaks")
         }
-        settings["keys"] = self.finds_duplicates
+        settings["keys"] = self.finds_duplicates  # which max_targets decides too
         sets = [[name, *_state(source, self.root)] for name, source in self.evaluation]
         against = [_file_state(file) for file in self.against]
         others = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
@@ -184,6 +182,7 @@ class CleaningPlan:
         """What the first stage wrote of a part: pairs of its shards, records of its files."""
         return read_result(self.texts / f"{part:05}" / "index.json")
 
+    @cached_property
     def shards(self) -> list[Shard]:
         """All shards, in the order of the corpora, once the first stage is done."""
         found = []
@@ -194,10 +193,16 @@ class CleaningPlan:
                 start += pairs
         return found
 
-    def buckets(self, shards: Sequence[Shard]) -> int:
-        """Into how many buckets the keys of all shards go."""
-        pairs = sum(shard.pairs for shard in shards)
-        return min(MAX_BUCKETS, -(-pairs // self.pairs_per_bucket)) or 1
+    @cached_property
+    def buckets(self) -> int:
+        """Into how many buckets the keys of all shards go; 0 if duplicates stay."""
+        pairs = sum(shard.pairs for shard in self.shards) if self.finds_duplicates else 0
+        return min(MAX_BUCKETS, -(-pairs // self.pairs_per_bucket))
+
+    @cached_property
+    def scorer(self) -> PairScorer:
+        """What scores pairs. Raises DataError where a package is missing."""
+        return PairScorer(self.clean, self.src_lang, self.tgt_lang)
 
     @property
     def finds_duplicates(self) -> bool:
@@ -208,18 +213,15 @@ class CleaningPlan:
 def plan_of(
     data: DataConfig, work: Path, form: OutputForm = OutputForm(), where: str = "data.train"
 ) -> CleaningPlan:
-    """How the corpora of a config are cleaned; its validation and test sets must not leak.
-
-    `where` opens the name of a corpus in messages.
-    """
+    """How the corpora of a config are cleaned; `where` opens their names in messages."""
     assert data.clean is not None
     corpora = tuple(
         Corpus(source.path or source.src, f"{where}[{number}]", source)
         for number, source in enumerate(data.train)
     )
-    sets = [(name, source) for name, source in named_sources(data) if ".train" not in name]
+    sets = tuple((name, source) for name, source in named_sources(data) if ".train" not in name)
     languages = data.src_lang, data.tgt_lang
-    return CleaningPlan(work, data_root(data), corpora, data.clean, *languages, tuple(sets), form)
+    return CleaningPlan(work, data_root(data), corpora, data.clean, *languages, sets, form)
 
 
 def claim_work(folder: Path) -> None:
@@ -227,8 +229,7 @@ def claim_work(folder: Path) -> None:
     path = folder / WORK_FILE
     try:
         if folder.exists() and any(folder.iterdir()):
-            found = json.loads(path.read_text(encoding="utf-8"))["format"]
-            if found != FORMAT:
+            if (found := read_json(path)["format"]) != FORMAT:
                 raise DataError(
                     f"{folder}: is the work folder of another version of mt (format {found}, "
                     f"{FORMAT} is required). Remove it, or name another with --work."
@@ -245,10 +246,7 @@ def claim_work(folder: Path) -> None:
 
 @contextmanager
 def new_result(folder: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `folder` if the block succeeds.
-
-    Several processes may make the same result: the first one to finish wins.
-    """
+    """A folder that becomes `folder` if the block succeeds, unless another process was faster."""
     partial = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)

@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from mt.data.cleaning.leaks import NEAR_SHARE, RUN_LETTERS, SOURCE, TARGET
 from mt.data.cleaning.plan import CleaningPlan, Packing, Shard
 from mt.data.cleaning.rules import RULES, reason
 
+Rows: TypeAlias = npt.NDArray[np.int64]
 # Reasons that need more than the pair itself, numbered after the rules.
 LEAK, DUPLICATE, MANY_TARGETS = range(len(RULES), len(RULES) + 3)
 REASONS = (*(rule.name for rule in RULES), "leak", "duplicate", "many_targets")
@@ -24,7 +25,7 @@ NEAR_LEAK = "near_leak"  # after these, of pairs that stay
 EXAMPLES = 10
 SEED = 1
 # Characters of a text that an example shows.
-SHOWN_CHARACTERS = 300
+SHOWN = 300
 HEADER = "rule\tscore\tcorpus\tplace\tsource\ttarget\n"
 
 
@@ -62,7 +63,7 @@ class ShardFindings:
     is_short: npt.NDArray[np.bool_]  # (n,)
     flags: npt.NDArray[np.uint8]  # (n,) of `LeakIndex`
     near: npt.NDArray[np.float32]  # (n,)
-    repaired: npt.NDArray[np.int64]  # numbers of pairs
+    repaired: Rows  # numbers of pairs
 
     def rejected_rows(self) -> Iterator[str]:
         """Yield a row of `HEADER`'s columns for each rejected pair."""
@@ -73,47 +74,38 @@ class ShardFindings:
             yield "\t".join([*cells, *map(tab_free, self.pairs[row])]) + "\n"
 
     def counts(self) -> dict[str, Any]:
-        """What a report says of this shard: pairs by reason, also of short ones; and examples."""
+        """What a report says of this shard: pairs by reason, also of short ones; and examples.
+
+        Each example has its place in a random order; those of short pairs are drawn apart.
+        """
         is_near = (self.decisions < 0) & (self.near >= NEAR_SHARE) & (self.flags == 0)
         rows = {name: np.flatnonzero(self.decisions == i) for i, name in enumerate(REASONS)}
         rows[NEAR_LEAK] = np.flatnonzero(is_near)
         # A random order of the pairs, the same however many processes there are.
         random = np.random.default_rng([SEED, self.shard.part, self.shard.number])
         order = random.random(len(self.pairs))
+
+        def drawn(own: Rows, number: int) -> list[tuple[float, dict[str, str]]]:
+            first = own[np.argsort(order[own])[:EXAMPLES]].tolist()
+            return [(order[row], self._pair(row, number)) for row in first]
+
         examples = {
-            name: [
-                {
-                    "order": order[row],
-                    "is_short": bool(self.is_short[row]),
-                    "pair": self._pair(row, number),
-                }
-                for row in self._drawn(own, order)
-            ]
+            name: (drawn(own, number), drawn(own[self.is_short[own]], number))
             for number, (name, own) in enumerate(rows.items())
         }
         rows["read"] = np.arange(len(self.pairs))
         rows["kept"] = np.flatnonzero(self.decisions < 0)
         rows["repaired"] = self.repaired[self.decisions[self.repaired] < 0]
         return {
-            "corpus": self.shard.corpus,
             "pairs": {name: len(own) for name, own in rows.items()},
             "short": {name: int(self.is_short[own].sum()) for name, own in rows.items()},
             "examples": examples,
         }
 
-    def _drawn(self, rows: npt.NDArray[np.int64], order: npt.NDArray[np.float64]) -> list[int]:
-        """The first rows in a random order: of all, and of short ones."""
-        short = rows[self.is_short[rows]]
-        first = [own[np.argsort(order[own])[:EXAMPLES]] for own in (rows, short)]
-        return np.union1d(*first).tolist()
-
     def _pair(self, row: int, number: int) -> dict[str, str]:
         """A pair as an example of a reason: the fields of `ExamplePair`."""
         score, reason_text = self._reason(row, number)
-        src, tgt = (
-            text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
-            for text in self.pairs[row]
-        )
+        src, tgt = (text[:SHOWN] + "…" * (len(text) > SHOWN) for text in self.pairs[row])
         return {
             "corpus": self.plan.corpora[self.shard.corpus].name,
             "place": self.plan.parts[self.shard.part].place(self.shard.start + row),

@@ -37,13 +37,10 @@ def repairer(mojibake: bool) -> Callable[[str], str]:
         ascii_only = text.isascii()
         if fix_mojibake and (not ascii_only or "&" in text) and _SUSPICIOUS.search(text):
             text = fix_mojibake(text)
+        is_normal = ascii_only or unicodedata.is_normalized("NFC", text)
         if not text.isprintable():
             text = text.translate(_REMOVED)
-        elif (
-            "  " not in text
-            and text.strip() == text
-            and (ascii_only or unicodedata.is_normalized("NFC", text))
-        ):
+        elif is_normal and "  " not in text and text.strip() == text:
             return text
         return normalize_line(text)
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from mt.data.cleaning.duplicates import expected_false_drops
 from mt.data.cleaning.leaks import Found, LeakCount
 from mt.data.cleaning.plan import CleaningPlan, read_result
 from mt.data.cleaning.rejected import EXAMPLES, NEAR_LEAK, REASONS
-
-FORMAT: Literal[1] = 1
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,10 @@ class CleaningReport:
     @classmethod
     def from_json(cls, text: str) -> CleaningReport:
         """Return the report that `to_json` wrote. Raises ValueError."""
-        return TypeAdapter(cls).validate_json(text)
+        try:
+            return TypeAdapter(cls).validate_json(text)
+        except ValidationError as error:
+            raise ValueError(f"{error.error_count()} values are missing or wrong") from None
 
 
 def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
@@ -112,13 +113,14 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
     corpora = plan.corpora
     pairs: list[Counter[str]] = [Counter() for _ in corpora]
     short: list[Counter[str]] = [Counter() for _ in corpora]
-    examples: dict[str, list[dict[str, Any]]] = {reason: [] for reason in (*REASONS, NEAR_LEAK)}
-    for shard in plan.shards():
+    examples: dict[str, list[list[Any]]] = {reason: [[], []] for reason in (*REASONS, NEAR_LEAK)}
+    for shard in plan.shards:
         counts = read_result(plan.kept / shard.name / "counts.json")
         pairs[shard.corpus].update(counts["pairs"])
         short[shard.corpus].update(counts["short"])
-        for reason, own in examples.items():
-            own += counts["examples"][reason]
+        for reason, both in examples.items():
+            for own, drawn in zip(both, counts["examples"][reason], strict=True):
+                own += drawn
         if index is not None:
             with np.load(plan.scores / shard.name / "scores.npz") as scored:
                 found += Found(scored["src"], scored["tgt"], scored["pairs"])
@@ -132,9 +134,7 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         for corpus, every, few in zip(corpora, pairs, short, strict=True)
     ]  # fmt: skip
     shown = {
-        reason: ReasonExamples(_first(own), _first(one for one in own if one["is_short"]))
-        for reason, own in examples.items()
-        if own
+        reason: ReasonExamples(*map(_first, both)) for reason, both in examples.items() if both[0]
     }
     leaks = index.counts(found) if index is not None else {}
     near = sum(own[NEAR_LEAK] for own in pairs)
@@ -145,13 +145,13 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
         for message in plan.index(number)["damage"]
     ]
     chance = expected_false_drops(compared)
-    return CleaningReport(FORMAT, funnels, shown, leaks, near, chance, notes + damage)
+    return CleaningReport(1, funnels, shown, leaks, near, chance, notes + damage)
 
 
-def _first(examples: Iterable[dict[str, Any]]) -> list[ExamplePair]:
+def _first(examples: list[tuple[float, dict[str, str]]]) -> list[ExamplePair]:
     """The first examples in the random order."""
-    ordered = sorted(examples, key=lambda example: example["order"])[:EXAMPLES]
-    return [ExamplePair(**example["pair"]) for example in ordered]
+    ordered = sorted(examples, key=lambda example: example[0])
+    return [ExamplePair(**pair) for _, pair in ordered[:EXAMPLES]]
 
 
 def report_text(report: CleaningReport) -> str:

@@ -1,4 +1,4 @@
-"""The stages of a cleaning: functions of (plan, rank, world) that many processes can run.
+"""The stages of a cleaning, each a function of (plan, rank, world) that many processes can run.
 
 Rank r of w works on every w-th part, shard or bucket. Each result is a folder that is renamed into
 place once complete, and one that is there is not made again: a killed rank is run again, with any
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
-from mt.data.cleaning.duplicates import joined_keys, pair_keys, repeated
-from mt.data.cleaning.keys import Hashes, hashes, normalised
+from mt.data.cleaning.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
 from mt.data.cleaning.leaks import PAIR, Found
 from mt.data.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, new_result
 from mt.data.cleaning.rejected import (
@@ -29,13 +28,12 @@ from mt.data.cleaning.rejected import (
     tab_free,
     write_packed,
 )
-from mt.data.cleaning.rules import PairScorer, decide
+from mt.data.cleaning.rules import decide
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage, FileRecords
 
 Pairs: TypeAlias = list[tuple[str, str]]
-Stage: TypeAlias = Callable[[CleaningPlan, int, int], None]
-Rows: TypeAlias = npt.NDArray[np.uint32]
+Duplicates: TypeAlias = Literal["exact", "normalised"] | None
 
 # Pairs that are scored at a time.
 PAIRS_AT_A_TIME = 10_000
@@ -43,23 +41,24 @@ PAIRS_AT_A_TIME = 10_000
 SHORT_CHARACTERS = 25
 
 
-def read(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Copy the pairs of each part into shards. Raises DataError for a text that is damaged."""
-    names = [f"{number:05}" for number in range(len(plan.parts))]
-    _make_missing(plan.texts, names, rank, world, partial(_read_part, plan))
+@dataclass(frozen=True)
+class Stage:
+    """A stage: the folders of all its results, and how the one with a number is made."""
+
+    results: Callable[[CleaningPlan], list[Path]]
+    make: Callable[[CleaningPlan, int, Path], None]
+
+    def __call__(self, plan: CleaningPlan, rank: int, world: int) -> None:
+        """Make the results of a rank that are missing."""
+        results = self.results(plan)
+        for number in range(rank, len(results), world):
+            if not results[number].is_dir():
+                with new_result(results[number]) as folder:
+                    self.make(plan, number, folder)
 
 
-def _make_missing(
-    folder: Path, names: Sequence[str], rank: int, world: int, make: Callable[[int, Path], None]
-) -> None:
-    """Make those results of this rank that are not in `folder`, by `make(number, new folder)`."""
-    for number in range(rank, len(names), world):
-        if not (folder / names[number]).is_dir():
-            with new_result(folder / names[number]) as new:
-                make(number, new)
-
-
-def _read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
+def read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
+    """Copy the pairs of a part into shards. Raises DataError for a text that is damaged."""
     part = plan.parts[number]
     records: FileRecords = {}
     damage = Damage()
@@ -74,10 +73,7 @@ def _read_part(plan: CleaningPlan, number: int, folder: Path) -> None:
 
 
 def _shard_texts(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple[bytes, int]]:
-    """The text of each shard, source and target in turn, a line each; and its number of pairs.
-
-    `limit` is the largest number of pairs.
-    """
+    """The text of each shard, a source and its target in turn; its pairs, `limit` at most."""
     lines: list[str] = []
     size = 0
     for src, tgt in pairs:
@@ -92,39 +88,30 @@ def _shard_texts(pairs: Iterator[tuple[str, str]], limit: int) -> Iterator[tuple
 
 def shard_pairs(plan: CleaningPlan, shard: Shard) -> Pairs:
     """The pairs of a shard as they were read."""
-    lines = _lines(plan.texts / f"{shard.part:05}" / f"{shard.number:05}")
+    return _pairs(plan.texts / f"{shard.part:05}" / f"{shard.number:05}")
+
+
+def _pairs(path: Path) -> Pairs:
+    text = path.read_bytes().decode("utf-8")
+    lines = text.split("\n") if text else []
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_bytes().decode("utf-8").split("\n")
+def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
+    """Repair and score the pairs of a shard, make their keys, and look for leaks.
 
-
-def score(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Repair and score the pairs of each shard, make their keys, and look for leaks."""
-    shards = plan.shards()
-    loaded = cache(lambda: PairScorer(plan.clean, plan.src_lang, plan.tgt_lang))
-
-    def make(number: int, folder: Path) -> None:
-        _score_shard(
-            plan, shard_pairs(plan, shards[number]), loaded(), folder, plan.buckets(shards)
-        )
-
-    _make_missing(plan.scores, [shard.name for shard in shards], rank, world, make)
-
-
-def _score_shard(
-    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer, folder: Path, n_buckets: int
-) -> None:
-    """Write the `_columns` of a shard, with the keys ordered by bucket, and the repaired pairs."""
+    Writes `_columns`, with the keys ordered by bucket so that a bucket is one piece, and repairs.
+    """
+    fix = plan.scorer.fix
+    pairs = shard_pairs(plan, plan.shards[number])
     parts = []
     found = Found()
     repaired: dict[int, tuple[str, str]] = {}
     for start in range(0, len(pairs), PAIRS_AT_A_TIME):
         raw = pairs[start : start + PAIRS_AT_A_TIME]
-        chunk = [(scorer.fix(src), scorer.fix(tgt)) for src, tgt in raw]
+        chunk = [(fix(src), fix(tgt)) for src, tgt in raw]
         repaired |= {start + i: pair for i, pair in enumerate(chunk) if pair != raw[i]}
-        columns, own_found = _columns(plan, chunk, scorer)
+        columns, own_found = _columns(plan, chunk)
         parts.append(columns)
         found += own_found
     every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
@@ -133,16 +120,14 @@ def _score_shard(
     np.savez(folder / "scores.npz", **every, repaired=rows, **vars(found))
     lines = "\n".join([text for pair in repaired.values() for text in pair])
     (folder / "repaired.txt").write_bytes(lines.encode())
-    bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(n_buckets) >> np.uint64(32)
+    bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(plan.buckets) >> np.uint64(32)
     order = np.argsort(bucket, kind="stable")
     np.save(folder / "keys.npy", keys[order])
     np.save(folder / "order.npy", order.astype(np.uint32))
-    np.save(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(n_buckets + 1)))
+    np.save(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(plan.buckets + 1)))
 
 
-def _columns(
-    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer
-) -> tuple[dict[str, npt.NDArray[Any]], Found]:
+def _columns(plan: CleaningPlan, pairs: Pairs) -> tuple[dict[str, npt.NDArray[Any]], Found]:
     """What this stage finds out about n repaired pairs, n rows each; and about evaluation sets.
 
     scores (n, rules); is_short; keys (n, 3) of the source, and of the pair in two halves; flags of
@@ -150,32 +135,28 @@ def _columns(
     """
     n = len(pairs)
     columns: dict[str, npt.NDArray[Any]] = {
-        "scores": scorer.scores(pairs),
+        "scores": plan.scorer.scores(pairs),
         "is_short": np.array([len(src) < SHORT_CHARACTERS for src, _ in pairs]),
         "keys": np.zeros((n, 3), np.uint64),
         "flags": np.zeros(n, np.uint8),
         "near": np.zeros(n, np.float32),
     }
+    found = Found()
     leaks = plan.evaluation_index
-    if leaks is None and not plan.finds_duplicates:
-        return columns, Found()
-    src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
-    src_hashes = hashes(src)
-    columns["keys"][:, 0] = src_hashes
-    columns["keys"][:, 1:] = keys_of(pairs, src, tgt, plan.clean.duplicates)
-    if leaks is None:
-        return columns, Found()
-    tgt_hashes = hashes(tgt)
-    columns["flags"] = flags = leaks.flags(src_hashes, tgt_hashes)
-    columns["near"] = leaks.near(src, tgt)
-    return columns, leaks.found(src_hashes, tgt_hashes, flags)
+    if leaks is not None or plan.finds_duplicates:
+        src, tgt = ([normalised(pair[side]) for pair in pairs] for side in (0, 1))
+        sides = hashes(src), hashes(tgt)
+        keys = keys_of(pairs, src, tgt, plan.clean.duplicates)
+        columns["keys"] = np.column_stack([sides[0], keys])
+        if leaks is not None:
+            columns["flags"] = leaks.flags(*sides)
+            columns["near"] = leaks.near(src, tgt)
+            found = leaks.found(*sides, columns["flags"])
+    return columns, found
 
 
 def keys_of(
-    pairs: Pairs,
-    src: Sequence[bytes],
-    tgt: Sequence[bytes],
-    duplicates: Literal["exact", "normalised"] | None,
+    pairs: Pairs, src: Sequence[bytes], tgt: Sequence[bytes], duplicates: Duplicates
 ) -> Hashes:
     """(n, 2) The keys by which pairs are compared, or 0; `src` and `tgt` are normalised."""
     match duplicates:
@@ -189,18 +170,13 @@ def keys_of(
             assert_never(duplicates)
 
 
-def decide_all(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Decide by scores and leaks which pairs of each shard go: the number of a reason, or -1."""
-    names = [shard.name for shard in plan.shards()]
-
-    def make(number: int, folder: Path) -> None:
-        with np.load(plan.scores / names[number] / "scores.npz") as found:
-            decisions = decide(found["scores"], plan.clean)
-            is_leak = leaks_go(found["flags"], plan.clean.leaks)
-        decisions[(decisions < 0) & is_leak] = LEAK
-        np.save(folder / "decisions.npy", decisions)
-
-    _make_missing(plan.decisions, names, rank, world, make)
+def decide_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
+    """Decide by scores and leaks which pairs of a shard go: the number of a reason, or -1."""
+    with np.load(plan.scores / plan.shards[number].name / "scores.npz") as found:
+        decisions = decide(found["scores"], plan.clean)
+        is_leak = leaks_go(found["flags"], plan.clean.leaks)
+    decisions[(decisions < 0) & is_leak] = LEAK
+    np.save(folder / "decisions.npy", decisions)
 
 
 def leaks_go(
@@ -218,34 +194,22 @@ def leaks_go(
             assert_never(leaks)
 
 
-def find_duplicates(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Find the pairs of each bucket that equal another one, or whose source has many targets."""
-    shards = plan.shards()
-    n_buckets = plan.buckets(shards) if plan.finds_duplicates else 0
+def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
+    """Find the pairs of a bucket that equal another one, or whose source has too many targets.
 
-    def make(bucket: int, folder: Path) -> None:
-        found = _dropped_in_bucket(plan, shards, bucket)
-        np.save(folder / "starts.npy", np.searchsorted(found[:, 0], np.arange(len(shards) + 1)))
-        np.save(folder / "dropped.npy", found[:, 1:])
-
-    names = [f"bucket-{bucket:03}" for bucket in range(n_buckets)]
-    _make_missing(plan.decisions, names, rank, world, make)
-
-
-def _dropped_in_bucket(plan: CleaningPlan, shards: Sequence[Shard], bucket: int) -> Rows:
-    """(n, 3) Shard, pair and reason of all pairs of a bucket that go, ordered by these.
-
-    Of pairs with equal keys, and of those with the same source, the first ones stay: those of the
-    corpus with the highest weight, else of the first. Pairs that a rule rejects do not count.
+    Writes rows of pair and reason, ordered by shard, and where those of each shard start. Of equal
+    pairs, and of those with one source, the first ones stay: those of the corpus with the highest
+    weight, else of the first. Pairs that a rule rejects do not count.
     """
+    shards = plan.shards
     weights = [corpus.source.weight for corpus in plan.corpora]
     by_priority = sorted(range(len(shards)), key=lambda number: -weights[shards[number].corpus])
     keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
     for number in by_priority:
-        folder = plan.scores / shards[number].name
-        start, end = np.load(folder / "starts.npy")[bucket : bucket + 2]
-        own = np.load(folder / "order.npy", mmap_mode="r")[start:end]
-        own_keys = np.load(folder / "keys.npy", mmap_mode="r")[start:end]
+        scored = plan.scores / shards[number].name
+        start, end = np.load(scored / "starts.npy")[bucket : bucket + 2]
+        own = np.load(scored / "order.npy", mmap_mode="r")[start:end]
+        own_keys = np.load(scored / "keys.npy", mmap_mode="r")[start:end]
         is_kept = np.load(plan.decisions / shards[number].name / "decisions.npy")[own] < 0
         keys.append(own_keys[is_kept])
         own_places = np.column_stack([np.full(len(own), number, np.uint32), own])
@@ -258,7 +222,9 @@ def _dropped_in_bucket(plan: CleaningPlan, shards: Sequence[Shard], bucket: int)
         left = np.flatnonzero(reasons < 0)
         reasons[left[_number_in_group(key[left, 0]) >= plan.clean.max_targets]] = MANY_TARGETS
     found = np.column_stack([place, reasons.astype(np.uint32)])[reasons >= 0]
-    return found[np.lexsort((found[:, 1], found[:, 0]))]
+    found = found[np.lexsort((found[:, 1], found[:, 0]))]
+    np.save(folder / "starts.npy", np.searchsorted(found[:, 0], np.arange(len(shards) + 1)))
+    np.save(folder / "dropped.npy", found[:, 1:])
 
 
 def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
@@ -272,18 +238,12 @@ def _number_in_group(values: Hashes) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def apply(plan: CleaningPlan, rank: int, world: int) -> None:
-    """Write the pairs of each shard that stay, those that go, and the counts of both."""
-    shards = plan.shards()
-    names = [shard.name for shard in shards]
-    _make_missing(plan.kept, names, rank, world, partial(_apply, plan, shards))
-
-
-def _apply(plan: CleaningPlan, shards: Sequence[Shard], number: int, folder: Path) -> None:
-    shard, form = shards[number], plan.form
+def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
+    """Write the pairs of a shard that stay, those that go, and the counts of both."""
+    shard, form = plan.shards[number], plan.form
     scored = plan.scores / shard.name
     pairs = shard_pairs(plan, shard)
-    decisions = all_decisions(plan, shards, number)
+    decisions = all_decisions(plan, number)
     columns = ("scores", "is_short", "flags", "near", "repaired")
     with np.load(scored / "scores.npz") as found:
         own = {name: found[name] for name in columns}
@@ -291,9 +251,8 @@ def _apply(plan: CleaningPlan, shards: Sequence[Shard], number: int, folder: Pat
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
 
-    lines = _lines(scored / "repaired.txt")
-    for place, src, tgt in zip(own["repaired"], lines[::2], lines[1::2], strict=False):
-        pairs[place] = src, tgt
+    for row, pair in zip(own["repaired"], _pairs(scored / "repaired.txt"), strict=True):
+        pairs[row] = pair
     kept = [pairs[row] for row in np.flatnonzero(decisions < 0).tolist()]
     if form.is_table:
         rows = [f"{tab_free(src)}\t{tab_free(tgt)}\n" for src, tgt in kept]
@@ -303,13 +262,29 @@ def _apply(plan: CleaningPlan, shards: Sequence[Shard], number: int, folder: Pat
         write_packed(folder / name, "".join([pair[side] + "\n" for pair in kept]), form.packing)
 
 
-def all_decisions(plan: CleaningPlan, shards: Sequence[Shard], number: int) -> npt.NDArray[np.int8]:
+def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     """(n,) The reason of each pair of a shard, duplicates included; -1: it stays."""
-    decisions = np.load(plan.decisions / shards[number].name / "decisions.npy")
-    if plan.finds_duplicates:
-        for bucket in range(plan.buckets(shards)):
-            folder = plan.decisions / f"bucket-{bucket:03}"
-            start, end = np.load(folder / "starts.npy")[number : number + 2]
-            dropped = np.load(folder / "dropped.npy", mmap_mode="r")[start:end]
-            decisions[dropped[:, 0]] = dropped[:, 1]
+    decisions = np.load(plan.decisions / plan.shards[number].name / "decisions.npy")
+    for folder in STAGES["finding duplicates"].results(plan):
+        start, end = np.load(folder / "starts.npy")[number : number + 2]
+        dropped = np.load(folder / "dropped.npy", mmap_mode="r")[start:end]
+        decisions[dropped[:, 0]] = dropped[:, 1]
     return decisions
+
+
+def _of_shards(folder: str) -> Callable[[CleaningPlan], list[Path]]:
+    return lambda plan: [getattr(plan, folder) / shard.name for shard in plan.shards]
+
+
+STAGES = {
+    "reading": Stage(
+        lambda plan: [plan.texts / f"{number:05}" for number in range(len(plan.parts))], read_part
+    ),
+    "scoring": Stage(_of_shards("scores"), score_shard),
+    "deciding": Stage(_of_shards("decisions"), decide_shard),
+    "finding duplicates": Stage(
+        lambda plan: [plan.decisions / f"bucket-{n:03}" for n in range(plan.buckets)],
+        find_duplicates,
+    ),
+    "writing": Stage(_of_shards("kept"), apply),
+}
