@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from mt.data.cleaning.rejected import REASONS
 from mt.data.cleaning.report import CleaningReport, report_text
 from mt.data.cleaning.rules import RULES, PairScorer, decide
 from mt.data.cleaning.stages import STAGES, Stage, all_decisions
+from mt.errors import DataError
 
 Pairs = list[tuple[str, str]]
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
@@ -177,6 +179,34 @@ def test_the_bytes_are_the_same_however_many_processes_work(
     plan = replace(folder.plan(), work=folder.path / "other")
     assert folder.clean(plan, run) == report
     assert folder.bytes == alone
+
+
+def test_a_corpus_without_pairs_leaves_the_header_and_a_damaged_result_is_named(
+    folder: Folder,
+) -> None:
+    Path(folder.sources["web"].src).write_text("")
+    Path(folder.sources["web"].tgt).write_text("")
+    plan = folder.plan()
+    with pytest.raises(DataError) as error:
+        clean_corpora(plan, damaging_the_counts, folder.outputs(), folder.path / "rejected")
+    assert says(str(error.value), "counts.json", "damaged", "Remove the folder")
+    shutil.rmtree(plan.kept)
+    folder.clean(plan)
+    assert (folder.path / "rejected").read_text().startswith("rule\tscore\tcorpus")
+
+
+def damaging_the_counts(plan: CleaningPlan) -> None:
+    in_one_process(plan)
+    next(plan.kept.rglob("counts.json")).write_text('{"pairs"')
+
+
+def test_scores_of_another_version_are_made_again(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = folder.plan()
+    monkeypatch.setattr("mt.data.cleaning.plan.SCORES_VERSION", 0)
+    older = folder.plan()
+    assert (older.texts, older.scores == plan.scores) == (plan.texts, False)
 
 
 def test_a_changed_threshold_does_not_score_again(

@@ -116,6 +116,12 @@ def test_language() -> None:
     assert scored("language", SENTENCE, SENTENCE) > 0.6
     assert scored("language", english, english, "en_Latn deu") > 0.6
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
+    shown: list[str] = []
+    german = Language("de", True)
+    german._predict = lambda line, *_: shown.append(line) or []
+    assert german.other(" ".join(f"{i:04}" for i in range(900))) == 0
+    assert 64 <= len(shown[0]) < 128  # words from all of a long line
+    assert shown[0].split()[::12] == ["0000", "0840"]
     danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
     assert scored("language", danish, english, "nb en") == 0  # a relative
 

@@ -23,6 +23,7 @@ MAX_RUNS = 4_000_000
 TABLE_BITS = 22
 # Texts that are hashed at a time: their runs fit into the cache of a core.
 BLOCK = 1_000
+Pairs = Sequence[tuple[str, str]]
 
 
 def _no_hashes() -> Hashes:
@@ -67,9 +68,7 @@ class LeakIndex:
     Texts are compared as `normalised` has them. Memory grows with the evaluation sets.
     """
 
-    def __init__(
-        self, sets: Mapping[str, Sequence[tuple[str, str]]], with_runs: bool = True
-    ) -> None:
+    def __init__(self, sets: Mapping[str, Pairs], with_runs: bool = True) -> None:
         """Index sets by name; `with_runs` also finds sentences that are nearly the same."""
         self.sets: dict[str, Found] = {}
         texts: tuple[list[bytes], list[bytes]] = [], []
@@ -144,7 +143,7 @@ class _Runs:
 
     def __init__(self, texts: Sequence[bytes]) -> None:
         ends = np.cumsum([len(text) for text in texts])
-        limited = texts[: np.searchsorted(ends, MAX_RUNS, side="right")]
+        limited = texts[: int(np.searchsorted(ends, MAX_RUNS, side="right"))]
         # A run that crosses two texts is never found: no text of training has it as a whole.
         self._runs = np.unique(_run_hashes(b"".join(limited)))
         self._table = np.zeros(1 << TABLE_BITS, np.bool_)

@@ -117,7 +117,8 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
     keys = every.pop("keys")
     rows = np.array(list(repaired), np.int64)
-    np.savez(folder / "scores.npz", **every, repaired=rows, **vars(found))
+    every |= {"repaired": rows, **vars(found)}
+    np.savez(folder / "scores.npz", allow_pickle=False, **every)
     lines = "\n".join([text for pair in repaired.values() for text in pair])
     (folder / "repaired.txt").write_bytes(lines.encode())
     bucket = (keys[:, 0] >> np.uint64(32)) * np.uint64(plan.buckets) >> np.uint64(32)
