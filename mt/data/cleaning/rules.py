@@ -152,9 +152,9 @@ def other_language(block: PairBlock) -> Values:
     worst = np.full(len(block.pairs), np.nan)
     for side, language in enumerate(block.languages):
         if language.is_identified:
-            long = block.plain_counts[side].letters >= LEAST_IDENTIFIED
-            for i in np.flatnonzero(long).tolist():
-                worst[i] = np.fmax(worst[i], language.other(block.plain[side][i]))
+            rows = np.flatnonzero(block.plain_counts[side].letters >= LEAST_IDENTIFIED)
+            sure = language.other([block.plain[side][i] for i in rows])
+            worst[rows] = np.fmax(worst[rows], sure)
     return worst
 
 
