@@ -13,8 +13,9 @@ from mt.errors import DataError
 
 # Lines of fewer letters are not identified: guesses about them are wrong too often.
 LEAST_IDENTIFIED = 25
-# Of lines twice as long or longer, about so much is shown to the model.
-ENOUGH_CHARACTERS = 64
+# Of lines twice as long or longer, about so much is shown to the model; all of those with few
+# words, which may be of a script without spaces.
+ENOUGH_CHARACTERS, LEAST_WORDS = 64, 16
 # Languages that identification takes for each other, also in whole sentences.
 _RELATED = [
     "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
@@ -117,12 +118,12 @@ def line_identifier() -> Callable[[str], str]:
 
 
 def _line(text: str) -> str:
-    """A text as the model wants it, of a long one every second, third, ... word.
+    """A text as the model wants it, of a long one with spaces every second, third, ... word.
 
     Time grows with the characters, certainty hardly does. Capital letters alone would mislead.
     """
-    if len(text) >= 2 * ENOUGH_CHARACTERS:
-        text = " ".join(text.split()[:: len(text) // ENOUGH_CHARACTERS])
+    if len(text) >= 2 * ENOUGH_CHARACTERS and len(words := text.split()) >= LEAST_WORDS:
+        text = " ".join(words[:: len(text) // ENOUGH_CHARACTERS])
     return f"{text.lower() if text.isupper() else text}\n"
 
 
