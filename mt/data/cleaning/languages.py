@@ -76,7 +76,7 @@ class Language:
         self.relatives = {self.code}.union(*(group for group in groups if self.code in group))
         self.is_identified = identify and any(self.code in own for own in WRITTEN_IN.values())
         self._labels = {f"__label__{name}" for name in self.relatives}
-        self._model = _load_model() if self.is_identified else None
+        self._model: Any = _load_model() if self.is_identified else None
 
     def is_related(self, other: Language) -> bool:
         """Whether sentences of both may well be equal."""

@@ -153,7 +153,7 @@ def other_language(block: PairBlock) -> Values:
     for side, language in enumerate(block.languages):
         if language.is_identified:
             rows = np.flatnonzero(block.plain_counts[side].letters >= LEAST_IDENTIFIED)
-            sure = language.other([block.plain[side][i] for i in rows])
+            sure = language.other([block.plain[side][i] for i in rows.tolist()])
             worst[rows] = np.fmax(worst[rows], sure)
     return worst
 
