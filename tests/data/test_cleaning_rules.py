@@ -122,7 +122,12 @@ def test_language() -> None:
 def test_of_a_long_line_the_model_gets_words_from_all_of_it() -> None:
     shown: list[str] = []
     german = Language("de", True)
-    german._model = SimpleNamespace(multilinePredict=lambda lines, *_: shown.extend(lines) or [[]])
+
+    def identify(lines: list[str], *_: object) -> list[list[str]]:
+        shown.extend(lines)
+        return [[] for _ in lines]
+
+    german._model = SimpleNamespace(multilinePredict=identify)
     assert german.other([" ".join(f"{i:04}" for i in range(900))]) == [0]
     assert 64 <= len(shown[0]) < 128
     assert shown[0].split()[::12] == ["0000", "0840"]
