@@ -22,8 +22,17 @@ from mt.errors import ConfigError
 from mt.runtime.failures import raise_unless_out_of_memory
 from mt.runtime.memory import peak_memory_mb, release_cached_memory, unused_memory_mb
 from mt.search.candidates import FusedCandidates
-from mt.search.constraints import Constraint, force_prefixes
-from mt.search.engine_contract import LEAST_SIZE, WINDOW, Engine, Hypotheses, Ids, Job, memory_error
+from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
+from mt.search.engine_contract import (
+    LEAST_SIZE,
+    LOOP,
+    WINDOW,
+    Engine,
+    Hypotheses,
+    Ids,
+    Job,
+    memory_error,
+)
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 
@@ -123,6 +132,12 @@ class TorchEngine(Engine):
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`), in order."""
         return enumerate(itertools.starmap(self.search, jobs))
+
+    def without_loops(self) -> TorchEngine:
+        """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
+        constraints = [*self.constraints, no_repeat_ngram(LOOP)]
+        greedy = self.decode.model_copy(update={"beam_size": 1})
+        return replace(self, decode=greedy, constraints=constraints, fused=None)
 
     def _memory_error(self) -> ConfigError:
         used = peak_memory_mb(self.device)

@@ -20,6 +20,8 @@ from mt.search.options import SearchOptions
 
 # Lines that a CPU translates at a time. More would take more memory, and sort hardly better.
 WINDOW = 20_000
+# Tokens in a row that `without_loops` does not repeat.
+LOOP = 3
 # A shorter source counts as this many tokens: in logits, a row of V for each hypothesis, it costs
 # as much as a longer one.
 LEAST_SIZE = 8
@@ -147,11 +149,20 @@ class Engine(ABC):
     def search_batches(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Hypotheses]]:
         """Yield (index of the job, `search(*job)`) for all jobs, in any order."""
 
+    @abstractmethod
+    def without_loops(self) -> Engine:
+        """Return an engine that repeats no `LOOP` tokens; greedy, so that all find the same."""
+
 
 def search_in_worker(
-    engine: Engine, tokenizer: Tokenizer, sources: Sequence[Ids], prefixes: Sequence[Ids]
+    engine: Engine,
+    tokenizer: Tokenizer,
+    sources: Sequence[Ids],
+    prefixes: Sequence[Ids],
+    loop_free: bool = False,
 ) -> Answer:
     """Search a batch, and decode the hypotheses to text: that takes as long as all the rest."""
+    engine = engine.without_loops() if loop_free else engine
     found = engine.search(sources, prefixes)
     return found, tokenizer.tgt.decode(found.ids())
 

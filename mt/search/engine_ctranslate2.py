@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
-from mt.search.engine_contract import Engine, Hypotheses, Hypothesis, Ids, Job, memory_error
+from mt.search.engine_contract import LOOP, Engine, Hypotheses, Hypothesis, Ids, Job, memory_error
 from mt.search.options import DEFAULT_SEARCH, SearchOptions
 
 # Padded source tokens x beam of a batch, by precision.
@@ -63,6 +63,7 @@ class CTranslate2Engine(Engine):
     threads: int = 1
     options: SearchOptions = DEFAULT_SEARCH
     shortlist: bool = False  # choose among the target tokens that the vocabulary map allows
+    no_repeat: int = 0  # tokens in a row that are not repeated; 0: all may be
 
     @property
     def max_length(self) -> int:
@@ -108,6 +109,11 @@ class CTranslate2Engine(Engine):
         for number, rows in incomplete.items():
             yield number, self._best(rows)
 
+    def without_loops(self) -> CTranslate2Engine:
+        """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
+        greedy = self.decode.model_copy(update={"beam_size": 1})
+        return replace(self, decode=greedy, no_repeat=LOOP)
+
     def _best(self, rows: Sequence[list[Hypothesis] | None]) -> Hypotheses:
         return Hypotheses.of([(row or [])[: self.options.n_best] for row in rows])
 
@@ -118,6 +124,9 @@ class CTranslate2Engine(Engine):
         waiting: deque[tuple[int, list[int], Any]] = deque()
         for number, (sources, prefixes) in enumerate(jobs):
             assert not any(prefixes), "prefixes are for torch"
+            if self.no_repeat:  # only the second search scores without what is forbidden
+                yield number, [None] * len(sources)
+                continue
             limits = self.limits(sources, prefixes).tolist()
             futures = self._translate(sources, max(limits, default=0) + 1)
             waiting.append((number, limits, futures))
@@ -193,6 +202,7 @@ class CTranslate2Engine(Engine):
             "disable_unk": True,
             "suppress_sequences": _pieces(self._tgt_texts, [[PAD], [BOS]]),
             "min_decoding_length": 1,
+            "no_repeat_ngram_size": self.no_repeat,
         }
         beams = self._search_with(sources, [limit + 1 for limit in limits], options)
         unfinished = [

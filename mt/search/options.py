@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from mt.search.constraints import Constraint
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
-# auto: where the model has learnt from single sentences.
-SplitSentences = Literal["auto", "always", "never"]
 # More processes for each core are a mistake: each has its own batches in memory.
 WORKERS_PER_CORE = 16
 # Beyond these, logits divided by the temperature may leave the range of floats.
@@ -86,12 +84,12 @@ class SearchOptions:
     sample: Sampling | None = None
     # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
     alignments: str | None = None
-    # Whether the sentences of a line are translated one by one, a `SplitSentences`.
+    # Whether the sentences of a line are translated one by one: auto, always or never.
     split_sentences: str = "auto"
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""
-        if self.split_sentences not in get_args(SplitSentences):
+        if self.split_sentences not in ("auto", "always", "never"):
             raise ConfigError(
                 f"--split-sentences: must be auto, always or never, found {self.split_sentences!r}"
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.data.reading.corpus import training_pairs
-from mt.data.reading.sentences import share_of_several
+from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.mixing import describe_mixture, sampling_weights
 from mt.data.tokens.plan import Plan
@@ -227,12 +227,13 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
     The lines are drawn from the store, whoever made the tokenizer; those that `data.augment` joins
     are added. Empty without the library that finds sentences.
     """
-    store = prepared.store
+    store, data = prepared.store, prepared.config.data
     drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
     lines = prepared.tokenizer.src.decode([store.pair(int(i))[0].tolist() for i in drawn])
     with suppress(ConfigError):
-        share = share_of_several(lines, prepared.config.data.src_lang)
-        if (augment := prepared.config.data.augment) is not None:  # three pairs a line, on average
+        counts = [len(split_sentences(line, data.src_lang)) for line in lines]
+        share = sum(count > 1 for count in counts) / len(counts)
+        if (augment := data.augment) is not None:  # three pairs a line, on average
             share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
         return {SEVERAL_SENTENCES: share}
     return {}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mt.data.reading.words import is_unspaced
 from mt.data.tokens.tokenizer import Tokenizer
 
 # A long source is cut after these, best first: the end of a sentence, a clause, a word.
@@ -109,13 +108,3 @@ def pack(separator: re.Pattern[str], text: str, tokenizer: Tokenizer, max_tokens
             packed.append(part)
             room = max_tokens - size
     return packed
-
-
-def join_segments(texts: Sequence[str]) -> str:
-    """Join the translations of segments by spaces; Chinese and Japanese sentences have none."""
-    texts = [text for text in texts if text]
-    if len(texts) < 2 or not is_unspaced("".join(texts)):
-        return " ".join(texts)
-    # From the CJK symbols on: Thai, Lao, Khmer and Burmese have a space after a sentence.
-    *before, last = (text if text[-1] >= "\u3000" else f"{text} " for text in texts)
-    return "".join([*before, last.rstrip()])

@@ -10,21 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 from typing_extensions import assert_never
 
 from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
 from mt.files import sha256_of
-from mt.runs.model_folder import (
-    SEVERAL_SENTENCES,
-    find_model,
-    read_config,
-    read_folder,
-    read_meta,
-)
-from mt.search.options import EngineOptions, SearchOptions, SplitSentences
+from mt.runs.model_folder import SEVERAL_SENTENCES, find_model, read_config, read_folder, read_meta
+from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.translator import Translator
 
@@ -62,39 +55,33 @@ def load_translator(
         translator.settings[f"--{name.replace('_', '-')}"] = str(asked[name])
     if engine.shortlist is not None:
         translator.settings["--shortlist"] = sha256_of(engine.shortlist)
-    translator.cut = sentence_cutter(search, engine.models[0], report)
+    # Several outputs, and drawn ones, show what the model gives.
+    translator.escapes_loops = search.n_best == 1 and search.sample is None
+    translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
     return translator
 
 
 def sentence_cutter(
-    search: SearchOptions, model: Path, report: Callable[[str], None]
+    choice: str, model: Path, report: Callable[[str], None]
 ) -> Callable[[str], list[str]] | None:
     """Return what cuts a line into its sentences; None if they are translated together.
 
-    Raises ConfigError if the library is asked for and missing; `auto` reports that.
+    `choice`: of --split-sentences. Raises ConfigError for `always` without the library.
     """
-    choice = cast("SplitSentences", search.split_sentences)
-    match choice:
-        case "never":
-            return None
-        case "always":
-            pass
-        case "auto":
-            share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES)
-            if share is None or share >= LEAST_SEVERAL:
-                return None
-        case unknown:
-            assert_never(unknown)
+    share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES, 1.0)
+    if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
+        return None
+    cut = partial(split_sentences, language=read_config(model).data.src_lang)
     try:
-        split_sentences("", "")
+        cut("")
     except ConfigError as error:
         if choice == "always":
-            raise ConfigError(f"--split-sentences always: {error}") from None
-        report(f"--split-sentences auto: lines are translated whole; {error}")
+            raise
+        report(f"{error}; until then, lines of several sentences are translated whole")
         return None
-    return partial(split_sentences, language=read_config(model).data.src_lang)
+    return cut
 
 
 def _load(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from mt.runtime.devices import can_compile, choose_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
-from mt.search.engine_contract import Answer, Engine, Ids, search_in_worker
+from mt.search.engine_contract import Answer, Engine, search_in_worker
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import EngineOptions, SearchOptions
@@ -116,11 +117,11 @@ class SearchOnDevice:
     is_first: bool = True  # of several processes one reports what all would report
     loaded: Translator | None = field(default=None, compare=False)
 
-    def __call__(self, sources: Sequence[Ids], prefixes: Sequence[Ids]) -> Answer:
+    def __call__(self, *job: Any) -> Answer:
         """Search a batch; see `search_in_worker`."""
         if self.loaded is None:
             self.loaded = load_torch(self.search, self.options, self._report, self.large)
-        return search_in_worker(self.loaded.engine, self.loaded.tokenizer, sources, prefixes)
+        return search_in_worker(self.loaded.engine, self.loaded.tokenizer, *job)
 
     def _report(self, text: str) -> None:
         if self.is_first:

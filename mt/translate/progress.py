@@ -92,6 +92,8 @@ class Tally:
     several: int = 0  # of several sentences, each translated by itself
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
+    looped: int = 0  # sources whose outputs repeated themselves up to the limit
+    escaped: int = 0  # of these, those whose second search found something better
     halved: int = 0  # batches that did not fit into the memory
     tokens: int = 0  # of the output, eos counted
     seconds: float = 0.0
@@ -108,6 +110,11 @@ class Tally:
         if self.split.count:
             notes.append(
                 f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"
+            )
+        if self.looped:
+            notes.append(
+                f"{self.looped:,} repeated themselves up to the limit and were searched again, "
+                f"better for {self.escaped:,}"
             )
         if self.halved:
             batches = "batch" if self.halved == 1 else "batches"

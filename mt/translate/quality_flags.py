@@ -13,9 +13,10 @@ from mt.data.reading.words import is_unspaced
 REPEATS = (4, 3, 3, 3)
 # A loop repeats at least so many words; only texts that do need a closer look.
 LEAST_REPEATED = min((most - 1) * n for n, most in enumerate(REPEATS, 1))
-# The same of characters, in a text without spaces: 8 times one, 5 times two, 4 times three or four,
-# 3 times five to twelve.
+# The same of characters, in a text without spaces or in a word: 8 times one, 5 times two, 4 times
+# three or four, 3 times five to twelve.
 UNSPACED_LOOP = re.compile(r"(.)\1{7}|(..)\2{4}|(.{3,4}?)\3{3}|(.{5,12}?)\4{2}")
+LEAST_LOOPING = 8  # characters of the shortest of these
 # Words, or characters of a text without spaces: names, numbers and single words are often rightly
 # copied; longer texts are not.
 LEAST_COPIED = 4
@@ -71,18 +72,20 @@ def _is_worth_translating(words: Sequence[str]) -> bool:
 
 
 def loops(words: Sequence[str], source_words: Sequence[str] = ()) -> bool:
-    """Whether a text repeats words, or characters if it has no spaces, as its source does not."""
+    """Whether a text repeats words, or characters in a row, as its source does not."""
     if len(words) - len(set(words)) >= LEAST_REPEATED and any(
         longest_repeat(words, n) >= most > longest_repeat(source_words, n)
         for n, most in enumerate(REPEATS, 1)
     ):
-        return not _loops_without_spaces(source_words)
-    return _loops_without_spaces(words) and not loops(source_words)
+        return not _repeats_characters(source_words)
+    return _repeats_characters(words) and not loops(source_words)
 
 
-def _loops_without_spaces(words: Sequence[str]) -> bool:
+def _repeats_characters(words: Sequence[str]) -> bool:
+    """Whether characters repeat: anywhere in a text without spaces, else within a word."""
     text = "".join(words)
-    return is_unspaced(text) and UNSPACED_LOOP.search(text) is not None
+    parts = [text] if is_unspaced(text) else [one for one in words if len(one) >= LEAST_LOOPING]
+    return any(UNSPACED_LOOP.search(part) for part in parts)
 
 
 def longest_repeat(words: Sequence[str], n: int) -> int:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mt.data.reading.sentences import join_sentences
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError, DataError
@@ -27,11 +28,10 @@ from mt.translate.lines import (
     Segment,
     SegmentOutput,
     Translation,
-    join_segments,
     split_source,
 )
 from mt.translate.progress import LineNumbers, Tally
-from mt.translate.quality_flags import flags, is_blank
+from mt.translate.quality_flags import flags, is_blank, loops
 from mt.translate.streaming import read_ahead, windows
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Translator:
             self.forced_decoder = _forced_decoder(engine, options.alignments)
         # Cuts a line into sentences, each translated by itself; None: a line is translated whole.
         self.cut: Callable[[str], list[str]] | None = None
+        # Whether to search again where an output repeats itself up to its length limit.
+        self.escapes_loops = False
         self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
         self.on_progress: Callable[[int], None] = lambda _: None
@@ -199,6 +201,8 @@ class Translator:
                 if not left[line.number - before - 1]:
                     line.translation = self._translation(line)
             self.on_progress(before + int(share * len(lines)))
+        if self.escapes_loops:
+            self._escape_loops(lines)
         if self.forced_decoder is not None:
             self._align(self.forced_decoder, lines)
         translations = [line.translation or self._untranslated(line) for line in lines]
@@ -226,7 +230,9 @@ class Translator:
             lines.append(Line(number, text, segments, n_sentences))
         return lines
 
-    def _search(self, segments: list[Segment]) -> Iterator[tuple[list[int], float]]:
+    def _search(
+        self, segments: list[Segment], loop_free: bool = False
+    ) -> Iterator[tuple[list[int], float]]:
         """Find the hypotheses of each segment and their texts.
 
         The longest segments come first, in batches of similar length. Yields the segments of each
@@ -248,7 +254,7 @@ class Translator:
             for batch in batches
         ]
         done, total = 0, int(lengths.sum())
-        for number, (found, texts) in self._answers(jobs):
+        for number, (found, texts) in self._answers(jobs, loop_free):
             truncated = found.lengths >= self.engine.limits(*jobs[number]).repeat(found.counts)
             arrays = (found.scores, found.log_probs, found.lengths, truncated)
             columns = [array.tolist() for array in arrays]
@@ -262,13 +268,38 @@ class Translator:
             done += int(lengths[batches[number]].sum())
             yield batches[number], done / total
 
-    def _answers(self, jobs: list[Job]) -> Iterator[tuple[int, Answer]]:
+    def _answers(self, jobs: list[Job], loop_free: bool) -> Iterator[tuple[int, Answer]]:
         """Yield (index of the job, what was found), from the pool or by the engine."""
         if self.pool is not None:
-            yield from self.pool.imap_unordered(jobs)
+            yield from self.pool.imap_unordered([(*job, loop_free) for job in jobs])
             return
-        for number, found in self.engine.search_batches(jobs):
+        engine = self.engine.without_loops() if loop_free else self.engine
+        for number, found in engine.search_batches(jobs):
             yield number, (found, self.tokenizer.tgt.decode(found.ids()))
+
+    def _escape_loops(self, lines: list[Line]) -> None:
+        """Search again where an output repeats itself up to its limit; the better output is kept.
+
+        That is one that does not repeat itself, else the one of higher log-probability per token.
+        """
+        looping = [
+            (line, segment, segment.outputs[0])
+            for line in lines
+            for segment in line.segments
+            if segment.outputs[0].truncated
+            and loops(segment.outputs[0].text.split(), line.text.split())
+        ]
+        others = [Segment(segment.source, segment.prefix) for _, segment, _ in looping]
+        for _ in self._search(others, loop_free=True):
+            pass
+        for (line, segment, before), other in zip(looping, others, strict=True):
+            now = other.outputs[0]
+            is_likelier = now.log_prob / (now.length + 1) > before.log_prob / (before.length + 1)
+            if is_likelier or not loops(now.text.split(), line.text.split()):
+                segment.outputs = other.outputs
+                line.translation = self._translation(line)
+                self.tally.escaped += 1
+        self.tally.looped += len(looping)
 
     def _translation(self, line: Line) -> Translation:
         """Join the n-th best outputs of the segments to the n-th best output of the line."""
@@ -294,7 +325,7 @@ class Translator:
         """Return the text of all segments, and their log-probability / length^penalty."""
         length = sum(part.length + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length**self.engine.decode.length_penalty
-        return join_segments([part.text for part in parts]), score
+        return join_sentences([part.text for part in parts]), score
 
     def _untranslated(self, line: Line) -> Translation:
         """Return the empty translation of a line without segments."""

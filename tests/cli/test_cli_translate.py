@@ -44,7 +44,7 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
     assert len(long) > 5
     shown = ", ".join(map(str, long[:5]))
     assert (
-        f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...)"
+        f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...; "
         in ended.err
     )
     assert all(line.startswith("mt: ") for line in ended.err.splitlines())

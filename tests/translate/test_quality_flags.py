@@ -30,6 +30,10 @@ def found(source: str, output: str, **more: Any) -> tuple[str, ...]:
         ("nein nein nein nein danke", "a man a man a man", ("looping",)),
         ("ein Mann geht im Regen nach Hause", "彼は家に帰る帰る帰る帰る帰る", ("looping",)),
         ("ein Mann geht im Regen nach Hause", "男の人が家へ男の人が家へ男の人が家へ", ("looping",)),
+        ("EIN MANN GEHT", "A MANNNNNNNN GOES", ("looping",)),  # within a word
+        ("EIN MANN GEHT", "ORNGORNGORNGORNGORNG A", ("looping",)),
+        ("1.000.000.000.000 Mann", "1,000,000,000,000 men", ()),
+        ("ein Mann --------", "a man --------", ()),
         ("ein Mann lacht", "ははははと男の人はどんどん笑う", ()),
         ("nein nein nein nein", "いいえいいえいいえいいえ", ()),
         ("帰る帰る帰る帰る帰る帰る", "no no no no no no", ()),

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from conftest import Mt, write_lines
@@ -17,14 +18,14 @@ from messages import says
 from odd_lines import odd_lines
 
 from mt.config.load import config_from_mapping
-from mt.data.reading.sentences import share_of_several, split_sentences
+from mt.data.reading.sentences import join_sentences, split_sentences
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
-from mt.translate.lines import SEPARATORS, join_segments, pack, split_source
-from mt.translate.load import load_translator
+from mt.translate.lines import SEPARATORS, pack, split_source
+from mt.translate.load import load_translator, sentence_cutter
 
 
 class Letters:
@@ -126,12 +127,7 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
 )  # fmt: skip
 def test_a_line_is_cut_after_its_sentences(language: str, text: str, expected: str) -> None:
     assert split_sentences(text, language) == expected.split("|")
-
-
-def test_sentences_joined_are_the_line() -> None:
-    for line in odd_lines(100):
-        assert "".join(split_sentences(line, "de")) == line
-    assert share_of_several(["Ja. Nein.", "Ja.", "", "Ja"], "de") == 0.25
+    assert all("".join(split_sentences(line, language)) == line for line in odd_lines(20))
 
 
 def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
@@ -141,18 +137,11 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     assert ["".join(map(chr, ids)) for ids in rows] == ["§Aa.", "§Bbccc,", "§dddd.", "§E"]
 
 
-@pytest.mark.parametrize(
-    ("parts", "expected"),
-    [
-        (["Ja.", "", "Nein."], "Ja. Nein."),
-        (["今日は。", "はい", "OK.", "ですか？"], "今日は。はいOK. ですか？"),
-        (["สวัสดี", "ครับ"], "สวัสดี ครับ"),
-        (["Der Name ist 名前。", "Ja."], "Der Name ist 名前。 Ja."),
-        ([], ""),
-    ],
-)
-def test_translations_are_joined_as_the_language_does(parts: list[str], expected: str) -> None:
-    assert join_segments(parts) == expected
+def test_translations_are_joined_as_the_language_does() -> None:
+    assert join_sentences(["Ja.", "", "Nein."]) == "Ja. Nein."
+    assert join_sentences(["今日は。", "はい", "OK.", "ですか？"]) == "今日は。はいOK. ですか？"
+    assert join_sentences(["สวัสดี", "ครับ"]) == "สวัสดี ครับ"
+    assert join_sentences(["Der Name ist 名前。", "Ja."]) == "Der Name ist 名前。 Ja."
 
 
 @pytest.mark.parametrize("engine", [("torch", 1), ("torch", 2), ("ctranslate2", 2)], ids=str)
@@ -160,45 +149,37 @@ def test_sentences_are_translated_as_if_alone(
     tiny_run: Path, engine: tuple[str, int], mt: Mt, tmp_path: Path
 ) -> None:
     name, workers = engine
-    options = EngineOptions(models=[tiny_run], engine=name, precision="fp32", workers=workers)
     lines = ["eins zwei. Drei vier! Acht", "", "fünf", "neun neun? Null."]
     alone = ["eins zwei. ", "Drei vier! ", "Acht", "fünf", "neun neun? ", "Null."]
-    search = SearchOptions(n_best=2, split_sentences="always")
+    options = EngineOptions(models=[tiny_run], engine=name, precision="fp32", workers=workers)
+    search = SearchOptions(n_best=2, split_sentences="never")
     with load_translator(search, options) as translator:
-        whole, parts = (list(translator.translate(texts)) for texts in (lines, alone))
-        assert translator.tally.several == 2
-        assert says(translator.tally.summary(), "2 of several sentences, translated one by one")
+        assert {one.segments for one in translator.translate(lines)} == {0, 1}
+        parts = list(translator.translate(alone))
+    write_lines(tmp_path / "in", [json.dumps({"text": line}) for line in lines])
+    ended = mt(
+        *["translate", "--model", tiny_run, "--split-sentences", "always", tmp_path / "in"],
+        *["--format", "jsonl", "--n-best", 2, "--engine", name, "--workers", workers],
+        *["--precision", "fp32", "--length-penalty", 1],
+    )
+    assert says(ended.err, "2 of several sentences, translated one by one")
+    found = [json.loads(line)["translations"] for line in ended.lines]
     for n in (0, 1):
         first, second, third, fifth, *last = (part.texts[n] for part in parts)
-        expected = [[first, second, third], [], [fifth], last]
-        for one, texts in zip(whole, expected, strict=True):
-            assert one.texts[min(n, len(one.texts) - 1)] == " ".join(filter(None, texts))
-    assert [one.segments for one in whole] == [3, 0, 1, 2]
-    with load_translator(SearchOptions(split_sentences="never"), options) as translator:
-        assert next(translator.translate(lines)).segments == 1
-    write_lines(tmp_path / "in", [json.dumps({"text": line}) for line in lines])
-    found = mt(
-        *["translate", "--model", tiny_run, "--split-sentences", "always", tmp_path / "in"],
-        *["--format", "jsonl", "--scores", "--engine", name, "--workers", workers],
-        *["--precision", "fp32"],
-    )
-    rows = [json.loads(line or "{}") for line in found.lines]
-    assert [row.get("translation", "") for row in rows] == [one.texts[0] for one in whole]
-    assert rows[0]["score"] == pytest.approx(whole[0].scores[0], abs=1e-4)
+        for row, texts in zip(found, [[first, second, third], [], [fifth], last], strict=True):
+            assert row[min(n, len(row) - 1)]["translation"] == " ".join(filter(None, texts))
 
 
 def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Path) -> None:
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
     lines = ["eins zwei. Drei vier", "eins zwei. ", "Drei vier"]
-    for penalty in (0.0, 1.0):
+    for penalty in (1.0, 0.0):
         search = SearchOptions(alignments="auto", length_penalty=penalty, split_sentences="always")
         with load_translator(search, options) as translator:
             whole, *parts = translator.translate(lines)
         scores = sorted(part.scores[0] for part in parts)
-        if penalty == 0:
-            assert whole.scores[0] == pytest.approx(sum(scores), abs=1e-4)
-        else:
-            assert scores[0] <= whole.scores[0] <= scores[1]
+        assert penalty == 0 or scores[0] <= whole.scores[0] <= scores[1]
+    assert whole.scores[0] == pytest.approx(sum(scores), abs=1e-4)
     n_tgt = len(parts[0].texts[0].split())
     moved = [
         "-".join(str(int(number) + by) for number, by in zip(link.split("-"), add, strict=True))
@@ -230,17 +211,9 @@ def test_auto_cuts_where_the_model_has_learnt_from_single_sentences(
 
 def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
     rows = loaded.tokenizer.src.encode(["eins zwei. Drei.", "eins", "zwei drei.", "vier"])
-
-    class Stored:
-        def __len__(self) -> int:
-            return len(rows)
-
-        def pair(self, index: int) -> Any:
-            return SimpleNamespace(tolist=lambda: rows[index]), None
-
-    prepared: Any = SimpleNamespace(
-        store=Stored(), tokenizer=loaded.tokenizer, config=loaded.config
-    )
+    pairs = [(SimpleNamespace(tolist=lambda row=row: row), None) for row in rows]
+    store = mock.MagicMock(**{"__len__.return_value": 4}, pair=pairs.__getitem__)
+    prepared: Any = mock.Mock(store=store, tokenizer=loaded.tokenizer, config=loaded.config)
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
     prepared.config = config_from_mapping({"data": {"augment": {"join": 0.3}}}, "test")
     # 100 pairs: 70 lines of one, 10 of three.
@@ -253,13 +226,9 @@ def test_without_the_library_lines_stay_whole(
 ) -> None:
     monkeypatch.setitem(sys.modules, "sentencex", None)
     said: list[str] = []
-    options = EngineOptions(models=[tiny_run], workers=1)
-    with load_translator(SearchOptions(), options, said.append) as translator:
-        assert next(translator.translate(["eins zwei. Drei."])).segments == 1
-    assert says("\n".join(said), "--split-sentences auto", "sentencex", "pip install")
-    with pytest.raises(ConfigError) as caught:
-        load_translator(SearchOptions(split_sentences="always"), options)
-    assert says(str(caught.value), "--split-sentences always", "sentencex", "pip install")
-    with pytest.raises(ConfigError) as caught:
+    assert sentence_cutter("auto", tiny_run, said.append) is None
+    assert says(said[0], "--split-sentences", "sentencex", "pip install", "whole")
+    with pytest.raises(ConfigError, match=r"--split-sentences.*sentencex.*pip install"):
+        sentence_cutter("always", tiny_run, said.append)
+    with pytest.raises(ConfigError, match=r"--split-sentences.*never.*'yes'"):
         SearchOptions(split_sentences="yes")
-    assert says(str(caught.value), "--split-sentences", "never", "'yes'")

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from mt.data.reading.words import is_unspaced
 from mt.errors import ConfigError
-
-REMEDY = "pip install sentencex"
 
 
 def split_sentences(text: str, language: str) -> list[str]:
@@ -22,7 +21,9 @@ def split_sentences(text: str, language: str) -> list[str]:
     try:
         from sentencex import segment
     except ImportError as error:
-        raise ConfigError(f"sentences: need the package sentencex ({error}); {REMEDY}") from None
+        raise ConfigError(
+            f"--split-sentences: needs the package sentencex ({error}); pip install sentencex"
+        ) from None
     sentences: list[str] = []
     pending = ""  # parts without a letter before the first sentence
     for part in segment(re.split("[-_]", language.lower())[0], text):
@@ -37,6 +38,11 @@ def split_sentences(text: str, language: str) -> list[str]:
     return sentences or [text]
 
 
-def share_of_several(lines: Sequence[str], language: str) -> float:
-    """Return the share of lines that hold several sentences; ConfigError without the library."""
-    return sum(len(split_sentences(line, language)) > 1 for line in lines) / max(1, len(lines))
+def join_sentences(texts: Sequence[str]) -> str:
+    """Join texts to one by spaces; after Chinese and Japanese sentences there is none."""
+    texts = [text for text in texts if text]
+    if len(texts) < 2 or not is_unspaced("".join(texts)):
+        return " ".join(texts)
+    # From the CJK symbols on: Thai, Lao, Khmer and Burmese have a space after a sentence.
+    *before, last = (text if text[-1] >= "\u3000" else f"{text} " for text in texts)
+    return "".join([*before, last.rstrip()])

@@ -1,0 +1,55 @@
+"""Outputs that repeat themselves up to the length limit are searched again; the better is kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from messages import says
+from odd_lines import odd_lines
+
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate.lines import Translation
+from mt.translate.load import load_translator
+from mt.translate.quality_flags import loops
+
+
+def runs_away(line: str, one: Translation) -> bool:
+    return "truncated" in one.flags and loops(one.texts[0].split(), line.split())
+
+
+def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> None:
+    plain = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:20]
+    lines = [*plain, *(line.upper()[:28] for line in plain), *odd_lines(250)]
+    escaped = []
+    for engine, workers in (("torch", 1), ("torch", 2), ("ctranslate2", 1)):
+        options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=workers)
+        with load_translator(SearchOptions(beam_size=1), options) as translator:
+            translator.escapes_loops = False
+            before = list(translator.translate(lines))
+            translator.escapes_loops = True
+            after = list(translator.translate(lines))
+            summary = translator.tally.summary()
+            other_order = [one.texts for one in translator.translate(lines[::-1])]
+            single = [n for n in range(len(lines)) if before[n].segments == 1]
+            looping = [n for n in single if runs_away(lines[n], before[n])]
+            alone = next(translator.translate([lines[looping[0]]]))
+        assert len(looping) >= 3
+        assert says(summary, " repeated themselves", "searched again", "better for")
+        for n in single:
+            if n not in looping:
+                assert after[n] == before[n]
+            elif runs_away(lines[n], after[n]):  # no better, or more likely
+                assert after[n].scores[0] >= before[n].scores[0]
+        left = [n for n in looping if runs_away(lines[n], after[n])]
+        assert len(left) <= len(looping) / 2
+        escaped.append({n: after[n].texts for n in looping if n not in left})
+        assert alone.texts == after[looping[0]].texts
+        in_order = zip(after, other_order[::-1], strict=True)
+        assert sum(one.texts != texts for one, texts in in_order) <= 1
+        # Several outputs show what the model gives.
+        with load_translator(SearchOptions(n_best=2), options) as translator:
+            assert not translator.escapes_loops
+    torch, _, ctranslate2 = escaped
+    common = torch.keys() & ctranslate2.keys()
+    assert len(common) >= 2
+    assert sum(torch[n] != ctranslate2[n] for n in common) <= len(common) // 20
