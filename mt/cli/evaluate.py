@@ -23,7 +23,8 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Evaluation
+    from mt.evaluation.systems import Evaluation, EvaluationSet
+    from mt.evaluation.table import Style
 
 
 @described("""
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     as_json = --json: print JSON
     as_tsv = --tsv: print tab-separated values
     --width -w N in 0..14: decimal places, as in sacrebleu; JSON and TSV are not rounded
+    --perturb KINDS: scores of a --model on the test set as people write it, and their drop: any of
+        caps, title, lower, no-final-stop, typos, noise, emoji, two-sentences, separated by commas
     --differences N in 0..: show the N lines whose chrF differs most from the first system's
     Confidence and significance:
     --baseline NAME: the system that others are compared with (default: the first --hyp, or else
@@ -78,6 +81,7 @@ def evaluate(
     as_json: bool = False,
     as_tsv: bool = False,
     width: int = 2,
+    perturb: str = "",
     differences: int = 0,
     baseline: str | None = None,
     confidence: bool = False,
@@ -108,18 +112,23 @@ def evaluate(
     mt evaluate --hyp output.en --ref reference.en --confidence
     mt evaluate --model runs/base --src test.de --ref test.en --json
     mt evaluate -m runs/base -m runs/big --slices length --differences 10
+    mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos --metrics bleu
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
     """
     from mt.evaluation.bleu_tokenizer import choose_tokenizer
     from mt.evaluation.metrics import check_metrics
+    from mt.evaluation.perturb import check_kinds, evaluate_perturbed
     from mt.evaluation.significance import RESAMPLES, default_seed
     from mt.evaluation.slices import slicer
     from mt.evaluation.systems import Settings, evaluate_systems
+    from mt.evaluation.table import Style
+    from mt.runs.model_folder import read_config
 
     names = _listed(metrics)
     check_metrics(names)
     _check_comet(names, comet_model)
+    check_kinds(kinds := _listed(perturb))
     sliced = _listed(slices)
     _check_slices(sliced, train_src, tokenizer_of)
     systems = systems_of(hyp or [], model or [], baseline)
@@ -135,7 +144,18 @@ def evaluate(
     only_models = decoding | ({"--device": None} if comet_model else {})  # COMET uses it, too
     _check_inputs(systems, (src, ref or [], test_set or []), domain, only_models)
     _check_outputs(systems, differences, as_json, as_tsv)
-    tests = _paired_tests(len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n)
+    if perturb:
+        others = (slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")
+        _refuse(
+            (
+                len(systems) != 1 or hyp,
+                "--perturb: takes one --model, and translates; leave out --hyp",
+            ),
+            *((given, f"--perturb: not with {option}; leave out one") for given, option in others),
+        )
+    tests = _paired_tests(
+        2 if perturb else len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n
+    )
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
     if seed is not None and not tests and n_resamples is None:
         raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
@@ -155,26 +175,38 @@ def evaluate(
         comet,
         language,
     )
-    outputs = outputs_of(systems, texts, decoding)
-    evaluations = [
-        evaluate_systems(
-            one, {system.name: outputs[system.name][number] for system in systems}, settings
-        )
-        for number, one in enumerate(data)
-    ]
-    _print(evaluations, width, as_json, as_tsv)
+    if perturb:
+        languages = read_config(models[0]).data.src_lang, language
+
+        def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
+            flat = [Texts(one, {}, None) for one in sets]
+            return outputs_of(systems, flat, decoding)[systems[0].name]
+
+        evaluations = [
+            evaluation
+            for one in data
+            for evaluation in evaluate_perturbed(one, kinds, languages, translate, settings)
+        ]
+    else:
+        outputs = outputs_of(systems, texts, decoding)
+        evaluations = [
+            evaluate_systems(
+                one, {system.name: outputs[system.name][number] for system in systems}, settings
+            )
+            for number, one in enumerate(data)
+        ]
+    _print(evaluations, Style(width, use_colour(), bool(perturb)), as_json, as_tsv)
 
 
-def _print(evaluations: Sequence[Evaluation], digits: int, as_json: bool, as_tsv: bool) -> None:
+def _print(evaluations: Sequence[Evaluation], style: Style, as_json: bool, as_tsv: bool) -> None:
     from mt.evaluation.json_tsv import to_json, to_tsv
-    from mt.evaluation.table import Style, format_evaluation
+    from mt.evaluation.table import format_evaluation
 
     if as_json:
         print_result(to_json(evaluations))
     elif as_tsv:
         print_result(to_tsv(evaluations))
     else:
-        style = Style(digits, colour=use_colour())
         text = "\n\n".join(format_evaluation(one, style) for one in evaluations)
         print_result(text, is_printable=True)
 

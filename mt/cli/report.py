@@ -15,10 +15,15 @@ from mt.cli.options import described
     --output -o FILE: page to write, completely or not at all; - is stdout (default: report.html in
         the run; of several runs, in this folder)
     --sentences N in 0..20: best, worst and flagged sentences to show, of each
+    --perturbed FILE: what mt evaluate --perturb --json has printed about the first run, to chart
     --translate: translate again what was scored, in runs that have not kept the outputs
 """)
 def report(
-    runs: list[Path], output: str | None = None, sentences: int = 3, translate: bool = False
+    runs: list[Path],
+    output: str | None = None,
+    sentences: int = 3,
+    translate: bool = False,
+    perturbed: Path | None = None,
 ) -> None:
     """Make one HTML page about a run, also one in progress.
 
@@ -29,6 +34,7 @@ def report(
     \b
     mt report runs/base
     mt report runs/base runs/large -o compared.html
+    mt report runs/base --perturbed perturbed.json
     """
     from mt.inspect.pictures import check_replaceable, save_file
     from mt.report.page import GENERATOR, make_page
@@ -40,7 +46,7 @@ def report(
     chosen = output or str(runs[0] / REPORT if len(runs) == 1 else Path(REPORT))
     if chosen != "-":
         check_replaceable(Path(chosen), GENERATOR)
-    page = make_page(runs, n_sentences=sentences, translate=translate, say=say)
+    page = make_page(runs, n_sentences=sentences, translate=translate, perturbed=perturbed, say=say)
     if chosen == "-":
         print_result(page)
         return

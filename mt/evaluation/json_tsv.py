@@ -61,7 +61,7 @@ def _score(data: EvaluationSet, one: SystemScore) -> dict[str, Any]:
     if one.interval is not None:
         tree["confidence"] = {"level": 0.95, **asdict(one.interval)}
     for test, comparison in one.comparisons.items():
-        keys = ("baseline", "difference", "p_value", "significant", "better", "signature")
+        keys = "baseline", "difference", "margin", "p_value", "significant", "better", "signature"
         interval = comparison.interval
         tree[f"paired_{test}"] = {key: getattr(comparison, key) for key in keys} | (
             {"mean": interval.mean, "half_width": interval.half_width} if interval else {}

@@ -54,6 +54,7 @@ class Comparison:
     baseline: str = ""
     interval: Interval | None = None  # of the value, by the resamples of the test
     signature: str = ""  # with the test's seed and number of samples
+    margin: float | None = None  # half of the 95 % interval of the difference, by the resamples
 
     @property
     def significant(self) -> bool:

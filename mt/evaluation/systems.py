@@ -102,23 +102,29 @@ class Evaluation:
 
 
 def evaluate_systems(
-    data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
+    data: EvaluationSet,
+    outputs: Mapping[str, Sequence[str]],
+    settings: Settings,
+    own_sets: Mapping[str, EvaluationSet] | None = None,
 ) -> Evaluation:
     """Evaluate the outputs of systems, by name, on a test set. Paired tests need at least two.
 
-    Raises DataError for an unknown metric
-    and for line counts that differ, ConfigError if memory runs out.
+    `own_sets`: the set of each system, where they are perturbations of `data`, line by line. Raises
+    DataError for an unknown metric and for line counts that differ, ConfigError if memory runs out.
     """
     check_metrics(settings.metrics)
     for hyps in outputs.values():
         check_lines(hyps, data.refs)
     systems: dict[str, list[SystemScore]] = {system: [] for system in outputs}
     for name in dict.fromkeys(settings.metrics):
-        metric = METRICS[name](
-            data.refs, data.sources, settings.tokenize, settings.comet, settings.tgt_lang
-        )
+        metrics = {
+            system: METRICS[name](
+                own.refs, own.sources, settings.tokenize, settings.comet, settings.tgt_lang
+            )
+            for system, own in (own_sets or {"": data}).items()
+        }
         try:
-            for system, score in _by_system(metric, data, outputs, settings).items():
+            for system, score in _by_system(metrics, data, outputs, settings).items():
                 systems[system].append(score)
         except MemoryError as error:
             raise ConfigError(
@@ -136,7 +142,10 @@ def evaluate_systems(
 
 
 def _by_system(
-    metric: Metric, data: EvaluationSet, outputs: Mapping[str, Sequence[str]], settings: Settings
+    metrics: Mapping[str, Metric],
+    data: EvaluationSet,
+    outputs: Mapping[str, Sequence[str]],
+    settings: Settings,
 ) -> dict[str, SystemScore]:
     seed = settings.seed
     if seed is None:  # one for all systems, so that their resamples are the same
@@ -147,6 +156,7 @@ def _by_system(
     # Of the baseline, which comes first: its name, value, statistics and resamples.
     first: tuple[str, float, Statistics, dict[int, Values]] | None = None
     for system, hyps in outputs.items():
+        metric = metrics.get(system) or metrics[""]  # which all share
         statistics = metric.statistics(hyps)
         score = metric.score_from(statistics, hyps)
         # As the trials compute it: a score may be cut to 100, from 100.00000000000004.
@@ -162,15 +172,16 @@ def _by_system(
             difference = value - value_of_baseline
             better = difference < 0 if metric.lower_is_better else difference > 0
             for test, n in tests.items():
+                in_test, margin = None, None
                 if test == "bs":
                     p_value = bootstrap_p_value(difference, resamples[n], resamples_of_baseline[n])
                     in_test = interval_of(resamples[n], sign(test, n), in_test=True)
+                    margin = interval_of(resamples[n] - resamples_of_baseline[n], "").half_width
                 else:
                     both = statistics, of_baseline
                     p_value = randomisation_p_value(metric, difference, *both, n, seed)
-                    in_test = None
                 comparisons[test] = Comparison(
-                    difference, p_value, better, baseline, in_test, sign(test, n)
+                    difference, p_value, better, baseline, in_test, sign(test, n), margin
                 )
         slices = {one.by: _slice_values(metric, statistics, one) for one in data.slicings}
         results[system] = SystemScore(metric.name, score, interval, comparisons, slices)

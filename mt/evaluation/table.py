@@ -23,6 +23,7 @@ class Style:
 
     digits: int = 2
     colour: bool = False
+    margins: bool = False  # show those of differences
 
     def number(self, value: float, sign: str = "") -> str:
         """A score or a difference of scores."""
@@ -94,14 +95,17 @@ def _table(systems: Mapping[str, Sequence[SystemScore]], style: Style) -> str:
     rows = [["metric", "system", "score", "95 % interval", "difference", *titles, "verdict"]]
     for of_metric in zip(*systems.values(), strict=True):
         for number, (system, one) in enumerate(zip(systems, of_metric, strict=True)):
-            difference = next((test.difference for test in one.comparisons.values()), None)
+            test = next(iter(one.comparisons.values()), None)
+            difference = "" if test is None else style.number(test.difference, "+")
+            if style.margins and test is not None and test.margin is not None:
+                difference += f" ± {style.number(test.margin)}"
             rows.append(
                 [
                     "" if number else one.score.name,
                     system,
                     style.number(one.score.value),
                     style.interval(one.interval),
-                    "" if difference is None else style.number(difference, "+"),
+                    difference,
                     *(_p_value(one.comparisons.get(test)) for test in TESTS),
                     one.verdict,
                 ]

@@ -25,7 +25,7 @@ from mt.report.provenance import (
     status_of,
 )
 from mt.report.run_summary import VALIDATION, RunSummary, labels_of, read_run
-from mt.report.scores import compare, score_run, translate_again
+from mt.report.scores import compare, read_perturbed, score_run, translate_again
 from mt.report.sentences import choose_sentences, most_changed
 from mt.terminal import printable
 
@@ -41,13 +41,14 @@ def make_page(
     *,
     n_sentences: int = 3,
     translate: bool = False,
+    perturbed: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> str:
     """Return the HTML page about one or several runs.
 
     `n_sentences`: best, worst and flagged sentences to show, of each. `translate`: translate the
-    test sets of runs that have not kept their outputs. Raises CheckpointError where a folder is no
-    run.
+    test sets of runs that have not kept their outputs. `perturbed`: a file for `read_perturbed`.
+    Raises CheckpointError where a folder is no run.
     """
     runs = [
         read_run(folder, label) for folder, label in zip(folders, labels_of(folders), strict=True)
@@ -65,6 +66,7 @@ def make_page(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
+        perturbed=read_perturbed(perturbed) if perturbed else [],
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from mt.data.reading.corpus import data_root, local_files
-from mt.errors import MtError, first_line
+from mt.errors import DataError, MtError, first_line
 from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.evaluation.metrics import Score
 from mt.evaluation.significance import RESAMPLES, SEED
@@ -122,6 +124,20 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
             for part, pair in zip(slicing.slices, values, strict=True)
         ]
     return scored
+
+
+def read_perturbed(path: Path) -> list[dict[str, Any]]:
+    """Read what `mt evaluate --perturb --json` printed: the first metric of each perturbation."""
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        rows = [{**scores[0], "label": label} for label, scores in tree.items()]
+        for row in rows:
+            test = row.get("paired_bs")
+            row["difference"] = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
+        return rows
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        remedy = "give the file of mt evaluate --perturb --json > FILE"
+        raise DataError(f"--perturbed {path}: cannot be read ({error}); {remedy}") from error
 
 
 def compare(

@@ -196,8 +196,7 @@ def test_each_system_s_own_words_have_a_colour(
     assert "p          a \033[31mb\033[0m c \033[31md\033[0m" in coloured
     assert "q          a \033[32mx\033[0m c \033[32me\033[0m" in coloured
     assert "\n1 line whose chrF differs most from p, worst for q first\n" in coloured
-    monkeypatch.setattr("mt.cli.evaluate.use_colour", lambda: True)
-    _print([evaluation], 2, False, False)
+    _print([evaluation], Style(2, colour=True), False, False)
     assert capsys.readouterr().out == f"{coloured}\n"
     plain = format_evaluation(evaluation, Style())
     assert "p          a [-b-] c [-d-]\n  q          a {+x+} c {+e+}" in plain

@@ -1,0 +1,109 @@
+"""Test sets as people write them: what capitals, typos or two sentences in a line cost a system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from mt.data.reading.sentences import join_sentences
+from mt.data.tokens import noise
+from mt.errors import DataError
+from mt.evaluation.significance import SEED
+from mt.evaluation.systems import Evaluation, EvaluationSet, Settings, evaluate_systems
+
+PLAIN = "plain"
+TWO = "two-sentences"
+# Percentages of the words that are changed: three, as a slope says more than a point.
+RATES = (5, 15, 30)
+# What makes of a source and its references, given their languages, others.
+Change = Callable[[Sequence[str], Sequence[str], Random], Sequence[str]]
+
+
+def _each(
+    function: Callable[[str, str], str], texts: Sequence[str], languages: Sequence[str], _: Random
+) -> list[str]:
+    return [function(*pair) for pair in zip(texts, languages, strict=True)]
+
+
+def _typos(rate: int, texts: Sequence[str], languages: Sequence[str], random: Random) -> list[str]:
+    return [noise.typos(texts[0], languages[0], rate / 100, random), *texts[1:]]
+
+
+def _noise(rate: int, texts: Sequence[str], _: Sequence[str], random: Random) -> list[str]:
+    return [noise.stray_characters(texts[0], rate / 100, random), *texts[1:]]
+
+
+def _emoji(texts: Sequence[str], _: Sequence[str], random: Random) -> list[str]:
+    marked = zip(texts, noise.add_mark(texts, random), strict=True)
+    return [new if text.strip() else text for text, new in marked]  # a missing one stays missing
+
+
+CHANGES: dict[str, Change] = {
+    PLAIN: lambda texts, *_: texts,
+    "caps": partial(_each, noise.upper_case),
+    "title": partial(_each, noise.title_case),
+    "lower": partial(_each, noise.lower_case),
+    "no-final-stop": partial(_each, lambda text, _: noise.without_final_stop(text)),
+    **{f"typos {rate} %": partial(_typos, rate) for rate in RATES},
+    **{f"noise {rate} %": partial(_noise, rate) for rate in RATES},
+    "emoji": _emoji,
+    TWO: lambda texts, *_: texts,  # `in_pairs` joins the lines
+}
+KINDS = list(dict.fromkeys(name.split()[0] for name in CHANGES))[1:]
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raise DataError for an unknown kind of perturbation."""
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        known = ", ".join(KINDS)
+        raise DataError(f"--perturb: choose among {known}, found {', '.join(unknown)}")
+
+
+def perturb(
+    data: EvaluationSet, change: str, languages: tuple[str, str], seed: int | None = SEED
+) -> EvaluationSet:
+    """Return the test set with one of `CHANGES`, a pure function of the seed.
+
+    Case, final stops and emoji change sources and references, typos and noise the sources only; two
+    sentences are two lines in a row, joined on both sides. `languages`: of source and target.
+    """
+    name = ", ".join(filter(None, [data.name, change]))
+    codes = [languages[0], *[languages[1]] * len(data.refs)]
+    rows = [
+        CHANGES[change](texts, codes, Random(f"{seed} {change} {number}"))
+        for number, texts in enumerate(zip(data.sources or [], *data.refs, strict=True))
+    ]
+    sources, *refs = ([row[column] for row in rows] for column in range(len(codes)))
+    if change == TWO:
+        sources, *refs = map(in_pairs, (sources, *refs))
+    return replace(data, name=name, sources=sources, refs=refs)
+
+
+def in_pairs(lines: Sequence[str]) -> list[str]:
+    """Join each two neighbouring lines; the last of an odd number stays alone."""
+    return [join_sentences(lines[start : start + 2]) for start in range(0, len(lines), 2)]
+
+
+def evaluate_perturbed(
+    data: EvaluationSet,
+    kinds: Sequence[str],
+    languages: tuple[str, str],
+    translate: Callable[[Sequence[EvaluationSet]], Sequence[Sequence[str]]],
+    settings: Settings,
+) -> Iterator[Evaluation]:
+    """Yield what perturbations cost a model: each is a system, and the plain text the baseline.
+
+    The same lines are drawn of both, so the tests are paired. Two sentences in a line are compared,
+    in an evaluation of their own, with the same two translated by themselves.
+    """
+    names = [name for kind in [PLAIN, *kinds] for name in CHANGES if name.split()[0] == kind]
+    sets = {name: perturb(data, name, languages, settings.seed) for name in names}
+    outputs = dict(zip(sets, translate(list(sets.values())), strict=True))
+    joined = outputs.pop(TWO, None)
+    if len(outputs) > 1:
+        yield evaluate_systems(data, outputs, settings, sets)
+    if joined is not None:
+        by_themselves = {PLAIN: in_pairs(outputs[PLAIN]), TWO: joined}
+        yield evaluate_systems(sets[TWO], by_themselves, settings)

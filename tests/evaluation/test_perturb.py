@@ -1,0 +1,123 @@
+"""Perturbed test sets, and what they cost: by hand, by the paired test, and by `mt evaluate`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from conftest import Mt, refused, write_lines
+from messages import says
+
+from mt.evaluation.metrics import score_corpus
+from mt.evaluation.perturb import TWO, evaluate_perturbed, in_pairs, perturb
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+from mt.evaluation.table import Style, format_evaluation
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate.load import load_translator
+
+SOURCES = ["Ein großer Mann geht schnell heim.", "Zwei kleine Hunde!", "Wer läuft dort drüben?"]
+REFS = [["A tall man walks home.", "Two dogs!", "Who?"], ["A man goes.", "", "Who is it?"]]
+DE_EN = ("de", "en")
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "ref"),
+    [
+        ("caps", "EIN GROSSER MANN GEHT SCHNELL HEIM.", "A TALL MAN WALKS HOME."),
+        ("title", "Ein Großer Mann Geht Schnell Heim.", "A Tall Man Walks Home."),
+        ("lower", "ein großer mann geht schnell heim.", "a tall man walks home."),
+        ("no-final-stop", "Ein großer Mann geht schnell heim", "A tall man walks home"),
+        ("emoji", "Ein großer Mann geht schnell heim.", "A tall man walks home."),
+        ("two-sentences", f"{SOURCES[0]} {SOURCES[1]}", "A tall man walks home. Two dogs!"),
+    ],
+)
+def test_both_sides_are_changed(kind: str, source: str, ref: str) -> None:
+    found = perturb(EvaluationSet("news", REFS, SOURCES), kind, DE_EN)
+    assert found.name == f"news, {kind}"
+    assert found.sources is not None
+    first = found.sources[0], found.refs[0][0]
+    if kind == "emoji":
+        (mark,) = {*first[0].split()} - {*source.split()}
+        first = first[0].replace(f" {mark}", ""), first[1].replace(f" {mark}", "")
+    assert first == (source, ref)
+    # A missing reference stays missing.
+    assert found.refs[1][1] == ("Who is it?" if kind == "two-sentences" else "")
+
+
+def test_typos_and_noise_are_in_the_source_only_and_depend_on_the_seed() -> None:
+    data = EvaluationSet("", [[REFS[0][0]] * 40], [SOURCES[0]] * 40)
+    for kind in ("typos", "noise"):
+        changed = []
+        for rate in (5, 15, 30):
+            change = f"{kind} {rate} %"
+            one, same, other = (perturb(data, change, DE_EN, seed) for seed in (1, 1, 2))
+            assert one.refs == data.refs
+            assert one == same != other
+            assert len({*(one.sources or [])}) > 5  # each line is drawn by itself
+            changed.append(sum(line != SOURCES[0] for line in one.sources or []))
+        assert 0 < changed[0] < changed[1] < changed[2]
+
+
+def test_drops_are_those_of_the_paired_bootstrap() -> None:
+    refs = [f"the {word} number {number} stands here" for number, word in enumerate("abcdefgh" * 5)]
+    plain = [ref.replace("stands", "sits") if n % 5 == 0 else ref for n, ref in enumerate(refs)]
+    worse = [ref.replace("number", "one") if n % 3 == 0 else ref for n, ref in enumerate(plain)]
+    data = EvaluationSet("", [refs], refs)
+    settings = Settings(["bleu", "ter"], n_samples={"bs": 200})
+    by_set = {"typos 15 %": worse, "two-sentences": in_pairs(plain)}
+    by_set["caps"] = [line.upper() for line in plain]
+
+    kinds = ["typos", "two-sentences", "caps"]
+
+    def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
+        return [by_set.get(one.name, plain) for one in sets]
+
+    both, pairs = evaluate_perturbed(data, kinds, DE_EN, translate, settings)
+    paired = evaluate_systems(data, {"plain": plain, "worse": worse}, settings).systems["worse"]
+    for own, other in zip(both.systems["typos 15 %"], paired, strict=True):
+        assert own.comparisons == other.comparisons
+        assert own.verdict == other.verdict == "worse"
+        margin = own.comparisons["bs"].margin
+        assert margin is not None
+        assert 0 < margin < abs(own.comparisons["bs"].difference)
+    # The same outputs, in pairs or in capitals with their references: nothing is lost.
+    for nothing in (*both.systems["caps"], *pairs.systems["two-sentences"]):
+        assert nothing.comparisons["bs"].difference == 0
+    (row,) = re.findall("typos 15 %.*", format_evaluation(both, Style(margins=True)))[:1]
+    assert says(row, "typos 15 %", "-", "±", "worse")
+
+
+def test_evaluate_perturbs_what_a_model_translates(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    src, ref = ((tiny_corpus / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
+    write_lines(tmp_path / "src", src[:11])
+    write_lines(tmp_path / "ref", ref[:11])
+    files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--split-sentences", "never"]
+    ended = mt(
+        *["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"],
+        *["--perturb", "caps,typos,two-sentences", "--precision", "fp32", "--paired-bs-n", 50],
+    )
+    found = json.loads(ended.out)
+    assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %", TWO]
+    options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
+    with load_translator(SearchOptions(split_sentences="never"), options) as translator:
+        for kind in ("caps", "two-sentences"):
+            data = perturb(EvaluationSet("", [ref[:11]], src[:11]), kind, DE_EN)
+            outputs = [one.texts[0] for one in translator.translate(data.sources or [])]
+            (score,) = score_corpus(outputs, data.refs, ["bleu"])
+            assert found[kind][0]["value"] == pytest.approx(score.value)
+            assert found[kind][0]["paired_bs"]["margin"] > 0
+    assert [one.get("test_set") for one in found["plain"]] == [None, TWO]
+    assert says(ended.err, "caps: 11 lines", "typos 30 %: 11 lines", "two-sentences: 6 lines")
+    (tmp_path / "found").write_bytes(ended.out)
+    page = ["report", tiny_run, "-o", "-", "--perturbed"]
+    html = mt(*page, tmp_path / "found").out.decode()
+    assert says(html, ">Text as people write it<", *(f">{kind}<" for kind in found))
+    assert says(refused(mt(*page, tmp_path / "ref")), "--perturbed", "ref", "mt evaluate --perturb")
+    for wrong, *parts in (("odd", "odd"), ("caps", "--slices")):
+        more = ["--perturb", wrong, *(["--slices", "length"] if wrong == "caps" else [])]
+        assert says(refused(mt("evaluate", "-m", tiny_run, *files, *more)), "--perturb", *parts)
