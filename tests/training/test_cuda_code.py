@@ -1,0 +1,131 @@
+"""The code that torch.compile makes of training for a GPU: graphs, guards, kernels, dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from cuda_code import Code, NotRunError, fake_gpu
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensor,
+    FakeTensorMode,
+)
+
+from mt.config.load import config_from_mapping
+from mt.data.tokens.batches import collate
+from mt.data.tokens.loader import Update
+from mt.model import cpu_ops
+from mt.model.transformer import Transformer
+from mt.model.weight_copies import copy_weights
+from mt.runtime.devices import Device
+from mt.runtime.distributed import World
+from mt.training.compilation import compile_for_all_shapes, compile_loss
+from mt.training.update import Updater
+
+# Inductor imports what torch deprecates.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+# Rows, source tokens, target tokens; a target of a multiple of 8 has a graph of its own.
+SHAPES = [(6, 23, 21), (1, 7, 7), (64, 8, 9), (2, 2, 2)]
+VOCABULARY = 32_000
+CONFIG: dict[str, Any] = {"data": {"train": [{"src": "none", "tgt": "none"}]}}
+
+
+@pytest.fixture
+def codes(tmp_path: Path) -> Iterator[list[Code]]:
+    with fake_gpu(tmp_path) as codes:
+        yield codes
+
+
+def base_model(layers: int) -> Transformer:
+    """The model of base.yaml with this number of layer pairs, as a GPU trains it."""
+    model = {"n_encoder_layers": layers, "n_decoder_layers": layers}
+    config = config_from_mapping(CONFIG | {"model": model}, "test").model
+    made = Transformer(config, VOCABULARY, VOCABULARY, joint=True)
+    made.compute_dtype = torch.bfloat16
+    return made.train()
+
+
+def code_of_model(codes: list[Code], layers: int) -> tuple[Code, Code]:
+    """Forward and backward pass; the graph is the same for all shapes of batches."""
+    copy_weights(model := base_model(layers), torch.bfloat16)
+    forward = compile_for_all_shapes(model)
+    for rows, src, tgt in SHAPES:
+        ids = torch.ones(rows, src, dtype=torch.int64)
+        with pytest.raises(NotRunError):
+            forward(ids, torch.ones(rows, tgt, dtype=torch.int64), ids != 0)
+        assert len(codes) == 2
+    one, other = codes
+    codes.clear()
+    return one, other
+
+
+def test_the_model_is_one_graph_without_casts_of_weights(codes: list[Code]) -> None:
+    """Of one layer pair; the masks of source padding keep two attentions from the causal kernel."""
+    forward, backward = code_of_model(codes, 1)
+    assert forward.casts == []
+    assert len(forward.kernels) < 20
+    assert (forward.products, backward.products) == (11, 22)
+    efficient, causal = (f"_scaled_dot_product_{x}_attention" for x in ("efficient", "flash"))
+    assert forward.fallbacks == [efficient, causal, efficient]
+
+
+def test_the_loss_is_one_graph_for_any_number_of_tokens(codes: list[Code]) -> None:
+    gradient = compile_loss()
+    for n in (4194, 300, 2):
+        logits = torch.empty(n, VOCABULARY, dtype=torch.bfloat16)
+        with pytest.raises(NotRunError), torch.no_grad():
+            gradient(logits, torch.zeros(n, 1, dtype=torch.int64), 0.1)
+    (code,) = codes
+    assert len(code.kernels) == 2
+    assert code.fallbacks == []
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "precision"), [("adamw", "bf16"), ("muon", "bf16"), ("adamw", "fp16")]
+)
+def test_an_update_reads_no_number_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, optimizer: str, precision: str
+) -> None:
+    """It goes the way of a GPU on fake tensors, which have no number to read."""
+
+    class AsGpu(Device):
+        is_cuda = True
+
+    small = {"d_model": 64, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    config = config_from_mapping(
+        CONFIG | {"model": small, "optim": {"optimizer": optimizer}, "train": {"ema": 0.9}},
+        "test",
+    )
+    monkeypatch.setattr(cpu_ops, "_uses_torch", lambda _: True)
+    # A fake weight cannot be moved in place.
+    monkeypatch.setattr(torch.nn.Module, "to", lambda self, *_, **__: self)
+    batches = [collate([(np.arange(4, 9), np.arange(4, 4 + n))] * n) for n in (3, 5)]
+    update = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        device = AsGpu(torch.device("cpu"), precision)
+        updater = Updater(config, cast("Any", OneSide()), device, World(), print)
+        for step in range(2):
+            found = updater.train_step(update, step)
+            assert all(isinstance(each, FakeTensor) for each in found)
+        with pytest.raises(DataDependentOutputException):
+            float(found[0])
+    assert updater.model.encoder_layers[0].feed_forward.inner.copies
+
+
+class OneSide:
+    """What a model needs to know of a tokenizer, both of whose sides it is."""
+
+    size = 100
+    joint = True
+
+    @property
+    def src(self) -> OneSide:
+        """Of either language."""
+        return self
+
+    tgt = src
