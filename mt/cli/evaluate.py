@@ -112,7 +112,7 @@ def evaluate(
     mt evaluate --hyp output.en --ref reference.en --confidence
     mt evaluate --model runs/base --src test.de --ref test.en --json
     mt evaluate -m runs/base -m runs/big --slices length --differences 10
-    mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos --metrics bleu
+    mt evaluate -m runs/base --src test.de --ref test.en --perturb caps,typos
     mt evaluate --hyp output.ja --ref reference.ja --tgt-lang ja
     mt evaluate --hyp x.en,y.en --test-set a=a.de,a.en --test-set b=b.de,b.en
     """

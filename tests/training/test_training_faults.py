@@ -65,7 +65,7 @@ def test_missing_data_is_found_before_a_run_directory_is_made(
 def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
     quick_config: QuickConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"train\.compile: true takes a GPU"):
+    with pytest.raises(ConfigError, match=r"train\.compile: true needs a GPU"):
         train(quick_config(train={"compile": True}), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
 
