@@ -278,24 +278,23 @@ class Translator:
             yield number, (found, self.tokenizer.tgt.decode(found.ids()))
 
     def _escape_loops(self, lines: list[Line]) -> None:
-        """Search again where an output repeats itself up to its limit; the better output is kept.
+        """Search again where an output repeats itself up to its limit.
 
-        That is one that does not repeat itself, else the one of higher log-probability per token.
+        What is found stays if it does not repeat itself. Log-probabilities do not decide: without
+        `with_scores` an engine may not know them, and the texts must be the same.
         """
         looping = [
-            (line, segment, segment.outputs[0])
+            (line, segment)
             for line in lines
             for segment in line.segments
             if segment.outputs[0].truncated
             and loops(segment.outputs[0].text.split(), line.text.split())
         ]
-        others = [Segment(segment.source, segment.prefix) for _, segment, _ in looping]
+        others = [Segment(segment.source, segment.prefix) for _, segment in looping]
         for _ in self._search(others, loop_free=True):
             pass
-        for (line, segment, before), other in zip(looping, others, strict=True):
-            now = other.outputs[0]
-            is_likelier = now.log_prob / (now.length + 1) > before.log_prob / (before.length + 1)
-            if is_likelier or not loops(now.text.split(), line.text.split()):
+        for (line, segment), other in zip(looping, others, strict=True):
+            if not loops(other.outputs[0].text.split(), line.text.split()):
                 segment.outputs = other.outputs
                 line.translation = self._translation(line)
                 self.tally.escaped += 1
