@@ -118,6 +118,17 @@ def test_a_share_of_a_text_without_pairs_is_an_error() -> None:
     assert says(str(error.value), "data.train[1].share", "1.de", "remove the text")
 
 
+@pytest.mark.parametrize(
+    ("sources", "temperature"), [([{}, {"share": 1e-8}], 1), ([{}, {}], 0.001)], ids=str
+)
+def test_an_epoch_that_fills_the_memory_is_refused(
+    sources: list[dict[str, Any]], temperature: float
+) -> None:
+    with pytest.raises(DataError) as error:
+        sampling_weights(data_of(sources, temperature=temperature), (900, 100))
+    assert says(str(error.value), "data.train[1]", "sentences", "share", "temperature", "remove")
+
+
 def test_a_tag_is_one_token_before_the_source(tmp_path: Path) -> None:
     """It hides no duplicate, and what is cleaned keeps it; without its token it is refused."""
     write(tmp_path / "0", [("eins", "one"), ("zwei drei", "two three")])

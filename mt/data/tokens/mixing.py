@@ -10,13 +10,17 @@ from mt.errors import DataError
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
+# Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
+MOST_SENTENCES = 2**32
+
 
 def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
     """How often the pairs of each text of `data.train` are drawn, relative to the other texts.
 
     `kept` counts their pairs after cleaning. A text with `share` gets that part of the sentences.
     The others get the rest, each in proportion to (weight × pairs)^(1 / temperature), as in
-    Arivazhagan et al. (2019), section 4. Raises DataError where a text with a share has no pair.
+    Arivazhagan et al. (2019), section 4. Raises DataError where a text with a share has no pair,
+    and where an epoch would fill the memory.
     """
     for number, (source, n_pairs) in enumerate(zip(data.train, kept, strict=True)):
         if source.share and not n_pairs:
@@ -25,17 +29,25 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
                 f"{source.path or source.src} is left; remove the text or its share"
             )
     shares = [source.share for source in data.train]
-    if data.temperature == 1 and not any(shares):
-        return [source.weight for source in data.train]
+    weights = [source.weight for source in data.train]
     sizes = [
-        0.0 if source.share else (source.weight * n_pairs) ** (1 / data.temperature)
+        0.0 if source.share else source.weight * n_pairs
         for source, n_pairs in zip(data.train, kept, strict=True)
     ]
-    rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
-    return [
-        (share or rest * size) / max(1, n_pairs)
-        for share, size, n_pairs in zip(shares, sizes, kept, strict=True)
-    ]
+    if data.temperature != 1 or any(shares):
+        largest = max(sizes) or 1.0
+        sizes = [(size / largest) ** (1 / data.temperature) for size in sizes]
+        rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
+        sizes = [share or rest * size for share, size in zip(shares, sizes, strict=True)]
+        weights = [size / max(1, n_pairs) for size, n_pairs in zip(sizes, kept, strict=True)]
+    lowest, number = min((weights[i], i) for i, n_pairs in enumerate(kept) if n_pairs)
+    if sum(sizes) > lowest * MOST_SENTENCES:
+        raise DataError(
+            f"data.train[{number}]: comes whole once an epoch, which would have more than "
+            f"{MOST_SENTENCES:,} sentences, as it is {sizes[number] / sum(sizes):.1g} of them; "
+            "raise its share or weight, or data.temperature, or remove the text"
+        )
+    return weights
 
 
 def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
