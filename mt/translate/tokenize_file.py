@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
+from mt.data.tokens.augmentation import augment_sample
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import UNK, Tokenizer, train_tokenizer
 from mt.errors import ConfigError, DataError
@@ -68,7 +70,9 @@ def train_file(
     lines = chain.from_iterable(map(read_input, files))
     pairs = zip(lines, repeat("")) if files else training_pairs(config.data)
     unit = "lines" if files else "pairs"
-    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit)
+    data = config.data.model_copy(update={"augment": None}) if files else config.data
+    change = partial(augment_sample, data=data, seed=config.run.seed)
+    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit, change)
     sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import random
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -291,17 +292,18 @@ def train_tokenizer(
     seed: int,
     log: Callable[[str], None],
     unit: str = "pairs",
+    change: Callable[[PairSample], None] = lambda _: None,
 ) -> Tokenizer:
     """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
 
     Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
     than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
     is no text, or where `cfg.vocab_size` is smaller than the alphabet. `unit`: what messages call a
-    pair.
+    pair. `change` gets what is drawn before it is learnt from.
     """
     sample = PairSample(cfg.sample_lines, seed)
-    for _ in sample.watch(pairs):
-        pass
+    deque(sample.watch(pairs), maxlen=0)
+    change(sample)
     return train_on_sample(cfg, sample, log, unit)
 
 
