@@ -141,6 +141,9 @@ def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: T
     assert {pair for pair in texts if "<x>" in pair[1]} == {pairs[0]}
     joined = {("再见我的朋友。" * n, " ".join(["BYE."] * n)) for n in (2, 3, 4)}
     assert joined & set(texts)
+    thai = store_of(tokenizer, [("ลาก่อนเพื่อน", "Bye.")] * 50)  # sentences have a space between them
+    _, texts = epoch_of(thai, tokenizer, config_of(join=0.99))
+    assert ("ลาก่อนเพื่อน ลาก่อนเพื่อน", "Bye. Bye.") in texts
 
 
 def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from typing_extensions import assert_never
 
-from mt.data.reading.words import is_unspaced
+from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Augmentation:
         changed = []
         for line in lines:
             parts = [list(islice(texts, len(line))) for texts in (src_texts, tgt_texts)]
-            src, tgt = (("" if is_unspaced(part[0]) else " ").join(part) for part in parts)
+            src, tgt = map(join_sentences, parts)
             changed.append(self.noise.change(src, tgt, chosen[line[0]], seeds[line[0]]))
         src_rows = self.src.encode([src for src, _, _ in changed])
         tgt_rows = self.tgt.encode([tgt for _, tgt, _ in changed])
