@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mt.data.cleaning.languages import base_code
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
@@ -231,7 +232,7 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
     drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
     lines = prepared.tokenizer.src.decode([store.pair(int(i))[0].tolist() for i in drawn])
     with suppress(ConfigError):
-        counts = [len(split_sentences(line, data.src_lang)) for line in lines]
+        counts = [len(split_sentences(line, base_code(data.src_lang))) for line in lines]
         share = sum(count > 1 for count in counts) / len(counts)
         if (augment := data.augment) is not None:  # three pairs a line, on average
             share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)

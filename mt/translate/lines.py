@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -65,15 +65,18 @@ def split_source(
     tokenizer: Tokenizer,
     max_tokens: int,
     cut: Callable[[str], list[str]] | None = None,
+    tags: Set[str] = frozenset(),
 ) -> list[list[int]]:
     """Return the ids of the segments of a text, each of at most `max_tokens` tokens.
 
     Each sentence that `cut` returns is one. What is too long is cut at sentence ends, else at
-    clauses, else between words, else anywhere. A token for the target language at the beginning of
-    the text is repeated in each segment.
+    clauses, else between words, else anywhere. A token for the target language, or one of `tags`,
+    at the beginning of the text is repeated in each segment.
     """
     language, text = tokenizer.split_language(text)
-    first = tokenizer.src.encode([language])[0] if language else []
+    tag = max((tag for tag in tags if text.lstrip().startswith(tag)), key=len, default="")
+    first = tokenizer.src.encode([language or tag])[0] if language or tag else []
+    text = text.lstrip().removeprefix(tag)
     max_tokens = max(1, max_tokens - len(first))
     segments = cut(text) if cut else [text]
     for separator in SEPARATORS:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from typing_extensions import assert_never
 
+from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
 from mt.files import sha256_of
@@ -57,6 +58,8 @@ def load_translator(
         translator.settings["--shortlist"] = sha256_of(engine.shortlist)
     # Several outputs, and drawn ones, show what the model gives.
     translator.escapes_loops = search.n_best == 1 and search.sample is None
+    texts = read_config(engine.models[0]).data.train
+    translator.tags = {text.tag for text in texts if text.tag}
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
@@ -73,7 +76,7 @@ def sentence_cutter(
     share = read_meta(find_model(model), []).get(SEVERAL_SENTENCES, 1.0)
     if choice == "never" or (choice == "auto" and share >= LEAST_SEVERAL):
         return None
-    cut = partial(split_sentences, language=read_config(model).data.src_lang)
+    cut = partial(split_sentences, language=base_code(read_config(model).data.src_lang))
     try:
         cut("")
     except ConfigError as error:

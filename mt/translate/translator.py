@@ -89,6 +89,8 @@ class Translator:
             self.forced_decoder = _forced_decoder(engine, options.alignments)
         # Cuts a line into sentences, each translated by itself; None: a line is translated whole.
         self.cut: Callable[[str], list[str]] | None = None
+        # What lines may begin with, and then each of their segments.
+        self.tags: set[str] = set()
         # Whether to search again where an output repeats itself up to its length limit.
         self.escapes_loops = False
         self.tally = Tally()
@@ -225,7 +227,7 @@ class Translator:
             parts = [source] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
             if len(source) > self.max_source or n_sentences > 1:
-                parts = split_source(text, self.tokenizer, self.max_source, self.cut)
+                parts = split_source(text, self.tokenizer, self.max_source, self.cut, self.tags)
             segments = [Segment(part, [] if i else prefix) for i, part in enumerate(parts)]
             lines.append(Line(number, text, segments, n_sentences))
         return lines
@@ -356,6 +358,9 @@ class Translator:
                     for (source, tokens), forced in itertools.islice(scored, len(line.segments))
                     if forced.attention is not None
                 ]
+                for _, pieces, _ in parts[1:]:
+                    if self.tags.intersection(pieces[:2]):
+                        pieces[0] = ""  # a tag that is repeated is no new word
                 alignments.append(joined_word_links(parts, line.text, text))
             line.translation = translation._replace(alignments=tuple(alignments))
 

@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,9 @@ from messages import says
 from odd_lines import odd_lines
 
 from mt.config.load import config_from_mapping
+from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import join_sentences, split_sentences
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runs.model_folder import find_model
@@ -116,6 +119,8 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
     [
         ("de", "Am 3. Mai z. B. um 5.30. Sie?  Nein!", "Am 3. Mai z. B. um 5.30. |Sie?  |Nein!"),
         ("de-AT", "Viele usw. und so. Ja.", "Viele usw. und so. |Ja."),
+        ("deu_Latn", "Am 3. Mai. Ja.", "Am 3. Mai. |Ja."),
+        ("fr", "M. Dupont, c.-à-d. lui. Et toi.", "M. Dupont, c.-à-d. lui. |Et toi."),
         ("ja", "今日は。元気ですか？はい", "今日は。|元気ですか？|はい"),
         ("hi", "यह है। वह है।", "यह है। |वह है।"),
         ("", "Hello you. How are they?", "Hello you. |How are they?"),
@@ -126,7 +131,7 @@ def test_nothing_is_lost_or_too_long_wherever_it_is_cut() -> None:
     ],
 )  # fmt: skip
 def test_a_line_is_cut_after_its_sentences(language: str, text: str, expected: str) -> None:
-    assert split_sentences(text, language) == expected.split("|")
+    assert split_sentences(text, base_code(language)) == expected.split("|")
     assert all("".join(split_sentences(line, language)) == line for line in odd_lines(20))
 
 
@@ -135,6 +140,33 @@ def test_each_sentence_is_a_segment_and_a_long_one_several() -> None:
     letters.split_language = lambda line: (line[:1], line[1:])  # of the target
     rows = split_source("§Aa. Bb ccc, dddd. E", letters, 8, lambda text: split_sentences(text, ""))
     assert ["".join(map(chr, ids)) for ids in rows] == ["§Aa.", "§Bbccc,", "§dddd.", "§E"]
+
+
+def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    letters: Any = Letters()
+    cut = partial(split_sentences, language="")
+    rows = split_source(" #b Aa. Bb ccc, dd.", letters, 7, cut, {"#", "#b"})
+    assert ["".join(map(chr, ids)) for ids in rows] == ["#bAa.", "#bBb", "#bccc,", "#bdd."]
+    folder = tmp_path / "model"
+    shutil.copytree(find_model(tiny_run), folder)
+    shutil.copy(tiny_run / "tokenizer.model", folder)
+    side = Tokenizer.load(folder).src
+    tag = next(one for one in side.all_pieces() if side.pieces(one) == ["▁", one])
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    meta["config"]["data"]["train"][0]["tag"] = tag
+    meta["config"]["tokenizer"]["user_defined_symbols"] = [tag]
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    search = SearchOptions(split_sentences="always", alignments="auto")
+    with load_translator(search, EngineOptions(models=[folder], workers=1)) as translator:
+        lines = [f"{tag} eins zwei. Drei vier.", f"{tag} eins zwei.", f"{tag} Drei vier."]
+        whole, first, last = translator.translate(lines)
+    assert whole.texts[0] == f"{first.texts[0]} {last.texts[0]}"
+    # The words of the second sentence begin at 3; its own tag has none.
+    sources = [int(link.split("-")[0]) for link in last.alignments[0].split()]
+    found = [int(link.split("-")[0]) for link in whole.alignments[0].split()]
+    assert found[-len(sources) :] == [number + 2 for number in sources]
 
 
 def test_translations_are_joined_as_the_language_does() -> None:

@@ -11,12 +11,16 @@ from collections.abc import Sequence
 from mt.data.reading.words import is_unspaced
 from mt.errors import ConfigError
 
+# What is no end of a sentence, though the library may take it for one: `M. Dupont`, `c.-à-d.`
+_INITIAL = re.compile(r"(?:\b[^\W\d_]\.\s*|\w\.)$")
+
 
 def split_sentences(text: str, language: str) -> list[str]:
     """Cut a text after its sentences; joined, they are the text again.
 
-    A part without a letter, such as `1.` or an emoji, stays with its neighbour. A language that is
-    not known has the abbreviations of English. Raises ConfigError without the library.
+    A part without a letter, such as `1.` or an emoji, stays with its neighbour, and one letter with
+    a stop with what follows. `language`: of two letters; one that is not known has the
+    abbreviations of English. Raises ConfigError without the library.
     """
     try:
         from sentencex import segment
@@ -24,18 +28,18 @@ def split_sentences(text: str, language: str) -> list[str]:
         raise ConfigError(
             f"--split-sentences: needs the package sentencex ({error}); pip install sentencex"
         ) from None
-    sentences: list[str] = []
-    pending = ""  # parts without a letter before the first sentence
-    for part in segment(re.split("[-_]", language.lower())[0], text):
-        if not any(character.isalpha() for character in part):
-            if sentences:
-                sentences[-1] += part
-            else:
-                pending += part
-            continue
-        sentences.append(pending + part)
-        pending = ""
-    return sentences or [text]
+    sentences = [""]
+    for part in segment(language, text):
+        has_letter = any(map(str.isalpha, part))
+        if (
+            has_letter
+            and any(map(str.isalpha, sentences[-1]))
+            and not _INITIAL.search(sentences[-1])
+        ):
+            sentences.append(part)
+        else:
+            sentences[-1] += part
+    return sentences
 
 
 def join_sentences(texts: Sequence[str]) -> str:
