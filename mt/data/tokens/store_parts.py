@@ -138,9 +138,8 @@ def _encode_part(
 ) -> None:
     """Write ids and lengths of the pairs that fit, and the keys and faults of all with text."""
     counts = Counts()
-    lengths = array(
-        "I"
-    )  # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
+    # src, tgt, src, tgt, ...: 8 bytes a pair, where a list of tuples takes 100
+    lengths = array("I")
     faults = bytearray()  # places in LENGTH_FAULTS
     keys = [np.empty((0, 2), np.uint64)]
     cleaned = with_text(pairs, counts)
