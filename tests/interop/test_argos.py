@@ -19,6 +19,7 @@ from sentencepiece import SentencePieceProcessor
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.interop import argos
 from mt.model.checkpoint import build_model, load_model, save_model_folder, weights_of
+from mt.runtime.devices import cpu_has
 
 library = pytest.importorskip("ctranslate2")
 
@@ -29,7 +30,9 @@ def package(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("argos") / "de_en.argosmodel"
     said: list[str] = []
     names = argos.Names(version="2.1")
-    argos.export_package(load_model(tiny_run), path, names, "int8", said.append)
+    # Without VNNI the sums of int8 products saturate, and this small model notices.
+    quantization = "int8" if cpu_has("vnni") else "float32"
+    argos.export_package(load_model(tiny_run), path, names, quantization, said.append)
     parity, compared = said
     assert "have the same log-probability, within " in parity
     same = re.search(r"first 40 lines of data.valid: (\d+) translations are the same", compared)
