@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field
 from typing_extensions import assert_never
 
 from mt.config import yaml_text
+from mt.config.data_schema import Augment as Augment
+from mt.config.data_schema import Clean as Clean
+from mt.config.data_schema import DataConfig as DataConfig
+from mt.config.data_schema import Section as _Strict
+from mt.config.data_schema import Source as Source
+from mt.config.data_schema import key as _key
+from mt.config.data_schema import named_sources as named_sources
 from mt.config.values import (
     Coefficient,
     Compile,
@@ -15,114 +22,30 @@ from mt.config.values import (
     CountOrAuto,
     Coverage,
     Decay,
-    Delimiter,
     Few,
-    FileOrColumn,
     Flag,
     LearningRate,
     Length,
     Natural,
     Penalty,
-    Portion,
     Positive,
-    Ratio,
-    Repeats,
     Seed,
     Share,
     Text,
-    UpToOne,
     Vocabulary,
     Width,
 )
 
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
-SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
 Part = Literal[
     "source_embedding", "target_embedding", "output", "encoder", "decoder",
     "self_attention", "cross_attention", "feed_forward",
 ]  # fmt: skip
 
 
-def _key(default: Any, description: str) -> Any:
-    return Field(default=default, description=description)
-
-
 def _section(model: type[BaseModel], description: str) -> Any:
     return Field(default_factory=model, description=description)
-
-
-def _or_a_path(field: dict[str, Any]) -> None:
-    """Let editors accept a path for a mapping."""
-    field["anyOf"].append({"type": "string"})
-
-
-def _texts(description: str) -> Any:
-    def schema(field: dict[str, Any]) -> None:
-        """Let editors accept what loading accepts: one mapping or path, or nothing, for a list."""
-        item = {"anyOf": [field.pop("items"), {"type": "string"}]}
-        field["anyOf"] = [{"type": field.pop("type"), "items": item}, item, {"type": "null"}]
-
-    return Field(default_factory=list, description=description, json_schema_extra=schema)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def _source_schema(schema: dict[str, Any]) -> None:
-    """Let editors accept a source without src and tgt where it has a path."""
-    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["path"]}]
-
-
-class Source(_Strict):
-    """A parallel text: two line-aligned files, or files of pairs. In YAML, a plain text is a path.
-
-    In the section `data`, src and tgt default to the languages where there is a path.
-    """
-
-    model_config = ConfigDict(json_schema_extra=_source_schema)
-
-    src: FileOrColumn = Field(
-        description="source side: a text file; with path, a column of its rows (a dot: nested) or "
-        "its number (from 1) if there are no names, a language or an ending; null: data.src_lang"
-    )
-    tgt: FileOrColumn = Field(
-        description="target side: a file aligned line by line; with path, a column, a language or "
-        "an ending as src; null: data.tgt_lang"
-    )
-    weight: Positive = _key(1.0, "how often its pairs are sampled, relative to the other texts")
-    share: Portion | None = _key(None, "its share of an epoch's sentences, instead of weight")
-    tag: Text | None = _key(
-        None, "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols"
-    )
-    path: Text | None = _key(
-        None,
-        "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
-        "have in common (corpus/train for train.de and train.en), or a hub name",
-    )
-    format: SourceFormat | None = _key(
-        None, "format of path; null means that its name says it (.txt is tsv)"
-    )
-    name: Text | None = _key(None, "configuration of a hub data set, such as de-en")
-    split: Text = _key("train", "split of the data set at path")
-    delimiter: Delimiter | None = _key(
-        None,
-        "delimiter between the cells of path; null means a comma in .csv, a tab in .tsv and .txt",
-    )
-    quoting: Literal["csv", "none"] | None = _key(
-        None,
-        "csv: cells of path may be quoted; none: a quotation mark is text; null means csv in "
-        ".csv, none in .tsv and .txt",
-    )
-    tags: Literal["strip", "keep"] = _key(
-        "strip", "inline tags of TMX and XLIFF: left out, or kept as they are"
-    )
-    errors: Literal["strict", "replace", "skip"] = _key(
-        "strict",
-        "damaged text: stop there, put U+FFFD for bytes that are not UTF-8, or leave out the pair; "
-        "counted and reported",
-    )
 
 
 class RunConfig(_Strict):
@@ -130,138 +53,6 @@ class RunConfig(_Strict):
 
     dir: Text | None = _key(None, "run directory; null means runs/<name of the config file>")
     seed: Seed = _key(1, "seed of initial weights, data order and dropout")
-
-
-class Clean(_Strict):
-    """Cleaning before training: repairs of text, and a threshold for each rule; null: rule off."""
-
-    repair: Flag = _key(
-        True, "Unicode NFC, plain spaces, no control characters; kept pairs are trained on repaired"
-    )
-    mojibake: Flag = _key(
-        True, "with repair: undo wrongly decoded text (fÃ¼r: für) and HTML entities; extra corpora"
-    )
-    max_words: Length | None = _key(200, "words of the longer side")
-    max_chars: Length | None = _key(2000, "characters of the longer side")
-    max_word_ratio: Ratio | None = _key(
-        2.5, "ratio of the sides' lengths in words, 3 added to both"
-    )
-    max_char_ratio: Ratio | None = _key(
-        2.2, "ratio of the sides' lengths in characters, 15 added to both; a Chinese one counts 3"
-    )
-    min_letters: UpToOne | None = _key(
-        0.5,
-        "share of letters, 4 of them added; a digit is half of one, links and tags are left out",
-    )
-    max_symbols: UpToOne | None = _key(
-        0.15, "share of signs that are no usual punctuation, beyond the other side's"
-    )
-    max_repeats: Repeats | None = _key(
-        3, "words that only repeat those before them, beyond the other side's"
-    )
-    max_copied: UpToOne | None = _key(0.8, "share of the target's words that the source has too")
-    max_other_script: UpToOne | None = _key(
-        0.7, "share of letters in a script that src_lang or tgt_lang is not written in"
-    )
-    max_missing_links: UpToOne | None = _key(
-        0.5, "share of web and e-mail addresses that the other side has not"
-    )
-    max_wrong_numbers: UpToOne | None = _key(
-        0.5, "share of numbers that have no counterpart in the other side"
-    )
-    max_other_language: UpToOne | None = _key(
-        0.5,
-        "how surely a side of 25 letters or more is in another language, not a related one; needs "
-        "extra corpora",
-    )
-    duplicates: Literal["exact", "normalised"] | None = _key(
-        "normalised",
-        "one of several equal pairs stays: exact: equal in every character; normalised: in letters "
-        "and digits, without case and accents",
-    )
-    max_targets: Count | None = _key(
-        None, "pairs with one source, normalised, of which as many stay; null means all"
-    )
-    leaks: Literal["sides", "pairs"] | None = _key(
-        "sides",
-        "what stands in data.valid or data.test, normalised: sides: pairs with one of their sides "
-        "go; pairs: those with both; null: they are only counted",
-    )
-    against: list[Text] = _key(
-        [], "more texts that must not be in the training data: files whose lines, or cells, count"
-    )
-
-
-class Augment(_Strict):
-    """Shares of the training pairs that are changed, others in each epoch; 0: none."""
-
-    caps: Share = _key(0.07, "both sides in capitals; of caps, title and lower, one at most")
-    title: Share = _key(0.05, "both sides in Title Case, where their scripts have case")
-    lower: Share = _key(0.05, "both sides in lower case")
-    no_final_stop: Share = _key(0.05, "both sides without full stop, ? or ! at the end")
-    typos: Share = _key(0.05, "source with typos in 5 to 30 % of its longer words")
-    noise: Share = _key(0.02, "source with stray characters after 5 to 20 % of its words")
-    emoji: Share = _key(0.03, "both sides with the same emoji or sign, mostly at the end")
-    join: Share = _key(0.15, "two to four pairs joined to one line, within max_tokens")
-
-
-class DataConfig(_Strict):
-    """Texts for training, validation and tests, and which training pairs are dropped."""
-
-    root: Text | None = _key(
-        None, "folder that relative paths start from; null means the current folder"
-    )
-    src_lang: Text = _key(
-        "src", "code of the source language, such as de; used by data.clean and augment"
-    )
-    tgt_lang: Text = _key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
-    train: list[Source] = _texts("texts to train on")
-    valid: Source | None = Field(
-        default=None,
-        description="text for validation and early stopping; null means none",
-        json_schema_extra=_or_a_path,
-    )
-    test: list[Source] = _texts("texts to score after training")
-    max_tokens: Length = _key(
-        256, "tokens of a training pair's longest side; longer pairs are dropped"
-    )
-    max_length_ratio: Ratio = _key(
-        3.0, "largest ratio of a training pair's lengths in tokens; pairs above it are dropped"
-    )
-    dedupe: Flag = _key(True, "drop training pairs that equal an earlier one")
-    temperature: Positive = _key(
-        1.0, "T: texts without share get (weight times pairs)^(1/T) sentences, relative to others"
-    )
-    clean: Clean | None = _key(
-        None, "cleaning of the training texts, such as {} for the defaults; null means none"
-    )
-    augment: Augment | None = _key(
-        None,
-        "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, values: Any) -> Any:
-        """Give the sources with a path, but without src or tgt, the languages for them."""
-        if not isinstance(values, dict):
-            return values
-        sides = {
-            side: values.get(f"{side}_lang", cls.model_fields[f"{side}_lang"].default)
-            for side in ("src", "tgt")
-        }
-
-        def completed(source: Any) -> Any:
-            if not isinstance(source, dict) or source.get("path") is None:
-                return source
-            missing = {side: name for side, name in sides.items() if source.get(side) is None}
-            return source | missing
-
-        sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
-        return values | {
-            key: [completed(one) for one in found] if isinstance(found, list) else completed(found)
-            for key, found in sources.items()
-        }
 
 
 class TokenizerConfig(_Strict):
@@ -484,11 +275,3 @@ def sections() -> dict[str, type[BaseModel]]:
     """Return the class of each section, by name."""
     fields = Config.model_fields.items()
     return {name: cast("type[BaseModel]", field.annotation) for name, field in fields}
-
-
-def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
-    """Return every source with its path, such as `data.train[0]`."""
-    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
-    if data.valid is not None:
-        named.append(("data.valid", data.valid))
-    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]

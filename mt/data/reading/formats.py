@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from mt.config.schema import SourceFormat
+from mt.config.data_schema import SourceFormat
 from mt.data.reading.compression import PACKED, suffix_of, unpacked_name
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, under
 from mt.errors import DataError

@@ -1,0 +1,242 @@
+"""The section `data` of the config: texts, how they are mixed, cleaned and changed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from mt.config.values import (
+    Count,
+    Delimiter,
+    FileOrColumn,
+    Flag,
+    Length,
+    Portion,
+    Positive,
+    Ratio,
+    Repeats,
+    Share,
+    Text,
+    UpToOne,
+)
+
+SourceFormat = Literal["text", "tsv", "csv", "json", "jsonl", "parquet", "tmx", "xliff", "dataset"]
+
+
+def key(default: Any, description: str) -> Any:
+    """A key with its default, and what it means."""
+    return Field(default=default, description=description)
+
+
+def _or_a_path(field: dict[str, Any]) -> None:
+    """Let editors accept a path for a mapping."""
+    field["anyOf"].append({"type": "string"})
+
+
+def _texts(description: str) -> Any:
+    def schema(field: dict[str, Any]) -> None:
+        """Let editors accept what loading accepts: one mapping or path, or nothing, for a list."""
+        item = {"anyOf": [field.pop("items"), {"type": "string"}]}
+        field["anyOf"] = [{"type": field.pop("type"), "items": item}, item, {"type": "null"}]
+
+    return Field(default_factory=list, description=description, json_schema_extra=schema)
+
+
+class Section(BaseModel):
+    """A section of the config, or a part of one: frozen, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _source_schema(schema: dict[str, Any]) -> None:
+    """Let editors accept a source without src and tgt where it has a path."""
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["path"]}]
+
+
+class Source(Section):
+    """A parallel text: two line-aligned files, or files of pairs. In YAML, a plain text is a path.
+
+    In the section `data`, src and tgt default to the languages where there is a path.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_source_schema)
+
+    src: FileOrColumn = Field(
+        description="source side: a text file; with path, a column of its rows (a dot: nested) or "
+        "its number (from 1) if there are no names, a language or an ending; null: data.src_lang"
+    )
+    tgt: FileOrColumn = Field(
+        description="target side: a file aligned line by line; with path, a column, a language or "
+        "an ending as src; null: data.tgt_lang"
+    )
+    weight: Positive = key(1.0, "how often its pairs are sampled, relative to the other texts")
+    share: Portion | None = key(None, "its share of an epoch's sentences, instead of weight")
+    tag: Text | None = key(
+        None, "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols"
+    )
+    path: Text | None = key(
+        None,
+        "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
+        "have in common (corpus/train for train.de and train.en), or a hub name",
+    )
+    format: SourceFormat | None = key(
+        None, "format of path; null means that its name says it (.txt is tsv)"
+    )
+    name: Text | None = key(None, "configuration of a hub data set, such as de-en")
+    split: Text = key("train", "split of the data set at path")
+    delimiter: Delimiter | None = key(
+        None,
+        "delimiter between the cells of path; null means a comma in .csv, a tab in .tsv and .txt",
+    )
+    quoting: Literal["csv", "none"] | None = key(
+        None,
+        "csv: cells of path may be quoted; none: a quotation mark is text; null means csv in "
+        ".csv, none in .tsv and .txt",
+    )
+    tags: Literal["strip", "keep"] = key(
+        "strip", "inline tags of TMX and XLIFF: left out, or kept as they are"
+    )
+    errors: Literal["strict", "replace", "skip"] = key(
+        "strict",
+        "damaged text: stop there, put U+FFFD for bytes that are not UTF-8, or leave out the pair; "
+        "counted and reported",
+    )
+
+
+class Clean(Section):
+    """Cleaning before training: repairs of text, and a threshold for each rule; null: rule off."""
+
+    repair: Flag = key(
+        True, "Unicode NFC, plain spaces, no control characters; kept pairs are trained on repaired"
+    )
+    mojibake: Flag = key(
+        True, "with repair: undo wrongly decoded text (fÃ¼r: für) and HTML entities; extra corpora"
+    )
+    max_words: Length | None = key(200, "words of the longer side")
+    max_chars: Length | None = key(2000, "characters of the longer side")
+    max_word_ratio: Ratio | None = key(2.5, "ratio of the sides' lengths in words, 3 added to both")
+    max_char_ratio: Ratio | None = key(
+        2.2, "ratio of the sides' lengths in characters, 15 added to both; a Chinese one counts 3"
+    )
+    min_letters: UpToOne | None = key(
+        0.5,
+        "share of letters, 4 of them added; a digit is half of one, links and tags are left out",
+    )
+    max_symbols: UpToOne | None = key(
+        0.15, "share of signs that are no usual punctuation, beyond the other side's"
+    )
+    max_repeats: Repeats | None = key(
+        3, "words that only repeat those before them, beyond the other side's"
+    )
+    max_copied: UpToOne | None = key(0.8, "share of the target's words that the source has too")
+    max_other_script: UpToOne | None = key(
+        0.7, "share of letters in a script that src_lang or tgt_lang is not written in"
+    )
+    max_missing_links: UpToOne | None = key(
+        0.5, "share of web and e-mail addresses that the other side has not"
+    )
+    max_wrong_numbers: UpToOne | None = key(
+        0.5, "share of numbers that have no counterpart in the other side"
+    )
+    max_other_language: UpToOne | None = key(
+        0.5,
+        "how surely a side of 25 letters or more is in another language, not a related one; needs "
+        "extra corpora",
+    )
+    duplicates: Literal["exact", "normalised"] | None = key(
+        "normalised",
+        "one of several equal pairs stays: exact: equal in every character; normalised: in letters "
+        "and digits, without case and accents",
+    )
+    max_targets: Count | None = key(
+        None, "pairs with one source, normalised, of which as many stay; null means all"
+    )
+    leaks: Literal["sides", "pairs"] | None = key(
+        "sides",
+        "what stands in data.valid or data.test, normalised: sides: pairs with one of their sides "
+        "go; pairs: those with both; null: they are only counted",
+    )
+    against: list[Text] = key(
+        [], "more texts that must not be in the training data: files whose lines, or cells, count"
+    )
+
+
+class Augment(Section):
+    """Shares of the training pairs that are changed, others in each epoch; 0: none."""
+
+    caps: Share = key(0.07, "both sides in capitals; of caps, title and lower, one at most")
+    title: Share = key(0.05, "both sides in Title Case, where their scripts have case")
+    lower: Share = key(0.05, "both sides in lower case")
+    no_final_stop: Share = key(0.05, "both sides without full stop, ? or ! at the end")
+    typos: Share = key(0.05, "source with typos in 5 to 30 % of its longer words")
+    noise: Share = key(0.02, "source with stray characters after 5 to 20 % of its words")
+    emoji: Share = key(0.03, "both sides with the same emoji or sign, mostly at the end")
+    join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens")
+
+
+class DataConfig(Section):
+    """Texts for training, validation and tests, and which training pairs are dropped."""
+
+    root: Text | None = key(
+        None, "folder that relative paths start from; null means the current folder"
+    )
+    src_lang: Text = key(
+        "src", "code of the source language, such as de; used by data.clean and augment"
+    )
+    tgt_lang: Text = key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
+    train: list[Source] = _texts("texts to train on")
+    valid: Source | None = Field(
+        default=None,
+        description="text for validation and early stopping; null means none",
+        json_schema_extra=_or_a_path,
+    )
+    test: list[Source] = _texts("texts to score after training")
+    max_tokens: Length = key(
+        256, "tokens of a training pair's longest side; longer pairs are dropped"
+    )
+    max_length_ratio: Ratio = key(
+        3.0, "largest ratio of a training pair's lengths in tokens; pairs above it are dropped"
+    )
+    dedupe: Flag = key(True, "drop training pairs that equal an earlier one")
+    temperature: Positive = key(
+        1.0, "T: texts without share get (weight times pairs)^(1/T) sentences, relative to others"
+    )
+    clean: Clean | None = key(
+        None, "cleaning of the training texts, such as {} for the defaults; null means none"
+    )
+    augment: Augment | None = key(
+        None,
+        "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Give the sources with a path, but without src or tgt, the languages for them."""
+        if not isinstance(values, dict):
+            return values
+        sides = {
+            side: values.get(f"{side}_lang", cls.model_fields[f"{side}_lang"].default)
+            for side in ("src", "tgt")
+        }
+
+        def completed(source: Any) -> Any:
+            if not isinstance(source, dict) or source.get("path") is None:
+                return source
+            missing = {side: name for side, name in sides.items() if source.get(side) is None}
+            return source | missing
+
+        sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
+        return values | {
+            key: [completed(one) for one in found] if isinstance(found, list) else completed(found)
+            for key, found in sources.items()
+        }
+
+
+def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
+    """Return every source with its path, such as `data.train[0]`."""
+    named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
+    if data.valid is not None:
+        named.append(("data.valid", data.valid))
+    return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]
