@@ -92,7 +92,7 @@ def cleaning_files(
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
     form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
-    return CleanedFiles(range(len(data.train)), paths), form
+    return CleanedFiles(range(len(data.texts)), paths), form
 
 
 def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:

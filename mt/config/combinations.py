@@ -98,7 +98,7 @@ def _shares(data: DataConfig) -> Iterator[Fault]:
     elif paths and None not in shares and abs(total - 1) > 1e-6:
         yield Fault(paths, f"must add up to 1 where all texts have one, found a sum of {total:g}")
     for path, source in named_sources(data):
-        for key in ("share", "tag"):
+        for key in ("share", "tag", "reverse"):
             if (value := getattr(source, key)) and not path.startswith("data.train"):
                 yield Fault(
                     [f"{path}.{key}"], f"is for data.train, found {shown(value)}; remove it"
@@ -114,6 +114,16 @@ def _tags(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
                 [f"{path}.tag", "tokenizer.user_defined_symbols"],
                 "must be in tokenizer.user_defined_symbols, which makes it one token, found "
                 f"{shown(source.tag)}; add it there",
+            )
+
+
+def _directions(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
+    for number, source in enumerate(data.train):
+        if source.reverse and not tokenizer.joint:
+            yield Fault(
+                [f"data.train[{number}].reverse", "tokenizer.joint"],
+                "must be false with tokenizer.joint: false, as either language is source and "
+                "target then, found true; set tokenizer.joint to true, or reverse to false",
             )
 
 
@@ -248,6 +258,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _names: ("data",),
     _shares: ("data",),
     _tags: ("data", "tokenizer"),
+    _directions: ("data", "tokenizer"),
     _vocabulary: ("tokenizer",),
     _symbols: ("tokenizer",),
     _own_tokenizer: ("tokenizer",),

@@ -75,6 +75,10 @@ class Source(Section):
     tag: Text | None = key(
         None, "word before each source line, such as <bt>; one of tokenizer.user_defined_symbols"
     )
+    reverse: Flag = key(
+        False,
+        "train with target as source; two entries, with it and without, read and store a text once",
+    )
     path: Text | None = key(
         None,
         "file of pairs, * for several, a folder of them or of save_to_disk, what two text files "
@@ -209,6 +213,38 @@ class DataConfig(Section):
         None,
         "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
     )
+
+    @property
+    def text_numbers(self) -> list[int]:
+        """For each entry of `train` the first one of its text: itself, or one the other way round.
+
+        A text that has an entry for each direction is read, cleaned and stored once.
+        """
+        texts = [
+            one.model_dump(exclude={"weight", "share", "tag", "reverse"}) for one in self.train
+        ]
+        numbers: list[int] = []
+        for number, (one, text) in enumerate(zip(self.train, texts, strict=True)):
+            others = (
+                other
+                for other in range(number)
+                if texts[other] == text
+                and self.train[other].reverse != one.reverse
+                and numbers.count(other) == 1
+            )
+            numbers.append(next(others, number))
+        return numbers
+
+    @property
+    def texts(self) -> dict[int, Source]:
+        """The texts to train on, each once: entries of `train` that are the first of theirs."""
+        return {number: self.train[number] for number in sorted(set(self.text_numbers))}
+
+    def tags_of(self, text: int) -> list[str | None]:
+        """The tags before source and target of a text: those of its entries, by direction."""
+        entries = zip(self.text_numbers, self.train, strict=True)
+        tags = {entry.reverse: entry.tag for number, entry in entries if number == text}
+        return [tags.get(False), tags.get(True)]
 
     @model_validator(mode="before")
     @classmethod

@@ -45,14 +45,14 @@ def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World
 def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
     """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
     folder = (run_dir / FOLDER).absolute()
-    kept = {"weight", "share", "tag"}
+    kept = {"weight", "share", "tag", "reverse"}
     train = [
         Source(
             src=str(folder / f"{n}.src"),
             tgt=str(folder / f"{n}.tgt"),
             **source.model_dump(include=kept),
         )
-        for n, source in enumerate(data.train)
+        for n, source in zip(data.text_numbers, data.train, strict=True)
     ]
     return data.model_copy(update={"train": train, "clean": None})
 
@@ -83,8 +83,8 @@ def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
     log.say("data.train: cleaning")
     with new_result(folder) as partial:
         outputs = [
-            CleanedFiles([n], [partial / f"{n}.src", partial / f"{n}.tgt"])
-            for n in range(len(data.train))
+            CleanedFiles([corpus], [partial / f"{n}.src", partial / f"{n}.tgt"])
+            for corpus, n in enumerate(data.texts)
         ]
         rejected = partial / "rejected.tsv"
         report = clean_corpora(
@@ -93,11 +93,11 @@ def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
         read = records_of(plan)
         known = {
             str(path): read[str(path.absolute())]
-            for source in data.train
+            for source in data.texts.values()
             for path in local_files(source, plan.root)
             if str(path.absolute()) in read
         }
-        records = corpus_records(data.train, data, known)
+        records = corpus_records(list(data.texts.values()), data, known)
         meta = {"fingerprint": plan.kept.name, "records": records}
         (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
@@ -105,8 +105,8 @@ def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
     shutil.rmtree(plan.work, ignore_errors=True)
     for note in report.notes:
         log.say(f"warning: data.clean: {note}")
-    for number, funnel in enumerate(report.corpora):
-        log.say(f"data.train[{number}] ({funnel.name}): {funnel.summary()}")
+    for corpus, funnel in zip(plan.corpora, report.corpora, strict=True):
+        log.say(f"{corpus.where} ({funnel.name}): {funnel.summary()}")
     for name, leak in report.leaks.items():
         if leak.sources or leak.targets:
             log.say(f"{name}: {leak.summary()}")

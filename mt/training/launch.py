@@ -244,8 +244,9 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
             tokenizer = prepare_tokenizer(cleaned, run_dir, log, World(), base, read.sample)
     data = cleaned.data
     folder = run_dir / STORE / "train"
-    records = corpus_records(data.train, data, {**known_records(folder), **read.records})
-    texts = StoreTexts(data.train, "data.train", data, tokenizer, records)
+    sources = list(data.texts.values())
+    records = corpus_records(sources, data, {**known_records(folder), **read.records})
+    texts = StoreTexts(sources, "data.train", data, tokenizer, records)
 
     def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
         return log.watch(pairs, "encoding data.train", total)

@@ -18,6 +18,7 @@ from mt.data.cleaning.languages import base_code
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
+from mt.data.tokens.directions import in_directions
 from mt.data.tokens.mixing import describe_mixture, sampling_weights
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
@@ -100,6 +101,8 @@ class Prepared:
         for section, known in PLAN_KEYS.items():
             if others := other_settings(getattr(config, section), known):
                 parts.append(json.dumps({section: others}, sort_keys=True))
+        if reversed_ := [n for n, one in enumerate(config.data.train) if one.reverse]:
+            parts.append(f"reversed {reversed_}")
         return "/".join(map(str, parts))
 
 
@@ -125,17 +128,20 @@ def prepare(
     store = prepare_store(cleaned, run_dir, tokenizer, log, world, read.records)
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
+    directed = in_directions(store, config.data, tokenizer)
     resample: Callable[[int, Event | None], Store] | None = None
-    if config.data.augment is not None:
-        resample = Augmentation(store, tokenizer, config)
-    if config.tokenizer.sampling_alpha:
+    sampling = config.tokenizer.sampling_alpha is not None
+    # Subwords are sampled of ids that lie end to end.
+    if config.data.augment is not None or (sampling and directed is not store):
+        resample = Augmentation(directed, tokenizer, config)
+    if sampling:
         resample = SubwordRegularisation(store, tokenizer, config, resample)
     longest = store.longest if resample is None else config.data.max_tokens + 1
     config = settle_batch_size(config, run_dir, updater, longest, log)
-    weights = sampling_weights(config.data, store.kept)
-    plan = Plan(store, weights, config.batch, config.run.seed, resample)
+    weights = sampling_weights(config.data, directed.kept)
+    plan = Plan(directed, weights, config.batch, config.run.seed, resample)
     if len(weights) > 1:
-        for line in describe_mixture(config.data, store.kept, plan.drawn):
+        for line in describe_mixture(config.data, directed.kept, plan.drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
@@ -216,7 +222,8 @@ def prepare_store(
     def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
         return log.watch(pairs, "encoding data.train", total)
 
-    arguments = (folder, data.train, "data.train", data, tokenizer, log.say, watch, read)
+    texts = list(data.texts.values())
+    arguments = (folder, texts, "data.train", data, tokenizer, log.say, watch, read)
     store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store

@@ -103,7 +103,7 @@ def _sources(data: DataConfig, text: DistillText) -> tuple[Path, dict[str, Sourc
         return Path(), {"--src, --ref" if text.ref else "--src": pair}
     if not data.train:
         raise ConfigError("--model: its config names no training data; give the text with --src")
-    return data_root(data), {f"data.train[{i}]": source for i, source in enumerate(data.train)}
+    return data_root(data), {f"data.train[{i}]": source for i, source in data.texts.items()}
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:

@@ -45,7 +45,8 @@ def store(tokenizer: Tokenizer) -> Store:
 
 
 def config_of(max_tokens: int = 250, seed: int = 1, **shares: float) -> Config:
-    data = {"augment": NONE | shares, "max_tokens": max_tokens}
+    train = [{"src": "0.de", "tgt": "0.en"}, {"src": "1.de", "tgt": "1.en"}]
+    data = {"augment": NONE | shares, "max_tokens": max_tokens, "train": train}
     return config_from_mapping({"run": {"seed": seed}, "data": data}, "test")
 
 

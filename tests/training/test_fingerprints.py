@@ -13,6 +13,7 @@ from pydantic import BaseModel, create_model
 from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source, sections
 from mt.data.tokens.store import DATA_KEYS, SOURCE_KEYS, corpus_records, fingerprint_of
+from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.training.prepare import PLAN_KEYS, Prepared
 
@@ -34,7 +35,8 @@ def config(monkeypatch: pytest.MonkeyPatch) -> Config:
 def store_fingerprint(data: DataConfig, sources: list[Source] | None = None) -> str:
     records = corpus_records(data.train, data, {})
     tokenizer = Tokenizer.load(OLD_RUN / "run")
-    return fingerprint_of(sources or data.train, data, tokenizer, records)
+    texts = StoreTexts(sources or data.train, "data.train", data, tokenizer, records)
+    return fingerprint_of(texts)
 
 
 def plan_fingerprint(config: Config) -> str:

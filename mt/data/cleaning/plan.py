@@ -217,7 +217,7 @@ def plan_of(
     assert data.clean is not None
     corpora = tuple(
         Corpus(source.path or source.src, f"{where}[{number}]", source)
-        for number, source in enumerate(data.train)
+        for number, source in data.texts.items()
     )
     sets = tuple((name, source) for name, source in named_sources(data) if ".train" not in name)
     languages = data.src_lang, data.tgt_lang
@@ -291,7 +291,7 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
 def _state(source: Source, root: Path) -> list[Any]:
     """How a source is read, and its files with size and time: another state is another text."""
     states = [_file_state(path) for path in local_files(source, root)]
-    return [source.model_dump(mode="json", exclude={"weight", "share", "tag"}), states]
+    return [source.model_dump(mode="json", exclude={"weight", "share", "tag", "reverse"}), states]
 
 
 def _file_state(path: Path) -> list[Any]:

@@ -67,8 +67,11 @@ def check_data(
     """
     root = data_root(data)
     check = DataCheck(records=dict(known or {}))
+    texts = {f"data.train[{number}]" for number in data.texts}
     for where, source in named_sources(data):
         is_training = where.startswith("data.train")
+        if is_training and where not in texts:
+            continue
         is_text = format_of(source, root) == "text"
         is_streamed = is_training and not before_training and not local_files(source, root)
         limit: int | None = MAX_PAIRS_BEFORE_TRAINING if before_training else MAX_PAIRS

@@ -69,9 +69,9 @@ def read_pairs(
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """(source, target) lines of all corpora in `data.train`."""
+    """(source, target) lines of all corpora in `data.train`, each once."""
     root = data_root(data)
-    for number, source in enumerate(data.train):
+    for number, source in data.texts.items():
         yield from read_pairs(source, root, f"data.train[{number}]")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
 from random import Random
 from threading import Event
@@ -19,10 +18,11 @@ from typing_extensions import assert_never
 
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
+from mt.data.tokens.store import Store
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, DataConfig
-    from mt.data.tokens.store import Ids, Store
+    from mt.data.tokens.store import Ids
     from mt.data.tokens.tokenizer import PairSample, Side, Tokenizer
 
 PAIRS_PER_CHUNK = 4_000
@@ -42,9 +42,12 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class PairNoise:
     """Draws how pairs change, and changes them: all of `data.augment` but `join`."""
 
-    def __init__(self, data: DataConfig) -> None:
-        self.shares = np.array([getattr(data.augment, kind) for kind in KINDS])
+    def __init__(self, data: DataConfig, is_reversed: bool = False) -> None:
+        """Without `data.augment` nothing changes."""
+        self.shares = np.array([getattr(data.augment, kind, 0.0) for kind in KINDS])
         self.languages = (data.src_lang, data.tgt_lang)
+        if is_reversed:
+            self.languages = (data.tgt_lang, data.src_lang)
 
     def draw(self, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
         """Which kinds each pair gets, (n, kinds), and the seed of each, (n,)."""
@@ -97,20 +100,21 @@ def augment_sample(sample: PairSample, data: DataConfig, seed: int) -> None:
 class Augmentation:
     """Makes the store of an epoch: a function of (store, tokenizer, `data.augment`, seed, epoch).
 
-    Pairs with unk or a user-defined symbol, and lines that would become too long, stay as they are.
-    The ids of an epoch are in memory.
+    Without `data.augment` it is a copy. Pairs with unk or a user-defined symbol, and lines that
+    would become too long, stay as they are. The ids of an epoch are in memory.
     """
 
     def __init__(self, store: Store, tokenizer: Tokenizer, config: Config) -> None:
-        assert config.data.augment is not None
         self.store = store
         self.src = tokenizer.src
         self.tgt = tokenizer.tgt
         self.fixed_ids = [_fixed_ids(side) for side in (self.src, self.tgt)]
         self.seed = config.run.seed
         self.max_tokens = config.data.max_tokens
-        self.join_share = config.data.augment.join
-        self.noise = PairNoise(config.data)
+        self.join_share = getattr(config.data.augment, "join", 0.0)
+        self.is_copy = config.data.augment is None
+        noises = PairNoise(config.data), PairNoise(config.data, is_reversed=True)
+        self.noises = [noises[source.reverse] for source in config.data.train]
 
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
         """The store of an epoch; InterruptedError once `stop` is set."""
@@ -128,7 +132,7 @@ class Augmentation:
                 pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
                 # Subword regularisation draws from [seed, epoch, 0 or 1, chunk].
                 random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
-                pairs = self._augment(pairs, random, counts)
+                pairs = self._augment(pairs, self.noises[corpus], random, counts)
                 for side, rows in enumerate(zip(*pairs, strict=True)):
                     ids[side].extend(np.concatenate(rows).tobytes())
                     lengths[side].extend(map(len, rows))
@@ -137,14 +141,18 @@ class Augmentation:
         src, tgt = (np.frombuffer(side, store.src.dtype) for side in ids)
         n_src, n_tgt = (np.frombuffer(side, np.uint32) for side in lengths)
         text = f"{len(store):,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
-        made = replace(store, kept=tuple(kept), augmented=text)
-        return replace(made, src=src, tgt=tgt, src_lengths=n_src, tgt_lengths=n_tgt)
+        about = (tuple(kept), store.counts, store.fingerprint, store.corpora)
+        return Store(src, tgt, n_src, n_tgt, *about, augmented="" if self.is_copy else text)
 
     def _augment(
-        self, pairs: list[Pair], random: np.random.Generator, counts: Counter[str]
+        self,
+        pairs: list[Pair],
+        pair_noise: PairNoise,
+        random: np.random.Generator,
+        counts: Counter[str],
     ) -> list[Pair]:
         """The pairs of a chunk, augmented; `counts` counts them by kind."""
-        chosen, seeds = self.noise.draw(len(pairs), random)
+        chosen, seeds = pair_noise.draw(len(pairs), random)
         lines = self._joined(pairs, random)
         joined = {number for line in lines for number in line}
         lines += [[i] for i in np.flatnonzero(chosen.any(1)).tolist() if i not in joined]
@@ -156,7 +164,7 @@ class Augmentation:
         for line in lines:
             parts = [list(islice(texts, len(line))) for texts in (src_texts, tgt_texts)]
             src, tgt = map(join_sentences, parts)
-            changed.append(self.noise.change(src, tgt, chosen[line[0]], seeds[line[0]]))
+            changed.append(pair_noise.change(src, tgt, chosen[line[0]], seeds[line[0]]))
         src_rows = self.src.encode([src for src, _, _ in changed])
         tgt_rows = self.tgt.encode([tgt for _, tgt, _ in changed])
         result: list[Pair | None] = list(pairs)

@@ -154,7 +154,7 @@ def _gather(ids: Ids, starts: Indices, lengths: Indices, out: Indices) -> None:
     columns = np.arange(out.shape[1])
     inside = columns < lengths[:, None]  # (B, L)
     places = np.where(inside, starts[:, None] + columns, 0)
-    np.multiply(np.asarray(ids).take(places), inside, out=out)  # PAD is 0
+    np.multiply(ids.take(places), inside, out=out)  # PAD is 0
 
 
 def shard_of(

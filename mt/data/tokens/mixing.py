@@ -61,12 +61,13 @@ def describe_mixture(data: DataConfig, kept: Sequence[int], drawn: Sequence[int]
     total = sum(drawn)
     yield f"an epoch: {total:,} sentences; the text that is drawn least comes whole, once"
     for number, source in enumerate(data.train):
+        name = f"{source.path or source.src}{', reversed' * source.reverse}"
         declared = f"weight {source.weight:g}"
         if source.share:
             declared = f"share {source.share:.2%}"
         elif data.temperature != 1:
             declared += f", temperature {data.temperature:g}"
         yield (
-            f"data.train[{number}] ({source.path or source.src}): {declared}; delivered "
+            f"data.train[{number}] ({name}): {declared}; delivered "
             f"{drawn[number] / total:.2%}, {drawn[number]:,} sentences of {kept[number]:,} pairs"
         )

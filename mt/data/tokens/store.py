@@ -52,6 +52,7 @@ DATA_KEYS = {
 SOURCE_KEYS = {
     *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
     *("weight", "share"),  # `Plan` applies them; what stays of duplicates is in the fingerprint
+    *("reverse", "tag"),  # `DirectedStore` reverses; tags are in another form
 }
 # Sentences of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
@@ -114,7 +115,7 @@ class Store:
         ):
             ends = starts + sizes
             rows = zip(starts.tolist(), ends.tolist(), strict=True)
-            sides.append([np.asarray(ids)[start:end] for start, end in rows])
+            sides.append([ids[start:end] for start, end in rows])
         return list(zip(*sides, strict=True))
 
 
@@ -127,28 +128,29 @@ def other_settings(section: BaseModel, known: set[str]) -> dict[str, Any]:
     return section.model_dump(mode="json", exclude=known, exclude_defaults=True)
 
 
-def fingerprint_of(
-    sources: list[Source], data: DataConfig, tokenizer: Tokenizer, records: FileRecords
-) -> str:
+def fingerprint_of(texts: StoreTexts) -> str:
     """SHA-256 of everything that decides the content of the store: texts, tokenizer, settings.
 
     The names of the files do not count: a corpus that has moved is still the same. Stores of all
     versions have the same form, so that they are not built again.
     """
+    sources, data, records = texts.sources, texts.data, texts.records
     root = data_root(data)
 
-    def text(source: Source) -> list[Any]:
+    def text(number: int, source: Source) -> list[Any]:
         columns = source.path and [source.src, source.tgt, source.name, source.split]
         if columns and (source.delimiter or source.quoting):
             columns += [source.delimiter, source.quoting]
         files = [records[str(path)]["sha256"] for path in local_files(source, root)]
         others = other_settings(source, SOURCE_KEYS)
+        tags = zip(("tag", "tgt_tag"), texts.tags(number), strict=True)
+        others |= {key: tag for key, tag in tags if tag}
         return [columns, files or source.path, *([others] if others else [])]
 
     content = {
         "format": FORMAT,
-        "sources": [text(source) for source in sources],
-        "tokenizer": tokenizer.fingerprint,
+        "sources": [text(number, source) for number, source in enumerate(sources)],
+        "tokenizer": texts.tokenizer.fingerprint,
         "limits": [data.max_tokens, data.max_length_ratio, data.dedupe],
     }
     if others := other_settings(data, DATA_KEYS):
@@ -213,7 +215,7 @@ def build_shard(
 
     Returns None while parts of other shards are missing. For the rest see `open_or_build`.
     """
-    fingerprint = fingerprint_of(texts.sources, texts.data, texts.tokenizer, texts.records)
+    fingerprint = fingerprint_of(texts)
     try:
         store = _open(folder, fingerprint)
         if store is None:
@@ -347,8 +349,8 @@ def _open(folder: Path, wanted: str | None = None) -> Store | None:
         # As arrays, whose rows are taken faster than those of np.memmap.
         src_lengths, tgt_lengths = np.asarray(np.load(folder / "lengths.npy", mmap_mode="r"))
         dtype = np.dtype(meta["dtype"])
-        src = np.memmap(folder / "src.tokens", dtype=dtype, mode="r")
-        tgt = np.memmap(folder / "tgt.tokens", dtype=dtype, mode="r")
+        src = np.asarray(np.memmap(folder / "src.tokens", dtype=dtype, mode="r"))
+        tgt = np.asarray(np.memmap(folder / "tgt.tokens", dtype=dtype, mode="r"))
         corpora = tuple(Counts(**corpus) for corpus in meta.get("corpora", ()))
         kept, counts = tuple(meta["kept"]), meta["counts"]
     except (OSError, ValueError, KeyError, TypeError, EOFError):  # EOFError: an empty .npy file

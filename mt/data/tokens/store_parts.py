@@ -61,21 +61,25 @@ class StoreTexts:
 
     def name(self, number: int) -> str:
         """A corpus in messages: one of several for training, else the only one."""
-        return f"{self.where}[{number}]" if self.where == "data.train" else self.where
+        is_train = self.where == "data.train"
+        return f"{self.where}[{list(self.data.texts)[number]}]" if is_train else self.where
 
-    def prefix(self, number: int) -> str:
-        """What a corpus has before each source line. Raises DataError where it is not one token."""
-        tag = self.sources[number].tag
-        if tag is None:
-            return ""
-        pieces = self.tokenizer.src.pieces(tag)
-        if [piece for piece in pieces if piece != SPACE] != [tag]:
-            raise DataError(
-                f"{self.name(number)}.tag: must be one token of the vocabulary, found {tag} as "
-                f"{' '.join(pieces)}; a vocabulary that exists cannot get it: train a new one with "
-                "tokenizer.user_defined_symbols, or remove the tag"
-            )
-        return f"{tag} "
+    def tags(self, number: int) -> list[str | None]:
+        """The tags before source and target of a corpus: the second is for the pairs reversed."""
+        is_train = self.where == "data.train"
+        return self.data.tags_of(list(self.data.texts)[number]) if is_train else [None, None]
+
+    def prefixes(self, number: int) -> list[str]:
+        """What stands before source and target. Raises DataError where it is not one token."""
+        for tag in filter(None, self.tags(number)):
+            pieces = self.tokenizer.src.pieces(tag)
+            if [piece for piece in pieces if piece != SPACE] != [tag]:
+                raise DataError(
+                    f"{self.name(number)}.tag: must be one token of the vocabulary, found {tag} as "
+                    f"{' '.join(pieces)}; a vocabulary that exists cannot get it: train a new one "
+                    "with tokenizer.user_defined_symbols, or remove the tag"
+                )
+        return [f"{tag} " if tag else "" for tag in self.tags(number)]
 
     @property
     def id_type(self) -> np.dtype[Any]:
@@ -144,14 +148,14 @@ def _encode_part(
     keys = [np.empty((0, 2), np.uint64)]
     cleaned = with_text(pairs, counts)
     threads = usable_cores()
-    prefix = texts.prefix(corpus)
+    before_src, before_tgt = texts.prefixes(corpus)
     with new_result(part) as partial, ExitStack() as stack:
         files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             if texts.data.dedupe:
                 keys.append(pair_keys(chunk))
-            src = texts.tokenizer.src.encode([prefix + src for src, _ in chunk], threads)
-            tgt = texts.tokenizer.tgt.encode([tgt for _, tgt in chunk], threads)
+            src = texts.tokenizer.src.encode([before_src + src for src, _ in chunk], threads)
+            tgt = texts.tokenizer.tgt.encode([before_tgt + tgt for _, tgt in chunk], threads)
             rows = list(zip(src, tgt, strict=True))
             found = [length_fault(len(src), len(tgt), texts.data) for src, tgt in rows]
             faults += bytes(map(LENGTH_FAULTS.index, found))
