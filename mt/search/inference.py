@@ -52,7 +52,7 @@ class Inference:
             source, target = copy.deepcopy((model.src_embedding, model.tgt_embedding))
             self.model.src_embedding = source.to(device.device).eval().requires_grad_(False)
             self.model.tgt_embedding = target.to(device.device).eval().requires_grad_(False)
-        if not device.is_cuda:
+        if device.device.type == "cpu":
             pack(self.model, device.precision)
         self.device = device.device
 

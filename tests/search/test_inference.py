@@ -12,6 +12,7 @@ from torch import Tensor
 from mt.config.schema import ModelConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.model.transformer import Transformer
+from mt.model.weight_copies import copy_weights
 from mt.runtime import devices
 from mt.runtime.devices import Device
 from mt.search import inference
@@ -281,6 +282,14 @@ def test_the_model_itself_is_unchanged(precision: str, training: bool) -> None:
     loss = model.output(model(src, src, src_mask)).float().square().mean()
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_the_copies_with_which_a_model_learns_are_not_copied() -> None:
+    """Decoding does not use them."""
+    copy_weights(model := build(), torch.bfloat16)
+    ready = Inference(model, cpu("bf16")).model
+    for each, has_copies in ((model, True), (ready, False)):
+        assert (each.encoder_layers[0].around_attention.norm.copies is not None) == has_copies
 
 
 @pytest.mark.parametrize("compute", [None, torch.float32, torch.bfloat16])

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import yaml
-from conftest import config_of, metrics_of, mt_command
+from conftest import config_of, merged, metrics_of, mt_command
 from messages import says
 from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal
@@ -94,9 +94,10 @@ def disturbed(interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
         number: int = signal.SIGKILL,
         code: int = -signal.SIGKILL,
         run_dir: Path | None = None,
+        mapping: Mapped = interruptible,
     ) -> Path:
         run_dir = run_dir or tmp_path / "run"
-        process = fork_server().Process(target=child, args=(interruptible, run_dir, where, number))
+        process = fork_server().Process(target=child, args=(mapping, run_dir, where, number))
         process.start()
         process.join(120)
         assert process.exitcode == code
@@ -133,6 +134,18 @@ def test_killed_and_resumed_equals_undisturbed(
 ) -> None:
     run_dir = disturbed(where)
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
+    check_equal(run_dir, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_run_in_bf16_resumes_exactly(
+    disturbed: Callable[..., Path], interruptible: Mapped, tmp_path: Path
+) -> None:
+    """Each update copies the weights to bf16 anew; the copies are not saved."""
+    mapping = merged(interruptible, {"train": {"precision": "bf16"}})
+    undisturbed, run_dir = tmp_path / "undisturbed", disturbed("micro-batch 25", mapping=mapping)
+    for folder in (run_dir, undisturbed):
+        assert train(config_of(mapping), folder, "cpu").exit_code == 0
     check_equal(run_dir, undisturbed)
 
 
