@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
-from mt.errors import CheckpointError
+from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
@@ -39,6 +39,8 @@ from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from mt.data.tokens.loader import Update
     from mt.model.checkpoint import LoadedModel
     from mt.training.runlog import RunLog
@@ -50,6 +52,8 @@ MAX_SKIPPED_UPDATES = 20
 UPDATES_BETWEEN_REQUESTS = 8
 # How often it does so before it gives up.
 MAX_ROLLBACKS = 3
+# What a rank asks of all that lacks memory: more than any signal's number.
+OUT_OF_MEMORY = 1000
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Trainer:
         self.run_dir = run_dir
         self.log = log
         self.signals = Signals()
+        self.too_little_memory: TooLittleMemoryError | None = None  # of this rank
         self.state = TrainState(
             plan=prepared.plan_fingerprint,
             valid_fingerprint=self.validation.fingerprint if self.validation else "",
@@ -164,11 +169,12 @@ class Trainer:
             while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
                 stopped = self._stop_signal()
             stopped = stopped or self._run_updates(prefetcher, meter)
-            if self.state.step > self.saved_step:  # a signal arrived
+            if self.state.step > self.saved_step:  # a signal arrived, or a rank lacks memory
                 if self._has_finite_weights():
                     self.save()
                 else:
                     self.log.say("nothing is saved, because there are non-finite weights")
+            self.world.all_or_raise(self._require_memory)
         return self._outcome(stopped)
 
     def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
@@ -182,7 +188,7 @@ class Trainer:
             update = next(updates)
             if update.augmented and (update.number == 0 or not self.n_updates):
                 self.log.say(f"data.augment: epoch {update.epoch}: {update.augmented}")
-            meter.add(update, *self.updater.train_step(update, self.state.step))
+            meter.add(update, *self._train_step(update))
             self.state.advance(update)
             self.n_updates += 1
             self._show_progress(meter if self.log.wants_figures() else None)
@@ -208,8 +214,32 @@ class Trainer:
                 meter.exclude(time.perf_counter() - start)
         return stopped
 
+    def _train_step(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
+        """Do an update; see `Updater.train_step`.
+
+        A rank whose memory is too small takes part with a gradient of NaN, and asks all to end.
+        """
+        try:
+            return self.updater.train_step(update, self.state.step)
+        except TooLittleMemoryError as error:
+            # A copy: the error itself holds on to the tensors of the failed pass.
+            self.too_little_memory = TooLittleMemoryError(str(error))
+        try:
+            return self.updater.skip_update(self.state.step)
+        except RuntimeError as error:
+            # Others wait for the rest of its gradients: over gloo they see at once that this
+            # process ends, and over NCCL torchrun or srun ends them.
+            raise self.too_little_memory from error
+
+    def _require_memory(self) -> None:
+        if self.too_little_memory is not None:
+            saved = f"The checkpoint after update {self.saved_step:,} is saved"
+            raise TooLittleMemoryError(f"{self.too_little_memory}. {saved}")
+
     def _request(self) -> int:
         """What this rank asks of all: to stop, 1 more than a signal's number; 1 to save; else 0."""
+        if self.too_little_memory is not None:
+            return OUT_OF_MEMORY
         if self.signals.number:
             return self.signals.number + 1
         minutes = self.config.train.save_every_minutes

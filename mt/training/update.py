@@ -19,11 +19,12 @@ from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device, can_compile, seed_everything, suit_products_to
 from mt.runtime.distributed import World
 from mt.runtime.failures import failure_kind, raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb, release_freed_memory
+from mt.runtime.memory import peak_memory_mb, release_cached_memory, release_freed_memory
 from mt.training.compilation import (
     PROBE_TOKENS,
     compile_for_all_shapes,
     compile_loss,
+    made_up_batch,
     n_compiled_graphs,
     probe_batch,
 )
@@ -180,11 +181,31 @@ class Updater:
         Returns this rank's part of the smoothed loss and of the nll per target token, and the
         gradient norm before clipping; all on the device, so that nothing waits for them.
         """
+        smoothed, nll = self._compiled_or_plain(lambda: self.accumulate_gradients(update, step))
+        return smoothed, nll, self._optimize(step)
+
+    def skip_update(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Take part in update `step`, whose own batch was too large, with a gradient of NaN.
+
+        The other ranks wait for a gradient of this one; with this one all of them skip the update.
+        Returns what `train_step` does. Raises RuntimeError if the failed backward pass had begun to
+        exchange gradients: DistributedDataParallel cannot exchange them a second time.
+        """
+        release_cached_memory(self.device.device)
+        batch = made_up_batch(1, 1, 1, self.model.output.out_features).to(self.device.device)
+        loss = batch_loss(self.replica, self.model.output, batch, 0.0)
+        self.scaler.scale(loss.smoothed * math.nan).backward()
+        return loss.nll, loss.nll, self._optimize(step)
+
+    def _optimize(self, step: int) -> Tensor:
+        """Let the optimiser do step `step` with the gradients; return their norm before clipping.
+
+        If it is not finite, nothing changes but `skipped`.
+        """
         config = self.config
         rate = learning_rate(step + 1, config.optim, config.model.d_model, config.train.max_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        smoothed, nll = self._compiled_or_plain(lambda: self.accumulate_gradients(update, step))
         self.scaler.unscale_(self.optimizer)
         limit = config.optim.clip_norm or math.inf
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit, foreach=True)
@@ -199,7 +220,7 @@ class Updater:
             release_freed_memory()
         self._update_ema(step)
         self._report_recompilation(step)
-        return smoothed, nll, norm
+        return norm
 
     def _report_recompilation(self, step: int) -> None:
         """Log that torch.compile has compiled again, which takes long and should not happen."""

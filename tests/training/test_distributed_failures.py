@@ -7,12 +7,14 @@ import re
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
-from conftest import Ended, merged, mt_command
+from conftest import Ended, merged, metrics_of, mt_command
+from messages import says
 from processes import (
     Mapped,
     command_of,
@@ -20,6 +22,7 @@ from processes import (
     ended,
     has_step,
     ranks_below,
+    run_ranks,
     start,
     state_of,
     tensors_of,
@@ -28,13 +31,17 @@ from processes import (
     wait_for,
 )
 
+from mt.cli.main import main
 from mt.config.load import config_from_mapping
+from mt.data.tokens.loader import Update
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import open_or_build
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.runtime.local_processes import free_port
+from mt.training import update as updates
+from mt.training.update import Updater
 
 pytestmark = pytest.mark.usefixtures("no_process_left")
 
@@ -238,6 +245,56 @@ def test_an_error_is_reported_although_rank_0_is_the_last_to_find_it(
     assert [
         line for line in done.err.splitlines() if line.startswith("mt: ") and "max_tokenz" in line
     ]
+
+
+def with_a_batch_too_large(where: str) -> None:
+    """Run mt; in update 6, from 0, the memory of rank 1 ends in the forward or backward pass."""
+
+    def full(*_: Any) -> NoReturn:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def train_step(self: Updater, update: Update, step: int) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            if step == 6 and where == "forward":
+                patch.setattr(updates, "batch_loss", full)
+            elif step == 6:  # of which the gradient is one of the last
+                self.model.encoder_layers[0].attention.output.weight.register_hook(full)
+            return real(self, update, step)
+
+    real = Updater.train_step
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["RANK"] == "1":
+            patch.setattr(Updater, "train_step", train_step)
+        main()
+
+
+@pytest.mark.slow
+def test_a_rank_without_memory_ends_all_after_the_same_update(long: Mapped, tmp_path: Path) -> None:
+    """With a checkpoint, in which this update has changed nothing."""
+    run = tmp_path / "run"
+    command = command_of(merged(long, {"train": {"log_every": 7}}), run)[1:]
+    first, second = run_ranks(tmp_path, command, partial(with_a_batch_too_large, "forward"))
+    assert (first.code, second.code, second.err) == (2, 2, "")
+    (message,) = [line for line in first.err.splitlines() if line.startswith("mt: ")]
+    assert says(message, "rank 1: batch.tokens_per_batch", "Lower it", "after update 7 is saved")
+    assert state_of(run)["train"]["step"] == 7
+    assert [line["skipped"] for line in metrics_of(run, "train")] == [1]
+    assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
+    done = run_ranks(tmp_path, command)
+    assert [one.code for one in done] == [0, 0], done[0].err
+    assert "resuming after update 7" in (run / "train.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_without_memory_while_gradients_are_exchanged_the_others_leave_at_once(
+    long: Mapped, tmp_path: Path
+) -> None:
+    """They wait for the rest of a sum, which nothing can complete."""
+    command = command_of(long, tmp_path / "run")[1:]
+    first, second = run_ranks(tmp_path, command, partial(with_a_batch_too_large, "backward"))
+    assert (first.code, second.code) == (75, 2)
+    assert "lost the connection to another rank" in first.err
+    assert says(second.err, "batch.tokens_per_batch", "Lower it")
 
 
 ABORTING = """
