@@ -63,7 +63,7 @@ def choose_device(
     faster at int8. Raises ConfigError if the device does not exist or does not support the
     precision.
     """
-    device = _find_device(name, local_rank)
+    device = find_device(name, local_rank)
     if device.type == "cpu":
         prepare_cpu()
     else:
@@ -80,7 +80,8 @@ def choose_device(
     return Device(device, chosen)
 
 
-def _find_device(name: str, local_rank: int | None) -> torch.device:
+def find_device(name: str, local_rank: int | None = None) -> torch.device:
+    """The device that `choose_device` would prepare; a GPU is not touched."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if local_rank is not None and name.startswith("cuda"):

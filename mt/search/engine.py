@@ -99,7 +99,7 @@ class TorchEngine(Engine):
         if self.device.type == "cpu":
             return BATCH_TOKENS
         half = unused_memory_mb(self.device) * 1e6 / 2
-        return min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE)))
+        return max(1, min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE))))
 
     @property
     def window(self) -> int:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
-from mt.model.checkpoint import LoadedModel, load_model
-from mt.runtime.devices import can_compile, choose_device
+from mt.model.checkpoint import LoadedModel, build_model, load_model
+from mt.runs.model_folder import read_folder
+from mt.runtime.devices import Device, can_compile, choose_device, find_device
 from mt.runtime.memory import keep_freed_memory
 from mt.search.candidates import compile_for
 from mt.search.engine import TorchEngine
@@ -23,6 +24,9 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.terminal import say
 from mt.translate.translator import Translator
 from mt.translate.workers import Pool
+
+# The device of a process whose workers compute: tensors without numbers.
+ELSEWHERE = Device(torch.device("meta"), "fp32")
 
 
 def load_torch(
@@ -37,11 +41,16 @@ def load_torch(
     `reasons`: why this engine was chosen, for the closing summary. Raises MtError for what the user
     must correct.
     """
-    device = choose_device(options.device, options.precision, report)
-    searches = searches_on_gpus(search, options, large) if device.is_cuda else ()
-    if not device.is_cuda:
+    on_gpu = find_device(options.device).type == "cuda"
+    searches = searches_on_gpus(search, options, large) if on_gpu else ()
+    # Some GPUs take one process only: that of the worker, unless this one aligns.
+    if searches and search.alignments is None:
+        device = ELSEWHERE
+    else:
+        device = choose_device(options.device, options.precision, report)
+    if not on_gpu:
         keep_freed_memory()
-    models = _load_models(options)
+    models = _load_models(options, device)
     first = models[0]
     members = [Inference(each.model, device) for each in models]
     engine = TorchEngine(
@@ -52,31 +61,37 @@ def load_torch(
     )
     if large and not searches and can_compile(device):
         engine = with_fused_candidates(engine, first.tokenizer.tgt.size, report)
-    workers = 1 if device.is_cuda else options.workers or torch.get_num_threads()
+    pool: Pool | None
+    if searches:
+        # A process that has used a GPU cannot be forked.
+        pool = Pool(searches, forks=False)
+        loaded = _loaded(pool)
+    else:
+        workers = 1 if on_gpu else options.workers or torch.get_num_threads()
+        pool = cpu_pool(engine, first.tokenizer, workers)
+        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
+        # fast within 5 %.
+        tokens = options.batch_tokens or engine.batch_tokens // min(2, workers)
+        loaded = Loaded(str(device), device.precision, tokens)
     translator = Translator(
         engine,
         first.tokenizer,
         max_source=min(each.config.data.max_tokens for each in models),
         max_ratio=first.config.data.max_length_ratio,
-        # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
-        # fast within 5 %.
-        batch_tokens=options.batch_tokens or engine.batch_tokens // min(2, workers),
-        # A process that has used a GPU cannot be forked.
-        pool=Pool(searches, forks=False)
-        if searches
-        else cpu_pool(engine, first.tokenizer, workers),
+        batch_tokens=options.batch_tokens or loaded.batch_tokens,
+        pool=pool,
         # On a CPU, encoding takes 1 % of the time (Zen 4), and all cores are busy anyway.
         reads_ahead=large and bool(searches),
     )
     hashes = [str(each.meta["sha256"]["model.safetensors"]) for each in models]
     translator.settings = {
         "--engine": "torch",
-        "--precision": device.precision,
+        "--precision": loaded.precision,
         "--model": " ".join(hashes),
     }
     if reasons:
-        several = f"{len(searches)} GPUs in {device.precision}"
-        where = several if len(searches) > 1 else str(device)
+        several = f"{len(searches)} GPUs in {loaded.precision}"
+        where = several if len(searches) > 1 else loaded.device
         translator.tally.engine = f"torch on {where} ({reasons})"
     return translator
 
@@ -96,8 +111,17 @@ def with_fused_candidates(
     return replace(engine, fused=fused)
 
 
-def _load_models(options: EngineOptions) -> list[LoadedModel]:
-    models = [load_model(path) for path in options.models]
+def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
+    """Load the models; without their weights where another process computes."""
+    models = []
+    for path in options.models:
+        if device is not ELSEWHERE:
+            models.append(load_model(path))
+            continue
+        one = read_folder(path)
+        with device.device:
+            model = build_model(one.config, one.tokenizer)
+        models.append(LoadedModel(model, one.tokenizer, one.config, one.meta, one.folder))
     for path, other in zip(options.models[1:], models[1:], strict=True):
         if other.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
             raise ConfigError(
@@ -105,6 +129,20 @@ def _load_models(options: EngineOptions) -> list[LoadedModel]:
                 "an ensemble must be trained with the same tokenizer"
             )
     return models
+
+
+class Loaded(NamedTuple):
+    """What a process says of the models that it has loaded."""
+
+    device: str
+    precision: str
+    batch_tokens: int  # padded source tokens x beam of a batch that fits into its memory
+
+
+def _loaded(pool: Pool) -> Loaded:
+    """Let the workers load their models; returns what the first one says, and the least memory."""
+    found = dict(pool.imap_unordered([()] * len(pool.workers)))
+    return found[0]._replace(batch_tokens=min(one.batch_tokens for one in found.values()))
 
 
 @dataclass
@@ -117,11 +155,16 @@ class SearchOnDevice:
     is_first: bool = True  # of several processes one reports what all would report
     loaded: Translator | None = field(default=None, compare=False)
 
-    def __call__(self, *job: Any) -> Answer:
-        """Search a batch; see `search_in_worker`."""
+    def __call__(self, *job: Any) -> Answer | Loaded:
+        """Search a batch, see `search_in_worker`; without one, only load."""
         if self.loaded is None:
             self.loaded = load_torch(self.search, self.options, self._report, self.large)
-        return search_in_worker(self.loaded.engine, self.loaded.tokenizer, *job)
+        engine = self.loaded.engine
+        if job:
+            return search_in_worker(engine, self.loaded.tokenizer, *job)
+        assert isinstance(engine, TorchEngine)
+        device = Device(engine.device, self.loaded.settings["--precision"])
+        return Loaded(str(device), device.precision, engine.batch_tokens)
 
     def _report(self, text: str) -> None:
         if self.is_first:
@@ -134,8 +177,8 @@ def searches_on_gpus(
     """Return the functions of the worker processes, one for each GPU; none if none is needed.
 
     That is `workers` GPUs, or all that are visible for a large text. With one GPU, its process
-    leaves this one free to encode and decode text meanwhile, which pays for a large text. Raises
-    ConfigError if there are not so many.
+    leaves this one free to encode and decode text meanwhile, which pays for a large text. Where
+    this process aligns words, it takes the first GPU. Raises ConfigError if there are not so many.
     """
     one = options.device.startswith("cuda:")
     devices = [options.device] if one else visible_gpus()
@@ -148,10 +191,11 @@ def searches_on_gpus(
         )
     if wanted == 1 and (options.workers or not large):
         return ()
+    n_aligning = int(search.alignments is not None)
     # One worker: the model in the process that loads it.
     return tuple(
         SearchOnDevice(search, replace(options, workers=1, device=device), large, number == 0)
-        for number, device in enumerate(devices[:wanted])
+        for number, device in enumerate(devices[n_aligning:wanted])
     )
 
 

@@ -7,7 +7,7 @@ import pickle
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -17,14 +17,13 @@ from messages import says
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from mt.errors import ConfigError, DataError, MtError
-from mt.model.checkpoint import LoadedModel
 from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
 from mt.search.options import EngineOptions, Sampling, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_translator
 from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
-from mt.translate.translator import Translator, batch_cuts
+from mt.translate.translator import batch_cuts
 from mt.translate.workers import Pool
 
 
@@ -218,28 +217,43 @@ def on_cpus(
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     large: bool = False,
+    alignments: str | None = None,
     **given: Any,
 ) -> tuple[SearchOnDevice, ...]:
     """Functions for workers, with CPUs in the place of so many GPUs."""
     monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * count)
     options = EngineOptions(models=models, engine="torch", precision="fp32", **given)
-    return searches_on_gpus(SearchOptions(), options, large)
+    return searches_on_gpus(SearchOptions(alignments=alignments), options, large)
 
 
 def test_a_process_for_each_gpu(
-    loaded: LoadedModel, tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each loads the model itself; what they find is what one process finds."""
+    """Each loads the model itself; what they find is what one process finds.
+
+    This process touches no GPU, as some take one process only: here any use would raise an error.
+    """
     lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").split("\n")[:20]
     with load_translator(SearchOptions(), on_cpu(tiny_run)) as alone:
         expected = [one.texts for one in alone.translate(lines)]
-    searches = on_cpus([tiny_run], monkeypatch, 2, large=True)
-    options: dict[str, Any] = {"max_source": 32, "batch_tokens": 64, "reads_ahead": True}
-    pool = Pool(searches, forks=False)
-    with Translator(alone.engine, loaded.tokenizer, pool=pool, **options) as together:
+        budget = alone.batch_tokens
+
+    def touched(*_: Any) -> NoReturn:
+        raise AssertionError("this process uses a GPU")
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name in ("_lazy_init", "set_device", "get_device_properties"):
+        monkeypatch.setattr(torch.cuda, name, touched)
+    monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * 2)
+    monkeypatch.setattr(engine, "WINDOW_ON_GPU", 7)
+    options = EngineOptions(models=[tiny_run], precision="fp32", device="cuda")
+    with load_translator(SearchOptions(), options, large=True) as together:
         assert together.pool is not None
         assert len(together.pool.workers) == 2
-        monkeypatch.setattr(engine, "WINDOW", 7)
+        assert together.batch_tokens == budget
+        assert together.settings["--precision"] == "fp32"
+        assert together.tally.engine.startswith("torch on 2 GPUs in fp32 (it decodes on a CPU")
         assert [one.texts for one in together.translate(lines)] == expected
         together.pool.workers[1].process.kill()
         with pytest.raises(MtError, match=r"worker 2 of 2 \(process \d+\) was killed by SIGKILL"):
@@ -279,6 +293,9 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(large=True) == 4
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
+    # The process that reads and writes aligns words, on a GPU of its own.
+    assert count(large=True, alignments="auto") == 3
+    assert count(device="cuda:2", large=True, alignments="auto") == 0
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
     assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
     # It loads the model itself.
