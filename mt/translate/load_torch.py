@@ -72,7 +72,7 @@ def load_torch(
         # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
         # fast within 5 %.
         tokens = options.batch_tokens or engine.batch_tokens // min(2, workers)
-        loaded = Loaded(str(device), device.precision, tokens)
+        loaded = LoadedOnDevice(str(device), device.precision, tokens)
     translator = Translator(
         engine,
         first.tokenizer,
@@ -131,7 +131,7 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
     return models
 
 
-class Loaded(NamedTuple):
+class LoadedOnDevice(NamedTuple):
     """What a process says of the models that it has loaded."""
 
     device: str
@@ -139,7 +139,7 @@ class Loaded(NamedTuple):
     batch_tokens: int  # padded source tokens x beam of a batch that fits into its memory
 
 
-def _loaded(pool: Pool) -> Loaded:
+def _loaded(pool: Pool) -> LoadedOnDevice:
     """Let the workers load their models; returns what the first one says, and the least memory."""
     found = dict(pool.imap_unordered([()] * len(pool.workers)))
     return found[0]._replace(batch_tokens=min(one.batch_tokens for one in found.values()))
@@ -155,7 +155,7 @@ class SearchOnDevice:
     is_first: bool = True  # of several processes one reports what all would report
     loaded: Translator | None = field(default=None, compare=False)
 
-    def __call__(self, *job: Any) -> Answer | Loaded:
+    def __call__(self, *job: Any) -> Answer | LoadedOnDevice:
         """Search a batch, see `search_in_worker`; without one, only load."""
         if self.loaded is None:
             self.loaded = load_torch(self.search, self.options, self._report, self.large)
@@ -164,7 +164,7 @@ class SearchOnDevice:
             return search_in_worker(engine, self.loaded.tokenizer, *job)
         assert isinstance(engine, TorchEngine)
         device = Device(engine.device, self.loaded.settings["--precision"])
-        return Loaded(str(device), device.precision, engine.batch_tokens)
+        return LoadedOnDevice(str(device), device.precision, engine.batch_tokens)
 
     def _report(self, text: str) -> None:
         if self.is_first:
