@@ -64,6 +64,7 @@ def schema() -> None:
     """
     import json
 
-    from mt.config.schema import json_schema
+    from mt.config.schema import Config
 
-    print_result(json.dumps(json_schema(), indent=2))
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    print_result(json.dumps({**dialect, **Config.model_json_schema()}, indent=2))

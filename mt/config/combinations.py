@@ -231,6 +231,15 @@ def _peak(optim: OptimConfig) -> Iterator[Fault]:
         )
 
 
+def _two_passes(optim: OptimConfig) -> Iterator[Fault]:
+    if optim.simcut and optim.rdrop:
+        yield Fault(
+            ["optim.simcut", "optim.rdrop"],
+            f"must be 0 with optim.rdrop ({optim.rdrop:g}), found {optim.simcut:g}; both make two "
+            "passes agree: choose one",
+        )
+
+
 def _comet(train: TrainConfig) -> Iterator[Fault]:
     if train.metric == "comet" and train.comet_model is None:
         yield Fault(
@@ -264,6 +273,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _own_tokenizer: ("tokenizer",),
     _warmup: ("optim", "train"),
     _peak: ("optim",),
+    _two_passes: ("optim",),
     _new_vocabulary: ("train",),
     _comet: ("train",),
     _kept_vocabulary: ("tokenizer", "train"),

@@ -190,6 +190,12 @@ class OptimConfig(_Strict):
     rdrop: Coefficient = _key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"
     )
+    simcut: Coefficient = _key(
+        0.0, "weight of the SimCut loss, which runs each batch twice, without rdrop; 0 means none"
+    )
+    simcut_p: Share = _key(
+        0.05, "probability that SimCut's second run does not see a token of source or target"
+    )
     clip_norm: Positive | None = _key(1.0, "maximum norm of the gradient; null means no clipping")
 
 
@@ -264,11 +270,6 @@ class Config(_Strict):
     def to_yaml(self) -> str:
         """Return the whole config as YAML, which `load_config` reads back to an equal config."""
         return yaml_text.dump(self.model_dump(mode="json"))
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of configs: types, limits, defaults and descriptions."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
 
 
 def sections() -> dict[str, type[BaseModel]]:

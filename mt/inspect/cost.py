@@ -46,13 +46,13 @@ def cost_of(
 
     `batch_tokens`: padded tokens of a training batch on each side; in decoding, source tokens times
     beam size. The batch has at least one sentence. `flops` and `memory_bytes` are as in JSON.
-    Training FLOPs are forward and backward; R-Drop runs both twice. Those of decoding are of all
-    hypotheses of the beam, with the encoder's share.
+    Training FLOPs are forward and backward; R-Drop and SimCut run both twice. Those of decoding are
+    of all hypotheses of the beam, with the encoder's share.
     """
     model = config.model
     vocabulary = summary.tgt_vocab_size
     forward = forward_flops(model, vocabulary, length, length)
-    training = forward * (1 + BACKWARD) * (2 if config.optim.rdrop else 1) // length
+    training = forward * (1 + BACKWARD) * _passes(config) // length
     decoding = sum(
         step_flops(model, vocabulary, beam_size, length, step) for step in range(1, length + 1)
     )
@@ -160,11 +160,16 @@ def cache_bytes(model: ModelConfig, src: int, tgt: int, rows: int, beam: int, si
     return rows * 2 * model.n_decoder_layers * model.d_model * (src + room) * size
 
 
+def _passes(config: Config) -> int:
+    """How often training runs each batch."""
+    return 2 if config.optim.rdrop or config.optim.simcut else 1
+
+
 def _training_memory(
     summary: Summary, config: Config, length: int, batch_tokens: int, size: int
 ) -> dict[str, int]:
     layers = sum(block.count for block in summary.blocks if block.name != "embeddings")
-    rows = max(1, batch_tokens // length) * (2 if config.optim.rdrop else 1)
+    rows = max(1, batch_tokens // length) * _passes(config)
     return {
         # fp32, and a copy of the layers' weights in the precision.
         "weights": FP32 * summary.total + (size * layers if size != FP32 else 0),

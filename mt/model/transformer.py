@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from mt.data.tokens.tokenizer import EOS
+from mt.data.tokens.tokenizer import EOS, PAD
 from mt.model.attention import attention_bias
 from mt.model.cpu_ops import attend, dropout, relu_dropout
 from mt.model.weight_copies import CastWeights
@@ -228,6 +228,8 @@ class Embedding(nn.Module):
     embeddings are divided by 1 - p, positions are unchanged, and an eos is never dropped. This
     drops single tokens of a sentence, like Sennrich et al. (2016, "Edinburgh Neural Machine
     Translation Systems for WMT 16"); Gal and Ghahramani (2016) drop words of the vocabulary.
+
+    In training the embedding of PAD is 0: SimCut has it in the place of tokens that it cuts.
     """
 
     def __init__(
@@ -250,7 +252,11 @@ class Embedding(nn.Module):
         """ids (B, T) at positions 0, 1, ..., or all at `position` -> (B, T, D) in `dtype`."""
         span = slice(ids.shape[1]) if position is None else slice(position, position + 1)
         # In the parameters' dtype, because the gradient of a word is a sum over its occurrences.
-        words = self.tokens(ids) * self.scale  # (B, T, D)
+        words = self.tokens(ids)  # (B, T, D)
+        scale: Tensor | float = self.scale
+        if self.training:
+            scale = (ids != PAD)[..., None].to(words.dtype) * scale  # (B, T, 1)
+        words = words * scale
         if self.training and self.word_dropout.p:
             keep = self.word_dropout(words.new_ones(*ids.shape, 1))  # (B, T, 1), 0 or 1 / (1 - p)
             words = words * keep.masked_fill(ids[..., None] == EOS, 1.0)

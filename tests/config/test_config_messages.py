@@ -175,6 +175,10 @@ optim:
             "optim.warmup_steps … must be below train.max_steps (4000) … found 4000",
         ),
         (
+            "optim: {simcut: 3, rdrop: 5}",
+            "optim.simcut … must be 0 with optim.rdrop (5) … found 3 … choose one",
+        ),
+        (
             "data: {valid: {src: a, tgt: b, name: de-en}}",
             "data.valid.name … is the configuration of a … found 'de-en' without path … add path",
         ),
