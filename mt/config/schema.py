@@ -185,7 +185,9 @@ class OptimConfig(_Strict):
     )
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
-    weight_decay: Coefficient = _key(0.0, "decoupled weight decay, multiplied by the learning rate")
+    weight_decay: Coefficient = _key(
+        0.0, "weight decay of the layers' matrices, times learning rate"
+    )
     label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
     rdrop: Coefficient = _key(
         0.0, "weight of the R-Drop loss, which runs each batch twice; 0 means none"

@@ -134,8 +134,11 @@ def build_optimizer(
     """Fused AdamW (Loshchilov and Hutter, 2019), or `Muon` computing in `dtype`.
 
     Without weight decay AdamW is Adam (Kingma and Ba, 2015). Muon updates the matrices of attention
-    and feed-forward, AdamW the rest. Only matrices decay: biases and the scales of layer norms gain
-    nothing from being small.
+    and feed-forward, AdamW the rest.
+
+    Only these matrices decay, and an output matrix that is not tied. Biases and the scales of layer
+    norms gain nothing from being small. Nor do embeddings: without a gradient a row would shrink by
+    exp(-sum of rate x decay) until its word comes again, so that rare words would fade.
     """
     settings: dict[str, Any] = {"lr": 0.0, "betas": optim.betas, "eps": optim.eps, "fused": True}
     match optim.optimizer:
@@ -156,13 +159,17 @@ def build_optimizer(
 def _parameter_groups(
     model: nn.Module, decay: float, n_matrices: Mapping[int, int]
 ) -> list[dict[str, Any]]:
-    """Matrices for AdamW, vectors, then what Muon updates, by how many matrices a weight stacks.
+    """Embeddings, matrices, vectors, then what Muon updates, by how many matrices a weight stacks.
 
     `n_matrices` has that number by the id of each weight that Muon updates.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    matrices = [p for p in parameters if p.dim() > 1 and id(p) not in n_matrices]
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    parameters = [p for _, p in named]
+    embeddings = [p for name, p in named if "embedding" in name]  # come first; tied ones too
+    of_others = {id(p) for p in embeddings} | n_matrices.keys()
+    matrices = [p for p in parameters if p.dim() > 1 and id(p) not in of_others]
     groups: list[dict[str, Any]] = [
+        {"params": embeddings, "weight_decay": 0.0},
         {"params": matrices, "weight_decay": decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
@@ -178,14 +185,19 @@ def restore_optimizer(
     """Load moments and learning rate from a checkpoint; other settings stay as the config has them.
 
     `where` names the checkpoint for the message. Raises CheckpointError if the state belongs to
-    other parameters.
+    other parameters. Up to version 0.2.0 embeddings were in one group with the matrices after them.
     """
+    groups = list(state["param_groups"])
+    if len(groups) == len(optimizer.param_groups) - 1:
+        n_embeddings, both = len(optimizer.param_groups[0]["params"]), groups.pop(0)
+        cuts = slice(n_embeddings), slice(n_embeddings, None)
+        groups = [{**both, "params": both["params"][cut]} for cut in cuts] + groups
     loaded = ("params", "lr")
     settings = [
         {key: group[key] for key in group if key not in loaded} for group in optimizer.param_groups
     ]
     try:
-        optimizer.load_state_dict(dict(state))
+        optimizer.load_state_dict({**state, "param_groups": groups})
     except ValueError as error:
         raise CheckpointError(
             f"{where}: the optimiser's state does not fit the model ({error}); use another "

@@ -85,7 +85,7 @@ def built(
     return build_optimizer(model, optim, dtype)
 
 
-def tiny_model(n_layers: int = 1) -> Transformer:
+def tiny_model(n_layers: int = 1, **changes: Any) -> Transformer:
     torch.manual_seed(0)
     config = ModelConfig(
         d_model=8,
@@ -94,6 +94,7 @@ def tiny_model(n_layers: int = 1) -> Transformer:
         n_decoder_layers=n_layers,
         d_ff=16,
         output_bias=True,
+        **changes,
     )
     return Transformer(config, 11, 11, True)
 
@@ -132,9 +133,10 @@ def test_without_weight_decay_it_is_adam() -> None:
 
 
 @BOTH
-def test_weight_decay_shrinks_matrices_and_nothing_else(kind: str) -> None:
-    """Without a gradient there is only decay: the factor 1 - rate x decay."""
-    model = tiny_model()
+@pytest.mark.parametrize("tied", [True, False])
+def test_weight_decay_shrinks_matrices_and_nothing_else(kind: str, tied: bool) -> None:
+    """Without a gradient there is only decay: the factor 1 - rate x decay. Not of embeddings."""
+    model = tiny_model(tie_embeddings=tied, positions="learned")
     optimizer = built(model, settings(optimizer=kind, weight_decay=0.2))
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     for p in model.parameters():
@@ -143,9 +145,28 @@ def test_weight_decay_shrinks_matrices_and_nothing_else(kind: str) -> None:
         group["lr"] = 0.5
     optimizer.step()
     for name, p in model.named_parameters():
-        factor = 1.0 if name.endswith("bias") or "norm" in name else 0.9
+        factor = 1.0 if name.endswith("bias") or "norm" in name or "embedding" in name else 0.9
         assert torch.allclose(p, before[name] * factor), name
     assert sum(p.dim() > 1 for p in model.parameters()) > 5
+
+
+@BOTH
+def test_a_state_of_version_0_2_is_restored(kind: str) -> None:
+    """Its first group held embeddings and matrices, which decayed alike."""
+    model = tiny_model(tie_embeddings=False)
+    ours = built(model, settings(optimizer=kind, weight_decay=0.5))
+    step(model, ours, 1)
+    state = ours.state_dict()
+    embeddings, matrices, *others = state["param_groups"]
+    both = {**matrices, "params": embeddings["params"] + matrices["params"]}
+    before = {**state, "param_groups": [both, *others]}
+    assert both["params"] == list(range(len(both["params"])))
+    restored = built(model, settings(optimizer=kind, weight_decay=0.1))
+    restore_optimizer(restored, before, "step-1")
+    for one, two in zip(ours.param_groups, restored.param_groups, strict=True):
+        assert two["weight_decay"] == one["weight_decay"] / 5
+        for p in one["params"]:
+            assert all(torch.equal(ours.state[p][k], restored.state[p][k]) for k in ours.state[p])
 
 
 def test_a_state_of_another_model_is_refused() -> None:
