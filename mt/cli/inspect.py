@@ -269,13 +269,15 @@ def lr(config: list[str], settings: list[str] | None = None, picture: Path | Non
     from mt.config.load import load_config
     from mt.errors import ConfigError
     from mt.inspect.pictures import check_picture_file
-    from mt.inspect.schedule import save_schedule, schedule_table
+    from mt.inspect.schedule import check_length, save_schedule, schedule_table
 
     if picture is not None:
         check_picture_file(picture)
     if len(set(config)) < len(config):
         raise ConfigError("--config: names the same config twice; give each one once")
     configs = {name: load_config(name, settings or []).config for name in config}
+    for name, one in configs.items():
+        check_length(name, one)
     print_result(schedule_table(configs))
     if picture is not None:
         say(f"{picture}: {save_schedule(picture, configs) or 'written'}")

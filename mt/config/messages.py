@@ -35,11 +35,10 @@ _REQUIRED = {
 _OTHER_NAMES = {
     "batch_size": "batch.tokens_per_update",
     "beam": "decode.beam_size",
-    "epochs": "train.max_steps",
+    "epochs": "train.max_epochs",
     "hidden_size": "model.d_model",
     "learning_rate": "optim.peak_lr",
     "lr": "optim.peak_lr",
-    "max_epochs": "train.max_steps",
     "max_update": "train.max_steps",
     "max_updates": "train.max_steps",
     "num_heads": "model.n_heads",

@@ -205,12 +205,17 @@ class TrainConfig(_Strict):
     """Length and precision of training, checkpoints, and what to start from."""
 
     max_steps: Count = _key(100_000, "updates until training ends")
+    max_epochs: Positive | None = _key(
+        None, "epochs until training ends, if max_steps is not reached before; null means any"
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _key(
         "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
     )
     compile: Compile = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
     log_every: Count = _key(100, "updates between log lines")
-    valid_every: Count = _key(2000, "updates between validations, each with a checkpoint")
+    valid_every: Count | None = _key(
+        2000, "updates between validations, each with a checkpoint; null means a 20th of all"
+    )
     save_every_minutes: Positive | None = _key(
         30.0, "minutes between checkpoints where validations are rarer; null means none are added"
     )
@@ -242,6 +247,11 @@ class TrainConfig(_Strict):
         "with init_from: learn a new vocabulary from this data instead of keeping the model's",
     )
     freeze: list[Part] = _key([], "parts of the model that are not trained, in every layer")
+
+    @property
+    def updates_between_validations(self) -> int:
+        """`valid_every` as a number; training lowers `max_steps` to `max_epochs` before."""
+        return self.valid_every or -(-self.max_steps // 20)
 
 
 class DecodeConfig(_Strict):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.errors import ConfigError
 from mt.inspect.pictures import LINE_STYLES, save_figure
 from mt.training.optim import learning_rate
 
@@ -19,6 +20,15 @@ WARM_UP = 4
 AFTER = 8
 BAR = 40  # characters of the bar for the highest rate
 POINTS = 1_000  # of a curve
+
+
+def check_length(name: str, config: Config) -> None:
+    """Raise ConfigError if the number of updates depends on data that are not here."""
+    if config.train.max_epochs is not None:
+        raise ConfigError(
+            f"{name}: train.max_epochs: how many updates these are depends on the data; mt train "
+            "--dry-run says it: --set train.max_epochs=null --set train.max_steps=UPDATES"
+        )
 
 
 def rate_of(config: Config, step: int) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from mt.config.schema import Config
 from mt.report.curves import UNITS
 from mt.report.run_summary import RunSummary
+from mt.runs.metrics import number
 from mt.runs.run_dir import CONFIG
 
 # Keys that say which data is used; the page has a table of it.
@@ -108,6 +109,8 @@ def status_of(run: RunSummary, now: datetime) -> tuple[str, str]:
     The first text is a word such as `finished` or `running`, the second says how far it is.
     """
     step, most = run.metrics.last_step, run.config.train.max_steps if run.config else 0
+    if run.config and run.config.train.max_epochs and number(run.manifest, "max_steps") > 0:
+        most = int(run.manifest["max_steps"])
     done = f"{step:,} of {most:,} updates" if most else f"{step:,} updates"
     for line in reversed(run.log):
         text = line[20:]

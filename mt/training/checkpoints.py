@@ -120,12 +120,12 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, point `last` and `best` to theirs, and delete those not to be kept.
 
-    `meta` goes into its `meta.json`, with config, step and score. Scores of deleted checkpoints are
-    dropped from `state`.
+    `meta` goes into its `meta.json`, with step, score, and `config` unless it has another one.
+    Scores of deleted checkpoints are dropped from `state`.
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    whole_meta = {**meta, "config": config.model_dump(mode="json"), "step": state.step}
+    whole_meta = {"config": config.model_dump(mode="json"), **meta, "step": state.step}
     whole_meta["score"] = state.scores.get(name)
     tensors = {**updater.state_dict(), "train": asdict(state)}
     save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
@@ -146,7 +146,7 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
     # A checkpoint that a signal caused is there to resume from; it must not displace regular ones.
-    every = config.train.valid_every
+    every = config.train.updates_between_validations
     regular = [name for name in names if name in state.scores or step_of(name) % every == 0]
     best = None if state.best_step is None else step_name(state.best_step)
     scored = {name: state.scores[name] for name in names if name in state.scores}

@@ -307,6 +307,7 @@ def _data_and_model(prepared: Prepared, trainer: Trainer) -> Mapping[str, Any]:
         "corpora": fetched_corpora(training_files),
         "test_data": _hashes_and_lines(corpus_records(data.test, data, known={})),
         "pairs": len(prepared.store),
+        "max_steps": prepared.config.train.max_steps,
         "tokenizer": prepared.tokenizer.fingerprint,
         **{key: value for key, value in trainer.meta.items() if key == "init_from"},
     }

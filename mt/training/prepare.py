@@ -74,7 +74,8 @@ class CorpusRead:
 class Prepared:
     """All that training needs."""
 
-    config: Config  # batch.tokens_per_batch is a number, also if it was `auto`
+    config: Config  # tokens_per_batch is a number, also if it was `auto`; max_steps in max_epochs
+    recorded: Config  # of checkpoints: max_steps as it was given, for students and other data
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
@@ -140,6 +141,8 @@ def prepare(
     config = settle_batch_size(config, run_dir, updater, longest, log)
     weights = sampling_weights(config.data, directed.kept)
     plan = Plan(directed, weights, config.batch, config.run.seed, resample)
+    recorded, config = config, settle_length(config, plan, log)
+    updater.config = updater.config.model_copy(update={"train": config.train})
     if len(weights) > 1:
         for line in describe_mixture(config.data, directed.kept, plan.drawn):
             log.say(line)
@@ -148,7 +151,33 @@ def prepare(
     validation = None
     if (valid := config.data.valid) is not None:
         validation = Validation(config, valid, run_dir, tokenizer, log, world, scoring)
-    return Prepared(config, tokenizer, store, updater, plan, scoring, validation, started)
+    return Prepared(config, recorded, tokenizer, store, updater, plan, scoring, validation, started)
+
+
+def settle_length(config: Config, plan: Plan, log: RunLog) -> Config:
+    """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
+
+    All epochs count as long as the first one. Raises ConfigError if a cosine has no updates left
+    after its warm-up.
+    """
+    epochs, most = config.train.max_epochs, config.train.max_steps
+    if epochs is None:
+        return config
+    per_epoch = len(plan.for_epoch(0, Event()).updates(0))
+    wanted = max(1, round(epochs * per_epoch))
+    log.say(
+        f"train.max_epochs: {epochs:g} epochs of {per_epoch:,} updates are {wanted:,} updates"
+        + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")
+    )
+    log.total = min(most, wanted)
+    warmup = config.optim.warmup_steps
+    if config.optim.schedule == "cosine" and warmup >= log.total:
+        raise ConfigError(
+            f"optim.warmup_steps: must be below the {log.total:,} updates of train.max_epochs with "
+            f"schedule cosine, found {warmup:,}; lower it, or raise train.max_epochs"
+        )
+    train = config.train.model_copy(update={"max_steps": log.total})
+    return config.model_copy(update={"train": train})
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:

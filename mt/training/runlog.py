@@ -46,7 +46,7 @@ class RunLog:
     ) -> None:
         """`total`: updates of the whole run, the length of the bar."""
         self.run_dir = run_dir
-        self._total = total
+        self.total = total
         self._is_main = is_main
         self._tensorboard = tensorboard
         self._writer: Any = None
@@ -115,7 +115,7 @@ class RunLog:
             return
         if self._bar is None:
             self._bar = tqdm(
-                total=self._total,
+                total=self.total,
                 initial=step,
                 dynamic_ncols=True,
                 bar_format=BAR_FORMAT,

@@ -86,7 +86,8 @@ class Trainer:
             valid_fingerprint=self.validation.fingerprint if self.validation else "",
         )
         # What goes into the meta.json of each checkpoint.
-        self.meta: dict[str, Any] = {"tokenizer": prepared.tokenizer.fingerprint}
+        self.meta: dict[str, Any] = {"config": prepared.recorded.model_dump(mode="json")}
+        self.meta["tokenizer"] = prepared.tokenizer.fingerprint
         self.meta |= several_sentences(prepared)
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
@@ -254,7 +255,8 @@ class Trainer:
         """Whether validation and checkpoint are due after the current step."""
         step = self.state.step
         config = self.config.train
-        return step > 0 and (step % config.valid_every == 0 or step == config.max_steps)
+        is_regular = step % config.updates_between_validations == 0
+        return step > 0 and (is_regular or step == config.max_steps)
 
     def _is_out_of_patience(self) -> bool:
         patience = self.config.train.patience

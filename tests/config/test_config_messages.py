@@ -209,7 +209,7 @@ optim:
         # names that another toolkit or the writer's memory has for ours
         ("optimizer: {lr: 1}", "optimizer: unknown section; did you mean optim?"),
         ("foo: {}", f"foo: unknown section; known: {SECTIONS}"),
-        ("train: {epochs: 9}", ": unknown key; did you mean train.max_steps?"),
+        ("train: {epochs: 9}", ": unknown key; did you mean train.max_epochs?"),
         ("optim: {lr: 1e-3}", ": unknown key; did you mean optim.peak_lr?"),
         # YAML that is valid and not what was meant
         (

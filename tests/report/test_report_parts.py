@@ -47,6 +47,14 @@ def test_the_status_is_read_from_the_end_of_the_log(
     assert detail in details
 
 
+def test_the_length_of_a_run_in_epochs_is_that_of_its_manifest(tmp_path: Path) -> None:
+    epochs = {"train": {"max_steps": 40, "max_epochs": 1.0}}
+    for name, manifest, told in (("a", {"max_steps": 25}, "of 25"), ("b", {}, "of 40")):
+        run = run_of(tmp_path / name, train=[train_line(20)], config=epochs, manifest=manifest)
+        run.log = ["2026-11-22 11:00:00 stopped by SIGINT"]
+        assert told in status_of(run, NOW)[1]
+
+
 def test_the_command_can_be_typed_again(tmp_path: Path) -> None:
     """A long one has a line for each option."""
     module = ["/x/mt/__main__.py", "train"]

@@ -195,7 +195,7 @@ class StandIn:
 def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
-    made_of = t.config, t.tokenizer, t.plan.store, t.updater, t.plan
+    made_of = t.config, t.config, t.tokenizer, t.plan.store, t.updater, t.plan
     return Prepared(*made_of, Scoring(t.config, "13a"), t.validation, 0.0)
 
 

@@ -13,11 +13,15 @@ from typing import Any, cast
 import pytest
 import torch
 from conftest import BLIND, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
+from messages import says
 
+from mt.config.schema import TrainConfig
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.errors import ConfigError
 from mt.model import checkpoint
+from mt.runs.manifest import read_manifest
+from mt.runs.model_folder import read_meta
 from mt.runtime.distributed import World
 from mt.training.launch import train
 from mt.training.trainer import Outcome
@@ -37,6 +41,59 @@ def test_without_a_validation_set_the_last_model_is_the_result(
     assert reason == f"3 updates were done already, train.max_steps is 2; model: {last}"
     told = train(fewer, tmp_path, "cpu", dry_run=True).reason
     assert "updates to do      0, 0.0 epochs\n" in told
+
+
+def test_a_length_in_epochs_is_the_same_length_in_updates(
+    quick_config: QuickConfig, tmp_path: Path
+) -> None:
+    """Rates, checkpoints, weights and the length told; started again, there is nothing to do."""
+    settings = {"max_steps": 1000, "max_epochs": 0.2, "valid_every": None, "log_every": 1}
+    cosine = {"optim": {"schedule": "cosine", "warmup_steps": 2}}
+    config = quick_config(BLIND, cosine, train=settings)
+    told = train(config, tmp_path / "epochs", "cpu", dry_run=True).reason
+    per_epoch, steps = (
+        int(match[1])
+        for name in ("per epoch", "to do")
+        if (match := re.search(rf"updates {name} +(\d+)", told))
+    )
+    assert steps == round(per_epoch * 0.2) > 4
+    same = quick_config(BLIND, cosine, train=settings | {"max_epochs": None, "max_steps": steps})
+    runs = tmp_path / "epochs", tmp_path / "updates"
+    for run, one in zip((*runs, runs[0]), (config, same, config), strict=True):
+        assert f"all {steps} updates are done" in train(one, run, "cpu").reason
+    assert f"0.2 epochs of {per_epoch} updates are {steps} updates\n" in log_of(runs[0])
+    rates = [[line["lr"] for line in metrics_of(run, "train")] for run in runs]
+    assert rates[0] == rates[1]
+    assert rates[0][-1] == 0.0
+    ours, others = (checkpoint.load_weights(run / "checkpoints" / "last") for run in runs)
+    assert equal_weights(ours, others)
+    assert read_manifest(runs[0])["max_steps"] == steps
+    # A student, or a run on other data, counts its own epochs.
+    meta = read_meta(runs[0] / "checkpoints" / "last", [])
+    assert meta["config"]["train"]["max_steps"] == 1000
+
+
+@pytest.mark.parametrize(("most", "epochs", "steps"), [(5, 9.0, 5), (99, 1e-6, 1), (7, None, 7)])
+def test_whichever_ends_first_is_the_length(
+    most: int, epochs: float | None, steps: int, trainer_of: TrainerOf
+) -> None:
+    settings = {"max_steps": most, "max_epochs": epochs, "valid_every": None}
+    trainer = trainer_of(BLIND, train=settings)
+    assert trainer.config.train.max_steps == trainer.updater.config.train.max_steps == steps
+    assert trainer.log.total == steps
+
+
+def test_a_cosine_needs_epochs_after_its_warm_up(trainer_of: TrainerOf) -> None:
+    with pytest.raises(ConfigError) as error:
+        trainer_of(BLIND, optim={"schedule": "cosine"}, train={"max_epochs": 0.1, "max_steps": 99})
+    assert says(str(error.value), "optim.warmup_steps", "train.max_epochs", "found 30", "lower")
+
+
+@pytest.mark.parametrize(("most", "every"), [(5000, 250), (5001, 251), (7, 1), (19, 1), (21, 2)])
+def test_validations_are_twenty_unless_their_distance_is_given(most: int, every: int) -> None:
+    train = TrainConfig(max_steps=most, valid_every=None)
+    assert train.updates_between_validations == every
+    assert TrainConfig(max_steps=most, valid_every=3).updates_between_validations == 3
 
 
 def test_the_seed_decides_every_bit(quick_config: QuickConfig, tmp_path: Path) -> None:
