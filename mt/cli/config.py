@@ -64,7 +64,6 @@ def schema() -> None:
     """
     import json
 
-    from mt.config.schema import Config
+    from mt.config.load import json_schema
 
-    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    print_result(json.dumps({**dialect, **Config.model_json_schema()}, indent=2))
+    print_result(json.dumps(json_schema(), indent=2))

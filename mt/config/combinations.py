@@ -206,11 +206,17 @@ def _kept_vocabulary(tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator
 
 
 def _warmup(optim: OptimConfig, train: TrainConfig) -> Iterator[Fault]:
-    if optim.schedule == "cosine" and optim.warmup_steps >= train.max_steps:
+    if optim.schedule == "cosine" and optim.warmup_steps + optim.cycles > train.max_steps:
+        cycles = f" and {optim.cycles} cycles" if optim.cycles > 1 else ""
         yield Fault(
             ["optim.warmup_steps", "optim.schedule", "train.max_steps"],
-            f"must be below train.max_steps ({train.max_steps}) with schedule cosine, "
+            f"must be below train.max_steps ({train.max_steps}) with schedule cosine{cycles}, "
             f"found {optim.warmup_steps}",
+        )
+    if optim.schedule != "cosine" and optim.cycles > 1:
+        yield Fault(
+            ["optim.cycles", "optim.schedule"],
+            f"must be 1 with schedule {optim.schedule}, found {optim.cycles}; set it to cosine",
         )
 
 

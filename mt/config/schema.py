@@ -183,6 +183,9 @@ class OptimConfig(_Strict):
     schedule: Literal["inverse_sqrt", "noam", "cosine", "constant"] = _key(
         "inverse_sqrt", "learning rate after warm-up"
     )
+    cycles: Few = _key(
+        1, "with schedule cosine: equal parts, each from peak_lr to 0, whose last models are kept"
+    )
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
     weight_decay: Coefficient = _key(

@@ -33,6 +33,7 @@ from mt.runs.model_folder import (
     step_name,
     step_of,
 )
+from mt.training.optim import cycle_ends
 from mt.training.selection import Criterion, Decision, Difference
 
 if TYPE_CHECKING:
@@ -134,14 +135,27 @@ def save_checkpoint(
         best = folder.with_name(step_name(state.best_step))
         if best.exists():
             set_link(run_dir, BEST, best)
+    snapshots = snapshots_of(config)
+    if name in snapshots:
+        set_link(run_dir, f"cycle-{snapshots.index(name) + 1}", folder)
     kept = _names_to_keep(run_dir, config, state)
     prune(run_dir, kept)
     state.scores = {name: score for name, score in state.scores.items() if name in kept}
     state.nlls = {name: nll for name, nll in state.nlls.items() if name in kept}
 
 
+def snapshots_of(config: Config) -> list[str]:
+    """Names of the checkpoints at the ends of several cycles: an ensemble of one training.
+
+    Huang et al. (2017), "Snapshot Ensembles: Train 1, Get M for Free".
+    """
+    optim = config.optim
+    ends = cycle_ends(optim, config.train.max_steps) if optim.cycles > 1 else []
+    return [step_name(end) for end in ends]
+
+
 def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]:
-    """The newest checkpoint, `train.keep_last` regular ones and `train.keep_best` by score."""
+    """The newest, `train.keep_last` regular ones, `train.keep_best` by score, and snapshots."""
     newest = step_name(state.step)
     # Later ones are damaged, or training would have resumed from them.
     names = [folder.name for folder in checkpoints(run_dir) if folder.name <= newest]
@@ -153,7 +167,8 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     by_score = Criterion(config.train.metric).ranked(scored, state.nlls, state.tie)
     by_score.sort(key=lambda name: name != best)
     n_best = max(1, config.train.keep_best)
-    return {newest, *regular[-config.train.keep_last :], *by_score[:n_best]}
+    last = regular[-config.train.keep_last :]
+    return {newest, *last, *by_score[:n_best], *snapshots_of(config)}
 
 
 def load_checkpoint(folder: Path, updater: Updater) -> TrainState:

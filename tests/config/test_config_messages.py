@@ -175,6 +175,11 @@ optim:
             "optim.warmup_steps … must be below train.max_steps (4000) … found 4000",
         ),
         (
+            "optim: {schedule: cosine, cycles: 9, warmup_steps: 10}\ntrain: {max_steps: 18}",
+            "optim.warmup_steps … below train.max_steps (18) … cosine and 9 cycles, found 10",
+        ),
+        ("optim: {cycles: 2}", "optim.cycles … must be 1 with schedule inverse_sqrt, found 2"),
+        (
             "optim: {simcut: 3, rdrop: 5}",
             "optim.simcut … must be 0 with optim.rdrop (5) … found 3 … choose one",
         ),

@@ -107,7 +107,7 @@ def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapp
     steps = [(line["kind"], line["step"]) for line in metrics_of(copied)]
     assert len(steps) == len(set(steps))
     state = checkpoint.load_state(copied / "checkpoints" / "last")
-    matrices, vectors = state["optimizer"]["param_groups"]
+    _, matrices, vectors = state["optimizer"]["param_groups"]
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.1, 0.0)
     assert matrices["betas"] == (0.8, 0.9)
     assert "weights" not in state
