@@ -64,6 +64,6 @@ def schema() -> None:
     """
     import json
 
-    from mt.config.load import json_schema
+    from mt.config.schema import json_schema
 
     print_result(json.dumps(json_schema(), indent=2))

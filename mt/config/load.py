@@ -258,8 +258,3 @@ def _shipped_folder() -> Path:
     """`mt/configs` in an installed package, `configs` beside `mt` in a checkout."""
     inside = Path(__file__).parents[1] / "configs"
     return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of configs: types, limits, defaults and descriptions."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}

@@ -189,7 +189,7 @@ class OptimConfig(_Strict):
     betas: tuple[Share, Share] = _key((0.9, 0.98), "Adam's beta1 and beta2")
     eps: Positive = _key(1e-9, "Adam's epsilon, added to the denominator")
     weight_decay: Coefficient = _key(
-        0.0, "weight decay of the layers' matrices, times learning rate"
+        0.0, "decoupled weight decay of the layers' matrices, multiplied by the learning rate"
     )
     label_smoothing: Share = _key(0.1, "probability spread evenly over the vocabulary")
     rdrop: Coefficient = _key(
@@ -285,6 +285,11 @@ class Config(_Strict):
     def to_yaml(self) -> str:
         """Return the whole config as YAML, which `load_config` reads back to an equal config."""
         return yaml_text.dump(self.model_dump(mode="json"))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of configs: types, limits, defaults and descriptions."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
 
 
 def sections() -> dict[str, type[BaseModel]]:

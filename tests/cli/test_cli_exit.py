@@ -146,12 +146,12 @@ def test_what_is_kept_is_said_after_what_went_wrong(
 def test_a_defect_keeps_its_traceback_and_an_interrupt_is_one_line(mt: Mt) -> None:
     """Nobody could report the defect otherwise."""
     with (
-        mock.patch("mt.config.load.json_schema", side_effect=ZeroDivisionError("ours")),
+        mock.patch("mt.config.schema.json_schema", side_effect=ZeroDivisionError("ours")),
         mock.patch.object(sys, "argv", ["mt", "config", "schema"]),
         pytest.raises(ZeroDivisionError),
     ):
         main()
-    with mock.patch("mt.config.load.json_schema", side_effect=KeyboardInterrupt):
+    with mock.patch("mt.config.schema.json_schema", side_effect=KeyboardInterrupt):
         assert mt("config", "schema") == Ended(130, b"", "mt: interrupted\n")
 
 

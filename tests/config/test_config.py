@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 from mt.config.load import (
     Loaded,
     config_from_mapping,
-    json_schema,
     leaves,
     load_config,
     require_training_data,
     shipped_configs,
 )
-from mt.config.schema import Config, DataConfig, Source
+from mt.config.schema import Config, DataConfig, Source, json_schema
 from mt.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
