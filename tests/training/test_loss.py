@@ -306,10 +306,9 @@ def test_rdrop_reads_a_batch_twice_and_what_both_disagree_by_counts(dropout: flo
 # --- SimCut -----------------------------------------------------------------------------------
 
 
-def numpy_simcut(
-    hidden: Any, weight: Any, bias: Any, target: Any, smoothing: float
-) -> tuple[float, float]:
+def numpy_simcut(leaves: list[Any], target: Any, smoothing: float) -> tuple[float, float]:
     """Loss with weight 3 and nll, from the definitions: KL(p||q), cross-entropy of even rows."""
+    hidden, weight, bias = leaves
     z = hidden @ weight.T + (0 if bias is None else bias)
     log = z - np.log(np.exp(z).sum(-1, keepdims=True))
     log_p, log_q = log[::2], log[1::2]
@@ -327,7 +326,7 @@ def test_simcut_equals_numpy_in_value_and_every_gradient(bias: bool, smoothing: 
     cut = Consistency(3.0, 0.05)
     found = cross_entropy(*leaves, target, smoothing, cut)
     arrays = [None if x is None else x.detach().numpy() for x in leaves]
-    expected = numpy_simcut(*arrays, target.numpy(), smoothing)
+    expected = numpy_simcut(arrays, target.numpy(), smoothing)
     assert (found.smoothed.item(), found.nll.item()) == pytest.approx(expected, rel=1e-12)
     with torch.no_grad():
         assert cross_entropy(*leaves, target, smoothing, cut).smoothed == found.smoothed
@@ -340,7 +339,7 @@ def test_simcut_equals_numpy_in_value_and_every_gradient(bias: bool, smoothing: 
                 for e in (1e-6, -1e-6)
             )
             rise = sum(
-                sign * numpy_simcut(*place, target.numpy(), smoothing)[0]
+                sign * numpy_simcut(place, target.numpy(), smoothing)[0]
                 for sign, place in ((1e6, ahead), (-1e6, behind))
             )
             assert (grad.numpy() * direction).sum() == pytest.approx(rise, rel=1e-6, abs=1e-5)
@@ -376,10 +375,11 @@ def test_simcut_reads_a_batch_again_without_some_embeddings() -> None:
 
     plain = batch_loss(model, model.output, batch, 0.1)
     torch.manual_seed(2)
-    hooks, seen = [], []
+    hooks = []
+    seen: list[bool] = []
     for ids, side in ((batch.src, model.src_embedding), (batch.tgt_in, model.tgt_embedding)):
         keep = (torch.rand(ids.shape) >= 0.5) | (ids == EOS) | (ids == BOS)
-        seen.append(keep.logical_not().any().item())
+        seen.append(bool(keep.logical_not().any()))
         hook = side.tokens.register_forward_hook(
             lambda _, __, out, keep=keep: out * keep[..., None]
         )
