@@ -103,11 +103,13 @@ def read_texts(
     src: str | None,
     ref: Sequence[str],
     domain: str | None,
+    section: str = "test",
 ) -> list[Texts]:
     """Read every test set and the outputs for it.
 
     `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
-    `data.test` of the first model's config. Raises DataError for missing files and unequal counts.
+    `data.test`, or other `section`, of the first model's config. Raises DataError for missing files
+    and unequal counts.
     """
     from mt.evaluation.metrics import check_counts
     from mt.evaluation.systems import EvaluationSet
@@ -119,7 +121,7 @@ def read_texts(
         sources = {} if src is None else {f"--src {src}": read(src, "--src")}
         sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
-        sets = _configured_sets(models[0])
+        sets = _configured_sets(models[0], section)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -204,29 +206,28 @@ def _listed_set(text: str) -> NamedSet:
     return name, sources, references
 
 
-def _configured_sets(model: Path) -> list[NamedSet]:
-    """The test sets of a model's config."""
+def _configured_sets(model: Path, section: str) -> list[NamedSet]:
+    """The texts of `data.test`, or of `data.valid`, in a model's config."""
     from mt.data.reading.corpus import data_root, read_pairs
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
     config = read_config(model)
-    if not config.data.test:
-        raise DataError(
-            f"--model {model}: its config has no data.test to translate; give --src FILE and "
-            "--ref FILE, or --test-set NAME=SRC,REF"
-        )
-    sets = []
     tests = config.data.test
+    remedy = "give --src FILE and --ref FILE"
+    if section == "valid":
+        tests = [config.data.valid] if config.data.valid else []
+    else:
+        remedy += ", or --test-set NAME=SRC,REF"
+    if not tests:
+        raise DataError(f"--model {model}: its config has no data.{section} to translate; {remedy}")
+    sets = []
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
-        where = f"data.test[{number}]"
+        where = f"data.{section}" + f"[{number}]" * (section == "test")
         try:
             pairs = list(read_pairs(source, data_root(config.data), where))
         except DataError as error:
-            raise DataError(
-                f"{error} This is a test set of {model}; or give --src FILE and --ref FILE, or "
-                "--test-set NAME=SRC,REF"
-            ) from error
+            raise DataError(f"{error} This is data.{section} of {model}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         sets.append((name, {f"{where}.src": sources}, {where: refs}))
     return sets

@@ -14,11 +14,13 @@ app = command_group("Convert a model for another program.")
 @app.command("ctranslate2", cls=PanelCommand)
 @described("""
     Output:
+    --quantization NAME: precision of the weights: fp32, fp16, bf16 or int8 (default: what mt tune
+        has chosen, else fp32)
     --shortlist: also write vmap.txt: likely target pieces of each source piece, learned from the
-        run's training data, for mt translate --shortlist
+        run's training data, for mt translate --shortlist; that of mt tune is written anyway
 """)
 def ctranslate2(
-    model: Path, new_folder: Path, quantization: str = "fp32", shortlist: bool = False
+    model: Path, new_folder: Path, quantization: str | None = None, shortlist: bool = False
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -30,8 +32,8 @@ def ctranslate2(
     mt export ctranslate2 --model runs/base --quantization int8 -o base-int8.ct2
     """
     from mt.interop.ctranslate2 import export
-    from mt.interop.shortlist import store_of
     from mt.model.checkpoint import load_model
+    from mt.translate.shortlist import store_of
 
     loaded = load_model(model)
     store = store_of(loaded.folder) if shortlist else None

@@ -26,6 +26,7 @@ from mt.cli.report import report
 from mt.cli.score import score
 from mt.cli.train import train
 from mt.cli.translate import translate
+from mt.cli.tune import tune
 from mt.runtime.machine import limit_spinning
 
 app = typer.Typer(
@@ -39,6 +40,7 @@ app.command(cls=PanelCommand)(train)
 app.command(cls=PanelCommand)(translate)
 app.command(cls=PanelCommand)(score)
 app.command(cls=PanelCommand)(evaluate)
+app.command(cls=PanelCommand)(tune)
 app.command(cls=PanelCommand)(average)
 app.command(cls=PanelCommand)(backtranslate)
 app.command(cls=PanelCommand)(distill)

@@ -50,9 +50,9 @@ SHARED = read_rows("""
     picture = --output -o FILE: picture to write, .svg or .png
     Search:
     --beam-size N in 1..: hypotheses kept per sentence; 1 is greedy search (default: the model's
-        config)
+        config, or mt tune)
     --length-penalty A in 0..100: divide log-probabilities by length^A; higher favours longer
-        outputs (default: the model's config)
+        outputs (default: the model's config, or mt tune)
     --split-sentences WHEN: translate the sentences of a line one by one and join them: always,
         never, or auto: if the model learnt from lines of one sentence
     Sampling:

@@ -33,7 +33,8 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
     --max-wait SECONDS in 0..: wait at most SECONDS for a batch to fill, then translate it (default:
         0.2 for stdin)
     --shortlist FILE: faster: only the likely target pieces in this vmap.txt, which mt export
-        ctranslate2 --shortlist writes; for --engine ctranslate2
+        ctranslate2 --shortlist writes; for --engine ctranslate2 (default: what mt tune has chosen;
+        none: no shortlist)
 """)
 def translate(
     models: list[Path],

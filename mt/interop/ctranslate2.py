@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,12 @@ from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.interop.exporter import Translate, compare_translations, import_package, new_folder
 from mt.interop.model_card import model_card
-from mt.interop.shortlist import FILE, write_shortlist
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
+from mt.runs.model_folder import SHORTLIST, read_meta, tuned_of
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
+from mt.translate.shortlist import write_shortlist
 
 # Where both have weights rounded to int8: a weight halfway between two steps may go either way.
 INT8_TOLERANCE = 1e-2
@@ -46,18 +48,21 @@ Texts should be in Unicode NFC with plain spaces, as `mt` makes them before it s
 def export(
     loaded: LoadedModel,
     output: Path,
-    quantization: str = "fp32",
+    quantization: str | None = None,
     say: Callable[[str], None] | None = None,
     store: Path | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
-    `quantization`: the precision of the weights, of `QUANTIZATIONS`. `say` is told what was proved
+    `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: what `mt tune` has
+    chosen, or fp32. The shortlist that it has chosen is written, too. `say` is told what was proved
     and how translations compare; without it, they are not compared. `store`: a token store, from
     which a lexical shortlist is learned and written, too.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
+    tuned = tuned_of(loaded.meta)
+    quantization = quantization or (tuned.precision if tuned else "fp32")
     with new_folder(output, loaded.model) as partial:
         parity = write_model(loaded, partial, quantization)
         notes = [f"{output}: {parity}"]
@@ -66,8 +71,12 @@ def export(
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
         write_whole(partial / "README.md", model_card(loaded, usage))
         if store is not None:
-            pieces = write_shortlist(store, loaded.tokenizer, partial / FILE)
-            notes.append(f"{output / FILE}: candidates of {pieces:,} source pieces")
+            pieces = write_shortlist(store, loaded.tokenizer, partial / SHORTLIST)
+            notes.append(f"{output / SHORTLIST}: candidates of {pieces:,} source pieces")
+        elif tuned is not None and tuned.shortlist:
+            read_meta(loaded.folder, [SHORTLIST])  # it is undamaged
+            shutil.copyfile(loaded.folder / SHORTLIST, partial / SHORTLIST)
+            notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
             translate = translate_with(partial, loaded, quantization)
             notes.append(f"{output}: {compare_translations(loaded, translate)}")

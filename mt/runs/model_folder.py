@@ -1,16 +1,18 @@
 """What a model folder holds, read without torch: where it is, its config, tokenizer and checksums.
 
 A model folder holds `model.safetensors` and `meta.json` (config, step, score, checksums). A
-checkpoint of a training run also holds `state.pt`, from which training resumes.
+checkpoint of a training run also holds `state.pt`, from which training resumes. `mt tune` adds
+decoding defaults to `meta.json`, and a shortlist; nothing else changes a folder once it is written.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +20,17 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
-from mt.files import read_json, sha256_of
+from mt.files import read_json, sha256_of, write_whole
 
 FORMAT = 1
 # Files of a model folder.
 WEIGHTS = "model.safetensors"
 STATE = "state.pt"
 META = "meta.json"
+# A lexical shortlist, by the name that CTranslate2 gives it.
+SHORTLIST = "vmap.txt"
+# The key of `meta.json` for the decoding defaults that `mt tune` has chosen.
+TUNED = "tuned"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
 # Where a run directory keeps its model folders, and the links to two of them.
@@ -36,6 +42,16 @@ REMEDY = "use another checkpoint, or copy this one again"
 
 class DamagedError(CheckpointError):
     """A model folder is incomplete, or its content differs from what was written."""
+
+
+@dataclass(frozen=True)
+class TunedDecoding:
+    """Decoding defaults of a model, as `mt tune` has chosen them."""
+
+    beam_size: int
+    length_penalty: float
+    precision: str  # on a CPU, with CTranslate2, as the shortlist
+    shortlist: bool  # whether the folder's shortlist is used
 
 
 @dataclass(frozen=True)
@@ -51,6 +67,11 @@ class ModelFolder:
     def weights_hash(self) -> str:
         """SHA-256 of the weights, as `meta.json` has it."""
         return str(self.meta["sha256"][WEIGHTS])
+
+    @property
+    def tuned(self) -> TunedDecoding | None:
+        """The decoding defaults that `mt tune` has chosen, if it has."""
+        return tuned_of(self.meta)
 
 
 def step_name(step: int) -> str:
@@ -116,6 +137,53 @@ def _require(meta: Any, **kinds: type) -> None:
         raise ValueError(f"{', '.join(missing)} missing")
 
 
+def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
+    """Return the decoding defaults in `meta.json`. Raises DamagedError for what is none."""
+    if TUNED not in meta:
+        return None
+    try:
+        values = meta[TUNED]
+        _require(values, beam_size=int, length_penalty=float, precision=str, shortlist=bool)
+    except ValueError as error:
+        raise DamagedError(
+            f"{META}, key {TUNED}: must be what mt tune writes, but {error}; mt tune --reset "
+            "removes it"
+        ) from error
+    return TunedDecoding(**{field.name: values[field.name] for field in fields(TunedDecoding)})
+
+
+def write_tuned(
+    folder: Path, weights_hash: str, tuned: Mapping[str, Any] | None, shortlist: bytes | None
+) -> None:
+    """Write decoding defaults and their shortlist into a model folder; None removes them.
+
+    Killed at any moment, it leaves the folder without defaults or with whole ones: `meta.json`
+    names a shortlist only while that is there. Raises CheckpointError.
+    """
+    try:
+        meta = read_meta(folder, [])
+        if meta["sha256"].get(WEIGHTS) != weights_hash:
+            raise CheckpointError(f"{folder}: was replaced meanwhile; run the command again")
+        if meta.pop(TUNED, None) is not None:
+            meta["sha256"].pop(SHORTLIST, None)
+            _write_meta(folder, meta)
+        (folder / SHORTLIST).unlink(missing_ok=True)
+        if shortlist is not None:
+            write_whole(folder / SHORTLIST, shortlist)
+            meta["sha256"][SHORTLIST] = sha256_of(folder / SHORTLIST)
+        if tuned is not None:
+            _write_meta(folder, meta | {TUNED: dict(tuned)})
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder}: decoding defaults cannot be written there ({error.strerror}); make it "
+            "writable, or copy the model to a place of yours"
+        ) from error
+
+
+def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:
+    write_whole(folder / META, json.dumps(meta, indent=1, ensure_ascii=False))
+
+
 def find_model(path: Path, option: str = "--model") -> Path:
     """Resolve what `--model` (or the key `option`) names to a model folder.
 
@@ -156,7 +224,10 @@ def read_config(path: Path) -> Config:
 
 
 def read_folder(path: Path) -> ModelFolder:
-    """Read the model at a run directory, checkpoint or exported folder; verify its weights."""
+    """Read the model at a run directory, checkpoint or exported folder; verify its weights.
+
+    The `decode` section of its config has what `mt tune` has chosen.
+    """
     folder = find_model(path)
     meta = read_meta(folder, [WEIGHTS])
     try:
@@ -165,7 +236,11 @@ def read_folder(path: Path) -> ModelFolder:
         raise DamagedError(
             f"{folder}: not a complete model folder ({META}: {error}); copy it again"
         ) from error
-    config = config_from_mapping(meta["config"], str(folder / META))
+    values = meta["config"]
+    if tuned := tuned_of(meta):
+        chosen = {"beam_size": tuned.beam_size, "length_penalty": tuned.length_penalty}
+        values = values | {"decode": values.get("decode", {}) | chosen}
+    config = config_from_mapping(values, str(folder / META))
     # The checkpoints of a run share the tokenizer of the run.
     run_dir = None if Tokenizer.exists_in(folder) else run_dir_of(folder)
     tokenizer = Tokenizer.load(run_dir or folder)

@@ -16,8 +16,14 @@ from typing_extensions import assert_never
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
-from mt.files import sha256_of
-from mt.runs.model_folder import SEVERAL_SENTENCES, find_model, read_config, read_folder, read_meta
+from mt.runs.model_folder import (
+    SEVERAL_SENTENCES,
+    find_model,
+    read_config,
+    read_folder,
+    read_meta,
+    tuned_of,
+)
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.translator import Translator
@@ -54,8 +60,8 @@ def load_translator(
     asked = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
     for name in asked.keys() - NOT_IN_SETTINGS:
         translator.settings[f"--{name.replace('_', '-')}"] = str(asked[name])
-    if engine.shortlist is not None:
-        translator.settings["--shortlist"] = sha256_of(engine.shortlist)
+    if note := _tuned_note(translator, search, engine):
+        report(note)
     # Several outputs, and drawn ones, show what the model gives.
     translator.escapes_loops = search.n_best == 1 and search.sample is None
     texts = read_config(engine.models[0]).data.train
@@ -64,6 +70,25 @@ def load_translator(
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
     return translator
+
+
+def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOptions) -> str:
+    """Say which settings are used because `mt tune` has chosen them; empty if none is."""
+    tuned = tuned_of(read_meta(find_model(engine.models[0]), []))
+    if tuned is None:
+        return ""
+    used = translator.settings
+    on_ctranslate2 = used["--engine"] == "ctranslate2"
+    settings = {
+        f"beam {tuned.beam_size}": search.beam_size is None and search.sample is None,
+        f"length penalty {tuned.length_penalty:g}": search.length_penalty is None,
+        tuned.precision: on_ctranslate2
+        and engine.precision == "auto"
+        and used["--precision"] == tuned.precision,
+        "shortlist": engine.shortlist is None and "--shortlist" in used,
+    }
+    chosen = [name for name, is_used in settings.items() if is_used]
+    return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen" if chosen else ""
 
 
 def sentence_cutter(
@@ -107,10 +132,10 @@ def _load(
                 try:
                     return load_ctranslate2(described, search, engine, report)
                 except (MtError, RuntimeError) as error:
-                    if engine.shortlist is not None:  # which torch does not take
+                    if engine.shortlist_file is not None:  # which torch does not take
                         raise
                     reasons = [str(error)]
-            if engine.shortlist is not None:
+            if engine.shortlist_file is not None:
                 raise ConfigError(
                     f"--shortlist: only CTranslate2 can use one ({'; '.join(reasons)}); "
                     "leave it out"

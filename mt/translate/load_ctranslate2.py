@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of, sync_files, sync_folder
-from mt.runs.model_folder import ModelFolder
+from mt.runs.model_folder import SHORTLIST, ModelFolder, read_meta
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.translator import Translator
@@ -33,8 +33,6 @@ from mt.translate.translator import Translator
 # CTranslate2's name for each precision that its engine takes. The search is exact in float32, and
 # that is what `auto` gives.
 COMPUTE_TYPES = {"auto": "float32", "fp32": "float32", "bf16": "bfloat16", "int8": "int8"}
-# The name of a vocabulary map in a model folder of CTranslate2.
-VOCABULARY_MAP = "vmap.txt"
 # Of the way in which models are converted: another number, and all are converted again.
 FORMAT = 2
 # The checksums of the files of a conversion, in its folder.
@@ -62,17 +60,15 @@ def load_ctranslate2(
 
     config = described.config
     threads = options.workers or available_cores()
-    precision = "fp32" if options.precision == "auto" else options.precision
+    precision, shortlist = precision_and_shortlist(described, options)
     decode = search.decode_config(config)
-    vmap = None
-    if options.shortlist is not None:
-        vmap = _read_shortlist(options.shortlist, described.tokenizer)
+    vmap = None if shortlist is None else _read_shortlist(shortlist, described.tokenizer)
 
     def load(folder: Path) -> Any:
         files = None
         if vmap is not None:
             files = {path.name: path.read_bytes() for path in folder.iterdir()}
-            files[VOCABULARY_MAP] = vmap
+            files[SHORTLIST] = vmap
         return ctranslate2.Translator(
             str(folder),
             files=files,
@@ -91,7 +87,7 @@ def load_ctranslate2(
         precision,
         threads,
         search,
-        shortlist=options.shortlist is not None,
+        shortlist=vmap is not None,
     )
     translator = Translator(
         engine,
@@ -105,11 +101,29 @@ def load_ctranslate2(
         "--precision": precision,
         "--model": described.weights_hash,
     }
+    if vmap is not None:
+        translator.settings["--shortlist"] = hashlib.sha256(vmap).hexdigest()
     translator.tally.engine = (
         f"CTranslate2 {ctranslate2.__version__} on CPU in {precision}, "
         f"{threads} thread{'s' * (threads != 1)}"
     )
     return translator
+
+
+def precision_and_shortlist(
+    described: ModelFolder, options: EngineOptions
+) -> tuple[str, Path | None]:
+    """Return both as given, else as `mt tune` has chosen them, else fp32 and none."""
+    precision = "fp32" if options.precision == "auto" else options.precision
+    shortlist = options.shortlist_file
+    tuned = described.tuned
+    if tuned is not None:
+        if options.precision == "auto" and not why_not_in_precision(tuned.precision):
+            precision = tuned.precision
+        if options.shortlist is None and tuned.shortlist:
+            read_meta(described.folder, [SHORTLIST])  # it is undamaged
+            shortlist = described.folder / SHORTLIST
+    return precision, shortlist
 
 
 def why_not_in_precision(precision: str) -> list[str]:

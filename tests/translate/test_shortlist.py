@@ -12,8 +12,8 @@ from messages import says
 
 from mt.data.tokens.store import open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
-from mt.interop import shortlist
-from mt.interop.shortlist import ALWAYS, CANDIDATES, translation_table
+from mt.translate import shortlist
+from mt.translate.shortlist import ALWAYS, CANDIDATES, translation_table
 
 pytest.importorskip("ctranslate2")
 

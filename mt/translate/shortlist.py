@@ -20,8 +20,6 @@ from mt.errors import DataError
 from mt.files import write_whole
 from mt.runs.run_dir import STORE
 
-# The file's name in a model folder of CTranslate2.
-FILE = "vmap.txt"
 CANDIDATES = 30  # of each source piece
 ALWAYS = 150  # most frequent target pieces, candidates of every source
 ITERATIONS = 5

@@ -1,0 +1,264 @@
+"""Choose decoding settings on a validation set: each is taken only if nothing is lost.
+
+First the length penalty: the one with the best BLEU of those that are not significantly worse than
+the model's own. What it gives is the reference that all faster settings are compared with, so that
+small losses do not add up: int8, then a lexical shortlist, then the smallest beam that will do. A
+faster setting is taken unless it is significantly worse by the paired bootstrap, in BLEU or chrF,
+or loses more than `max_loss` BLEU: of few lines, a large loss may be chance as well.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from mt import __version__
+from mt.config.schema import DecodeConfig
+from mt.errors import DataError
+from mt.evaluation.metrics import METRICS
+from mt.evaluation.significance import RESAMPLES
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+from mt.runs.model_folder import SHORTLIST, ModelFolder, write_tuned
+from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
+from mt.translate.load import load_translator, reasons_for_torch
+from mt.translate.load_ctranslate2 import why_not_in_precision
+from mt.translate.shortlist import store_of, write_shortlist
+
+LENGTH_PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.4)
+# BLEU that a faster setting may lose. Two trainings with other seeds differ as much.
+MAX_LOSS = 0.3
+SCORES = ("bleu", "chrf")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a translation is decoded."""
+
+    beam_size: int
+    length_penalty: float
+    precision: str = "auto"
+    shortlist: Path | None = None
+
+    def __str__(self) -> str:
+        """`beam 5, length penalty 1, int8, shortlist`"""
+        parts = [f"beam {self.beam_size}", f"length penalty {self.length_penalty:g}"]
+        parts += [] if self.precision == "auto" else [self.precision]
+        return ", ".join(parts + ["shortlist"] * (self.shortlist is not None))
+
+
+@dataclass(frozen=True)
+class TimedOutputs:
+    """The outputs of a setting for all lines, and what they took."""
+
+    texts: Sequence[str]
+    seconds: float
+    engine: str = ""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A setting with its scores, and their p-values against the reference."""
+
+    setting: Setting
+    outputs: TimedOutputs
+    scores: Mapping[str, float]  # by metric
+    p_values: Mapping[str, float]  # none of the first trial
+    verdict: str = ""  # empty if the setting loses nothing
+
+    @property
+    def lines_per_second(self) -> float:
+        """Speed of the search, the text's encoding and decoding included."""
+        return len(self.outputs.texts) / max(self.outputs.seconds, 1e-9)
+
+    def row(self) -> dict[str, Any]:
+        """Return what `--json` shows of it."""
+        return {
+            **asdict(self.setting),
+            "shortlist": self.setting.shortlist is not None,
+            **self.scores,
+            "lines_per_second": round(self.lines_per_second, 1),
+            "p": dict(self.p_values),
+            "verdict": self.verdict,
+        }
+
+
+class Tuner:
+    """Tries settings one after another."""
+
+    def __init__(
+        self,
+        data: EvaluationSet,
+        scoring: Settings,
+        decode: Callable[[Setting], TimedOutputs],
+        max_loss: float = MAX_LOSS,
+        report: Callable[[Trial], None] = lambda _: None,
+    ) -> None:
+        """`decode` translates the sources of `data`; `report` is called with each trial."""
+        self.data = data
+        self.scoring = scoring
+        self.decode = decode
+        self.max_loss = max_loss
+        self.report = report
+        self.trials: list[Trial] = []
+
+    def choose(self, own: Setting, faster: Iterator[Mapping[str, Any]]) -> Trial:
+        """Return the chosen trial. `own`: the model's setting; `faster`: changes, made in turn."""
+        reference = self.best_length_penalty(own)
+        chosen = reference
+        for change in faster:
+            trial = self.try_out(replace(chosen.setting, **change), reference)
+            if not trial.verdict and trial.lines_per_second > chosen.lines_per_second:
+                chosen = trial
+        for beam_size in range(1, own.beam_size):
+            setting = replace(chosen.setting, beam_size=beam_size)
+            trial = self.try_out(setting, reference)
+            if not trial.verdict and trial.lines_per_second > chosen.lines_per_second:
+                return trial
+        return chosen
+
+    def best_length_penalty(self, own: Setting) -> Trial:
+        """Return the trial with the best BLEU, of ties the first: `own`."""
+        first = self.try_out(own, None)
+        tried = [first]
+        # Greedy search has one hypothesis, whose score is compared with no other.
+        for penalty in LENGTH_PENALTIES if own.beam_size > 1 else ():
+            if penalty != own.length_penalty:
+                setting = replace(own, length_penalty=penalty)
+                tried.append(self.try_out(setting, first))
+        return max((one for one in tried if not one.verdict), key=lambda one: one.scores["bleu"])
+
+    def try_out(self, setting: Setting, reference: Trial | None) -> Trial:
+        """Decode with a setting, and compare its outputs with those of the reference."""
+        outputs = self.decode(setting)
+        systems = {} if reference is None else {"reference": reference.outputs.texts}
+        scored = evaluate_systems(self.data, {**systems, "": outputs.texts}, self.scoring)
+        scores = {one.metric: one.score.value for one in scored.systems[""]}
+        tests = {one.metric: one.comparisons["bs"] for one in scored.systems[""] if systems}
+        p_values = {metric: test.p_value for metric, test in tests.items()}
+        verdict = ""
+        for metric, test in tests.items():
+            if test.significant and not test.better:
+                verdict = verdict or f"worse in {METRICS[metric].title} (p = {test.p_value:.2g})"
+        if reference is not None and (lost := reference.scores["bleu"] - scores["bleu"]) > (
+            self.max_loss
+        ):
+            verdict = verdict or f"loses {lost:.2f} BLEU"
+        trial = Trial(setting, outputs, scores, p_values, verdict)
+        self.trials.append(trial)
+        self.report(trial)
+        return trial
+
+
+def tune(
+    described: ModelFolder,
+    data: EvaluationSet,
+    scoring: Settings,
+    engine: EngineOptions,
+    max_loss: float,
+    say: Callable[[str], None],
+) -> tuple[list[Trial], Trial]:
+    """Try settings on a validation set; write the chosen ones into the model folder.
+
+    `engine.shortlist`: the shortlist to try; without it, one is learned from the token store of the
+    run. Returns all trials, and the chosen one. Raises MtError for what the user must correct.
+    """
+    own = DecodeConfig(**described.meta["config"].get("decode", {}))
+    reasons = reasons_for_torch(SearchOptions(), engine)
+
+    def decode(setting: Setting) -> TimedOutputs:
+        search = SearchOptions(
+            beam_size=setting.beam_size, length_penalty=setting.length_penalty, with_scores=False
+        )
+        shortlist = setting.shortlist or NO_SHORTLIST
+        options = replace(engine, precision=setting.precision, shortlist=shortlist)
+        with load_translator(search, options, say) as translator:
+            texts = [found.texts[0] for found in translator.translate(data.sources or [])]
+            return TimedOutputs(texts, translator.tally.seconds, translator.settings["--engine"])
+
+    def report(trial: Trial) -> None:
+        bleu, speed = trial.scores["bleu"], trial.lines_per_second
+        say(f"{trial.setting}: BLEU {bleu:.2f}, {speed:,.0f} lines/s")
+
+    tuner = Tuner(data, scoring, decode, max_loss, report)
+    with tempfile.TemporaryDirectory() as folder:
+
+        def faster() -> Iterator[Mapping[str, Any]]:
+            if tuner.trials[0].outputs.engine == "ctranslate2":
+                yield from faster_on_cpu(described, engine.shortlist, Path(folder), say)
+            else:
+                say(f"int8 and a shortlist are for CTranslate2: not tried ({'; '.join(reasons)})")
+
+        first = Setting(own.beam_size, own.length_penalty, "auto" if reasons else "fp32")
+        chosen = tuner.choose(first, faster())
+        shortlist = chosen.setting.shortlist
+        values = record(tuner.trials[0], chosen, max_loss)
+        content = None if shortlist is None else shortlist.read_bytes()
+        write_tuned(described.folder, described.weights_hash, values, content)
+    return tuner.trials, chosen
+
+
+def faster_on_cpu(
+    described: ModelFolder, shortlist: Path | None, folder: Path, say: Callable[[str], None]
+) -> Iterator[Mapping[str, Any]]:
+    """Yield the changes of a setting that make CTranslate2 faster, but for the beam.
+
+    Without a `shortlist`, one is learned and written into `folder`.
+    """
+    if why := why_not_in_precision("int8"):
+        say(f"int8 is not tried: {'; '.join(why)}")
+    else:
+        yield {"precision": "int8"}
+    if shortlist is None:
+        try:
+            store = store_of(described.folder)
+        except DataError as error:
+            say(f"no shortlist is tried: {error}")
+            return
+        shortlist = folder / SHORTLIST
+        write_shortlist(store, described.tokenizer, shortlist)
+    yield {"shortlist": shortlist}
+
+
+def record(own: Trial, chosen: Trial, max_loss: float) -> dict[str, Any]:
+    """Return what `meta.json` keeps: the chosen settings, and what they were chosen on."""
+    setting = chosen.setting
+    return {
+        "beam_size": setting.beam_size,
+        "length_penalty": float(setting.length_penalty),
+        "precision": "fp32" if setting.precision == "auto" else setting.precision,
+        "shortlist": setting.shortlist is not None,
+        "lines": len(chosen.outputs.texts),
+        "max_loss": max_loss,
+        "before": own.row(),
+        "after": chosen.row(),
+        "mt": __version__,
+    }
+
+
+def format_trials(trials: Sequence[Trial], chosen: Trial) -> str:
+    """Format all trials as a table, and the chosen one in a line below it."""
+    width = max(len(str(trial.setting)) for trial in trials)
+    lines = [f"{'setting':{width}}   BLEU   chrF  lines/s  p (BLEU)  p (chrF)"]
+    for trial in trials:
+        scores = "  ".join(f"{trial.scores[metric]:5.2f}" for metric in SCORES)
+        shown = (f"{trial.p_values[metric]:8.3f}" for metric in SCORES if trial.p_values)
+        p_values = "  ".join(shown) or f"{'':8}  {'':8}"
+        verdict = "chosen" if trial is chosen else trial.verdict
+        line = f"{trial.setting!s:{width}}  {scores}  {trial.lines_per_second:7,.0f}  {p_values}"
+        lines.append(f"{line}  {verdict}".rstrip())
+    own = trials[0]
+    gain = chosen.scores["bleu"] - own.scores["bleu"]
+    times = chosen.lines_per_second / max(own.lines_per_second, 1e-9)
+    lines.append(
+        f"chosen: {chosen.setting}: {times:.2f} times as fast as the model's own settings, "
+        f"{gain:+.2f} BLEU"
+    )
+    return "\n".join(lines)
+
+
+def scoring_settings(tokenize: str, tgt_lang: str) -> Settings:
+    """Return how trials are scored: BLEU and chrF, with the paired bootstrap."""
+    return Settings(SCORES, tokenize, n_samples={"bs": RESAMPLES}, tgt_lang=tgt_lang)
