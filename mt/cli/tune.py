@@ -36,12 +36,12 @@ def tune(
     device: str = "auto",
     workers: int | None = None,
 ) -> None:
-    """Find the fastest decoding settings that lose nothing, and keep them with the model.
+    """Find the fastest decoding that loses nothing.
 
     Tries length penalties, int8, a lexical shortlist and smaller beams on the validation set. A
     faster setting is taken if the paired bootstrap finds it no worse in BLEU and chrF, and it loses
-    at most --max-loss BLEU. mt translate, mt evaluate and mt export use the settings from then on;
-    options given there win.
+    at most --max-loss BLEU. What is chosen is kept in the model's folder: mt translate, mt evaluate
+    and mt export use it from then on. Options given there win.
 
     \b
     mt tune --model runs/base

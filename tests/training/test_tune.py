@@ -121,6 +121,8 @@ def test_what_is_chosen_is_used_everywhere(
     tuned = read_folder(run).tuned
     assert tuned is not None
     assert vars(tuned).items() <= chosen.items()
+    scored = mt("evaluate", "-m", run, "--device", "cpu", *lines, "--metrics", "bleu", "--json")
+    assert json.loads(scored.out)[str(run)][0]["value"] == pytest.approx(chosen["bleu"])
     # Which is fastest is a matter of the clock; what follows is not.
     pieces = read_folder(run).tokenizer.tgt.all_pieces()[EOS + 1 : 200]
     content = f"\t{' '.join(pieces)}\n".encode()
