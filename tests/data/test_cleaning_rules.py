@@ -119,18 +119,29 @@ def test_language() -> None:
     assert np.isnan(scored("language", "The quick fox", "Le chien brun"))  # too short to say
 
 
-def test_of_a_long_line_the_model_gets_words_from_all_of_it() -> None:
+@pytest.mark.parametrize(("first", "second_look"), [("de", False), ("fr", True), (None, True)])
+def test_of_a_long_line_the_model_gets_words_from_all_of_it(
+    first: str | None, second_look: bool
+) -> None:
+    """And twice as many where the first look does not clearly show the right language."""
     shown: list[str] = []
     german = Language("de", True)
 
-    def identify(lines: list[str], *_: object) -> list[list[str]]:
+    def look(lines: list[str], *_: object) -> list[list[str]]:
         shown.extend(lines)
-        return [[] for _ in lines]
+        return [[f"__label__{first}"] if first else [] for _ in lines]
 
-    german._model = SimpleNamespace(multilinePredict=identify)
-    assert german.other([" ".join(f"{i:04}" for i in range(900))]) == [0]
-    assert 64 <= len(shown[0]) < 128
-    assert shown[0].split()[::12] == ["0000", "0840"]
+    def look_again(line: str, *_: object) -> list[tuple[float, str]]:
+        shown.append(line)
+        return [(0.75, "__label__fr"), (0.25, "__label__de")]
+
+    german._model = SimpleNamespace(multilinePredict=look, predict=look_again)
+    assert german.other([" ".join(f"{i:04}" for i in range(900))]) == [0.5 * second_look]
+    assert len(shown) == 1 + second_look
+    for line, enough in zip(shown, (32, 64), strict=False):
+        assert enough <= len(line) < 2 * enough
+        words = line.split()
+        assert (words[0], int(words[-1]) > 800) == ("0000", True)
 
 
 def test_related_languages_are_not_told_apart() -> None:

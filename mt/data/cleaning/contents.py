@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
 
 # Addresses, e-mails and tags: no text to translate.
 _LINK = re.compile(r"(?:https?://|ftp://|www\.)[^\s<>\"]+|[\w.+-]+@[\w-]+\.[\w.-]+")
@@ -47,19 +51,20 @@ def copied(src: str, tgt: str, src_words: Sequence[str], tgt_words: Sequence[str
     return len(spoken & common) / len(spoken) if len(spoken) > 1 else 0.0
 
 
-def repeated(words: Sequence[str]) -> int:
-    """How many words only repeat the n-gram just before them, n-grams of up to 8 words.
+def repeated(texts: Sequence[Sequence[str]]) -> npt.NDArray[np.int64]:
+    """(n,) How many words of each text only repeat the n-gram just before them, of up to 8 words.
 
     An n-gram counts where it stands three times in a row; from four words on, twice.
     """
-    most = 0
-    for period in range(1, min(_LONGEST_PERIOD, len(words) // 2) + 1):
-        run = 0
-        least = period if period >= 4 else 2 * period
-        for word, earlier in zip(words[period:], words, strict=False):
-            run = run + 1 if word == earlier else 0
-            if run > most and run >= least:
-                most = run
+    most = np.zeros(len(texts), np.int64)
+    text_of = np.repeat(np.arange(len(texts)), [len(words) for words in texts])
+    words = np.fromiter(map(hash, chain.from_iterable(texts)), np.int64, len(text_of))
+    for period in range(1, _LONGEST_PERIOD + 1):
+        same = (words[period:] == words[:-period]) & (text_of[period:] == text_of[:-period])
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
+        starts, lengths = edges[::2], edges[1::2] - edges[::2]
+        counts = lengths >= (period if period >= 4 else 2 * period)
+        np.maximum.at(most, text_of[starts[counts]], lengths[counts])
     return most
 
 

@@ -13,9 +13,11 @@ from mt.errors import DataError
 
 # Lines of fewer letters are not identified: guesses about them are wrong too often.
 LEAST_IDENTIFIED = 25
-# Of lines twice as long or longer, about so much is shown to the model; all of those with few
-# words, which may be of a script without spaces.
-ENOUGH_CHARACTERS, LEAST_WORDS = 64, 16
+# Of lines twice as long or longer, about so many characters are shown to the model; all of those
+# with few words, which may be of a script without spaces. The first look shows it less, and ends
+# the matter where the language is this probable.
+FIRST_LOOK, ENOUGH_CHARACTERS, CHARACTERS_PER_WORD = 32, 64, 4
+CLEARLY = 0.8
 # Languages that identification takes for each other, also in whole sentences.
 _RELATED = [
     "als bar de dsb ksh lb nds pfl yi", "af fy li nds nl vls zea", "da nb nn no", "no nn nb sv da",
@@ -88,15 +90,15 @@ class Language:
         0 where the language or a relative is the most probable one; else by how much the
         probability of another language is above that of this one and its relatives.
         """
-        lines = [_line(text) for text in texts]
-        first = self._model.multilinePredict(lines, 1, 0.0, "replace")
+        lines = [_line(text, FIRST_LOOK) for text in texts]
+        looks = self._model.multilinePredict(lines, 1, CLEARLY, "replace")
         return [
-            0.0 if not labels or labels[0] in self._labels else self._other(line)
-            for line, labels in zip(lines, first, strict=True)
+            0.0 if labels and labels[0] in self._labels else self._other(text)
+            for text, labels in zip(texts, looks, strict=True)
         ]
 
-    def _other(self, line: str) -> float:
-        likely = self._model.predict(line, 5, 0.01, "replace")
+    def _other(self, text: str) -> float:
+        likely = self._model.predict(_line(text), 5, 0.01, "replace")
         own = sum(p for p, label in likely if label in self._labels)
         return max(0.0, min(likely[0][0], 1.0) - own) if likely else 0.0
 
@@ -117,13 +119,13 @@ def line_identifier() -> Callable[[str], str]:
     return identify
 
 
-def _line(text: str) -> str:
+def _line(text: str, enough: int = ENOUGH_CHARACTERS) -> str:
     """A text as the model wants it, of a long one with spaces every second, third, ... word.
 
     Time grows with the characters, certainty hardly does. Capital letters alone would mislead.
     """
-    if len(text) >= 2 * ENOUGH_CHARACTERS and len(words := text.split()) >= LEAST_WORDS:
-        text = " ".join(words[:: len(text) // ENOUGH_CHARACTERS])
+    if len(text) >= 2 * enough and len(words := text.split()) >= enough // CHARACTERS_PER_WORD:
+        text = " ".join(words[:: len(text) // enough])
     return f"{text.lower() if text.isupper() else text}\n"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
-SCORES_VERSION = 1
+SCORES_VERSION = 2
 # Pairs measured together: their characters stay in the processor's cache.
 BLOCK = 1024
 Values = npt.NDArray[np.float64]
@@ -162,9 +162,9 @@ def repeats(block: PairBlock) -> Values:
     """Words that only repeat those before them, in the side that has more; beyond the other one."""
     counts = [np.where(side.run, side.run - 1, 0) / 5 for side in block.counts]
     for side, all_words in enumerate(block.words):
-        for i, words in enumerate(all_words):
-            if len(words) - len(set(words)) >= 3:
-                counts[side][i] = max(counts[side][i], contents.repeated(words))
+        rows = [i for i, words in enumerate(all_words) if len(words) - len(set(words)) >= 3]
+        found = contents.repeated([all_words[i] for i in rows])
+        counts[side][rows] = np.maximum(counts[side][rows], found)
     return abs(counts[0] - counts[1])
 
 
