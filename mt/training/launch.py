@@ -15,6 +15,7 @@ from mt.evaluation.bleu_tokenizer import tokenizer_of
 from mt.files import exclusive
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
+from mt.runs.metrics import metrics_lines
 from mt.runs.model_folder import checkpoints
 from mt.runs.run_dir import (
     CONFIG,
@@ -33,6 +34,7 @@ from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.failures import explain_failures
 from mt.terminal import say
+from mt.training.advice import recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.clean_text import clean_training_text, original_records
 from mt.training.finetune import resolve_init_from
@@ -154,6 +156,9 @@ def _train(
                             f"{corpus['source']} on {corpus['fetched']}: corpus.yaml beside it has "
                             "another SHA-256"
                         )
+            is_new = state.step == 0
+            if is_new and (note := recipe_note(config, len(prepared.store), device.is_cuda)):
+                log.say(note)
             preflight = run_preflight(prepared, trainer.state.epoch, log.say)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
@@ -162,6 +167,8 @@ def _train(
             del preflight  # frees its epoch, whose subwords may be sampled
             outcome = trainer.train()
             if outcome.exit_code == 0:
+                if trainer.n_updates and (note := standstill_note(metrics_lines(run_dir), config)):
+                    log.say(note)
                 _score_tests(prepared, outcome.best, trainer.state.step, log)
             log.say(outcome.reason)
             return outcome

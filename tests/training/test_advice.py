@@ -1,0 +1,127 @@
+"""Advice at the start and the end of a training: where it speaks, and where it is silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import NO_TEST, QuickConfig, log_of
+from messages import says
+
+from mt.config.load import config_from_mapping, load_config
+from mt.report.provenance import notable_lines
+from mt.report.run_summary import read_run
+from mt.training import advice
+from mt.training.advice import recipe_note, standstill_note
+from mt.training.launch import train
+
+
+@pytest.mark.parametrize(
+    ("config", "n_pairs", "is_cuda", "recipe"),
+    [
+        ("base.yaml", 29_000, False, "multi30k.yaml"),
+        ("base.yaml", 29_000, True, "multi30k.yaml"),
+        ("iwslt14.yaml", 29_000, True, "multi30k.yaml"),
+        ("iwslt14.yaml", 172_000, False, "multi30k.yaml"),
+        ("base.yaml", 172_000, True, "iwslt14.yaml"),
+        ("multi30k.yaml", 172_000, True, "iwslt14.yaml"),
+        ("multi30k.yaml", 4_500_000, True, "base.yaml"),
+        # each recipe on the corpus that it is for, and small models anywhere without a GPU
+        ("multi30k.yaml", 29_000, False, ""),
+        ("multi30k.yaml", 29_000, True, ""),
+        ("multi30k.yaml", 4_500_000, False, ""),
+        ("iwslt14.yaml", 172_000, True, ""),
+        ("base.yaml", 500_000, False, ""),
+        ("base.yaml", 4_500_000, True, ""),
+        ("wmt14.yaml", 4_500_000, True, ""),
+        ("vaswani2017.yaml", 4_500_000, True, ""),
+        ("tiny.yaml", 5_000, False, ""),
+        ("tiny.yaml", 5_000, True, ""),
+    ],
+)
+def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind(
+    config: str, n_pairs: int, is_cuda: bool, recipe: str
+) -> None:
+    found = recipe_note(load_config(config).config, n_pairs, is_cuda)
+    where = "GPU" if is_cuda else "CPU"
+    assert (
+        says(found, f"{n_pairs:,} pairs on a {where}", f"--config {recipe}")
+        if recipe
+        else not found
+    )
+
+
+def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
+    """Six encoder layers of 4 d^2 + 2 d d_ff weights, six of the decoder of 8 d^2 + 2 d d_ff."""
+    found = recipe_note(load_config("base.yaml").config, 29_000, False)
+    assert says(found, "44.0 million", "dropout 0.1", "5.5 million", "dropout 0.2")
+    tuned = load_config("base.yaml", ["train.init_from=runs/a"]).config
+    assert not recipe_note(tuned, 29_000, False)
+
+
+def lines_of(scores: Sequence[float], losses: Sequence[float], metric: str = "bleu") -> Any:
+    """A validation and a log line every 250 updates; a line that a crash cut short."""
+    steps = range(250, 250 * len(scores) + 1, 250)
+    valid = [
+        {"kind": "valid", "step": step, "nll": 1.6, metric: score}
+        for step, score in zip(steps, scores, strict=True)
+    ]
+    train = [
+        {"kind": "train", "step": step, "nll": loss}
+        for step, loss in zip(steps, losses, strict=True)
+    ]
+    return [*train, None, *valid]
+
+
+RISING = [5.0, 20.0, 30.0, 34.8, 37.0, 38.5, 40.0, 40.7, 41.0, 41.5, 42.0, 42.4]
+FALLING = [round(5.0 * 0.93**number, 3) for number in range(20)]
+STILL = [*RISING, 43.2, 43.4, 43.3, 43.4, 43.2, 43.3, 43.4, 43.4]
+
+
+@pytest.mark.parametrize(
+    ("scores", "losses", "metric", "words"),
+    [
+        (STILL, FALLING, "bleu", ["since update 3,250 of 5,000", "BLEU 0.30", "from 2.25 to 1.36"]),
+        ([s / 10 for s in STILL], FALLING, "nll", ["since update 250 of 5,000"]),
+        ([5 - s / 10 for s in STILL], FALLING, "nll", ["since update 3,500", "nll 0.015"]),
+        ([*RISING, *(43 + n / 5 for n in range(8))], FALLING, "bleu", []),  # it improves
+        (STILL, [*FALLING[:10], *[2.6] * 10], "bleu", []),  # training has stopped as well
+        (STILL[:17], FALLING[:17], "bleu", []),  # too short a time
+        ([0.2] * 20, FALLING, "bleu", []),  # nothing is learned yet
+        ([], [], "bleu", []),
+        ([], FALLING[:0], "nll", []),
+    ],
+)
+def test_a_validation_that_stands_still_while_training_goes_on_is_named(
+    scores: list[float], losses: list[float], metric: str, words: list[str]
+) -> None:
+    config = config_from_mapping({"train": {"metric": metric}}, "test")
+    found = standstill_note(lines_of(scores, losses, metric), config)
+    assert says(found, *words, "dropout", "optim.rdrop", "fewer") if words else found == ""
+
+
+def test_a_consistency_loss_is_not_advised_twice() -> None:
+    config = config_from_mapping({"optim": {"simcut": 3.0}}, "test")
+    found = standstill_note(lines_of(STILL, FALLING), config)
+    assert "try more dropout, or fewer updates" in found
+
+
+def test_both_notes_are_in_the_log_and_in_the_report(
+    quick_config: QuickConfig,
+    scripted_validations: Callable[..., None],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every model is too large here. Started again, nothing is said: there is nothing to do."""
+    monkeypatch.setattr(advice, "OTHER_KIND", 1e-6)
+    scripted_validations(5.0, 9.0, *[9.1] * 6)
+    settings = {"max_steps": 8, "valid_every": 1, "log_every": 1, "keep_last": 1}
+    config = quick_config(NO_TEST, train=settings, optim={"warmup_steps": 2})
+    for _ in range(2):
+        train(config, tmp_path, "cpu")
+    notes = [line for line in notable_lines(read_run(tmp_path, "run")) if "note: " in line]
+    assert len(notes) == log_of(tmp_path).count("note: ") == 2
+    assert says(notes[0], "2,000 pairs on a CPU", "multi30k.yaml")
+    assert says(notes[1], "since update 2 of 8", "training nll fell")
