@@ -6,11 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any
 
 from mt.translate.quality_flags import FLAGS
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 # Seconds between lines without a terminal.
 SECONDS_BETWEEN_LINES = 60.0
@@ -38,6 +39,9 @@ class Progress:
         self._said_at = self._started
         self.bar: tqdm[Any] | None = None
         if on_terminal:
+            # Imported here, because `scripts/gpu_check.py` translates without tqdm.
+            from tqdm import tqdm
+
             self.bar = tqdm(
                 total=total, initial=before, unit=" lines", dynamic_ncols=True, leave=False, delay=1
             )

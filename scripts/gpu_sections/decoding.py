@@ -21,7 +21,13 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD
 from mt.errors import first_line
 from mt.model.transformer import Transformer
 from mt.runtime.devices import Device, can_compile
-from mt.search.candidates import best_candidates, compile_for, fused_candidates, log_normaliser
+from mt.search.candidates import (
+    FusedCandidates,
+    best_candidates,
+    compile_for,
+    fused_candidates,
+    log_normaliser,
+)
 from mt.search.engine import TorchEngine
 from mt.search.engine_contract import LEAST_SIZE
 from mt.search.inference import Inference
@@ -101,12 +107,15 @@ def compare(model: Transformer, setting: Setting, sources: list[list[int]]) -> s
     expected = [best for best, *_ in cpu.search(sources)]
     if len({len(best.tokens) for best in expected}) < 3:
         raise ValueError("all sentences end at the same step: the check shows little")
-    notes = []
-    for name, engine in (("plain", here), ("fused", replace(here, fused=fused_candidates))):
-        pairs = [
-            (best, other)
-            for (best, *_), other in zip(engine.search(sources), expected, strict=True)
-        ]
+    notes: list[str] = []
+    ways: dict[str, FusedCandidates | None] = {"plain": None, "fused": fused_candidates}
+    if can_compile(setting.choose("fp32")):
+        ways["compiled"] = compile_for(here.device, 4, setting.vocab_size, notes.append)
+        if notes:
+            raise ValueError(notes[0])
+    for name, fused in ways.items():
+        found = replace(here, fused=fused).search(sources)
+        pairs = [(best, other) for (best, *_), other in zip(found, expected, strict=True)]
         alike = [(one, other) for one, other in pairs if one.tokens == other.tokens]
         error = max((abs(one.score - other.score) for one, other in alike), default=0.0)
         n_others = len(pairs) - len(alike)

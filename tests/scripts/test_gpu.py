@@ -22,10 +22,12 @@ from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World
 from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
+from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
 from mt.training.prepare import prepare
 from mt.training.runlog import RunLog
 from mt.training.trainer import Trainer
+from mt.translate.load import load_translator
 from mt.translate.translator import Translator
 
 pytestmark = [
@@ -73,7 +75,13 @@ def test_translations_equal_those_of_the_cpu(tiny_run: Path, tiny_corpus: Path) 
             engine = TorchEngine(Inference(load_model(tiny_run).model, device), decode)
             translator = Translator(engine, loaded.tokenizer, max_source=32)
             texts.append([one.texts for one in translator.translate(lines)])
-        assert texts[0] == texts[1]
+        # By a worker process, as a large text.
+        search = SearchOptions(beam_size=beam_size)
+        options = EngineOptions(models=[tiny_run], precision="fp32", device="cuda:0")
+        with load_translator(search, options, large=True) as translator:
+            assert translator.pool is not None
+            texts.append([one.texts for one in translator.translate(lines)])
+        assert texts[0] == texts[1] == texts[2]
 
 
 def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path) -> None:
