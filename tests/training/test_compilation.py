@@ -72,7 +72,7 @@ def test_twenty_shapes_of_batches_are_one_graph(
     for shape in SHAPES:
         updater.dry_run_step(batch_of(*shape))
         assert graphs.frame_count == 2
-    batch = batch_of(3, 7, 6)
+    batch = batch_of(3, 7, 8)  # computed with one more column
     compiled, plain = (
         loss.batch_loss(forward, updater.model.output, batch, 0.1)
         for forward in (updater.forward, updater.replica)
