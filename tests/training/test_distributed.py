@@ -25,6 +25,7 @@ from processes import (
     shortened,
     start,
     tensors_of,
+    torchrun,
     trained,
 )
 
@@ -39,6 +40,7 @@ from mt.model import checkpoint
 from mt.runtime.devices import choose_device
 from mt.runtime.distributed import World, process_group, world_from_environment
 from mt.runtime.local_processes import free_port
+from mt.runtime.machine import usable_cores
 from mt.training.runlog import RunLog
 from mt.training.signals import Signals
 from mt.training.validation import Scoring, Validation
@@ -284,3 +286,34 @@ def test_a_contradictory_environment_is_refused(
     with pytest.raises(ConfigError) as error:
         world_of(monkeypatch, variables)
     assert says(str(error.value), *parts, "torchrun sets")
+
+
+COMPILED = """
+import sys
+from pathlib import Path
+import torch
+from mt.config.load import load_config
+from mt.training import update
+from mt.training.launch import train
+update.can_compile = lambda _: True
+train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
+from torch._inductor import config
+print(f"{config.compile_threads} threads, {update.n_compiled_graphs()} graphs")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_train_a_compiled_model(settings: Mapped, tmp_path: Path) -> None:
+    """With Inductor's code for CPUs, which each process compiles with its share of the cores."""
+    mapping = merged(
+        settings, {"data": {"valid": None}, "train": {"max_steps": 3, "compile": "auto"}}
+    )
+    run, script = tmp_path / "run", tmp_path / "compiled.py"
+    script.write_text(COMPILED, encoding="utf-8")
+    command = [*torchrun(2)[:-1], str(script), command_of(mapping, run)[3], str(run)]
+    done = ended(start(command, TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache"), 300)
+    assert done.code == 0, done.err
+    threads = max(1, min(32, usable_cores() // 2))
+    assert done.out.decode().split("\n")[:2] == [f"{threads} threads, 2 graphs"] * 2
+    assert "the model is compiled" in (run / "train.log").read_text(encoding="utf-8")
+    check_close(run, trained(mapping, tmp_path / "alone", 1))
