@@ -22,6 +22,9 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
     Search:
     --exact: stop a sentence only when no open hypothesis can still win
     --mbr METRIC: minimum Bayes risk: choose among the --n-best by chrf or bleu
+    --rerank-with FOLDER: reverse model, or one of both directions: sort the hypotheses also by how
+        probable it finds the source, given each
+    --rerank-weight W: how much that counts: weight of its log-probability per token; 1 if not given
     --ensemble MEAN: average probabilities (probability, if not given) or log-probabilities (log)
     Constraints on outputs:
     --prefix FILE: target prefixes, one per input line: outputs start with them
@@ -55,6 +58,8 @@ def translate(
     split_sentences: str = "auto",
     exact: bool = False,
     mbr: str | None = None,
+    rerank_with: Path | None = None,
+    rerank_weight: float | None = None,
     ensemble: str | None = None,
     prefix: Path | None = None,
     min_length: int = 0,
@@ -72,6 +77,7 @@ def translate(
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
+    mt translate --model runs/de-en --rerank-with runs/en-de --beam-size 10 in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
@@ -95,6 +101,8 @@ def translate(
         with_scores=scores,
         exact=exact,
         mbr=mbr,
+        rerank_with=rerank_with,
+        rerank_weight=rerank_weight,
         prefixes=prefix is not None,
         min_length=min_length,
         no_repeat_ngram=no_repeat_ngram,

@@ -78,6 +78,9 @@ class SearchOptions:
     exact: bool = False
     # The utility that chooses one of the n-best outputs, of `mbr.UTILITIES`; None: the score does.
     mbr: str | None = None
+    # The reverse model that sorts the hypotheses, and how much its log-probability counts.
+    rerank_with: Path | None = None
+    rerank_weight: float | None = None
     prefixes: bool = False  # each output begins with a text of its own
     min_length: int = 0  # least tokens of an output, if its limit allows
     no_repeat_ngram: int = 0  # 0: any n-gram may repeat
@@ -118,6 +121,19 @@ class SearchOptions:
                 "--mbr: chooses among several outputs of a line; "
                 "give --n-best 16, say, with --sample"
             )
+
+        if self.rerank_with is not None and self.mbr is not None:
+            raise ConfigError(
+                "--rerank-with: chooses among the outputs, as --mbr does; leave out one of the two"
+            )
+        if (weight := self.rerank_weight) is not None:
+            if self.rerank_with is None:
+                raise ConfigError("--rerank-weight: only with --rerank-with; give a reverse model")
+            if not 0 < weight < math.inf:
+                raise ConfigError(
+                    f"--rerank-weight: must be above 0 and finite, found {weight:g}; without "
+                    "--rerank-with the model's own scores decide"
+                )
 
     def decode_config(self, config: Config) -> DecodeConfig:
         """Return the model's decoding settings with the beam size and length penalty given here."""

@@ -33,7 +33,7 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
-NOT_IN_SETTINGS = {"with_scores", "prefixes", "split_sentences"}
+NOT_IN_SETTINGS = {"with_scores", "prefixes", "split_sentences", "rerank_with", "rerank_weight"}
 # Share of training lines with several sentences below which `auto` translates them one by one.
 LEAST_SEVERAL = 0.05
 
@@ -49,7 +49,16 @@ def load_translator(
     `large`: the text is worth starting a process for each GPU. `report` is called with notes, and
     before slow steps. Raises MtError for what the user must correct.
     """
-    translator = _load(search, engine, report, large)
+    if search.rerank_with is None:
+        translator = _load(search, engine, report, large)
+    else:
+        from mt.translate.rerank import load_reranker, with_all_hypotheses
+
+        n_best, search = search.n_best, with_all_hypotheses(search, engine.models[0])
+        translator = _load(search, engine, report, large)
+        reranker = load_reranker(search, engine, translator.tokenizer, n_best, report)
+        translator.reranker = reranker
+        translator.settings["--rerank-with"] = reranker.settings
     decode = translator.engine.decode
     if decode.beam_size > LARGE_BEAM:
         report(
@@ -57,9 +66,9 @@ def load_translator(
             f"translations get no better above about 10; check that more than {LARGE_BEAM:,} "
             "is meant"
         )
-    asked = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
-    for name in asked.keys() - NOT_IN_SETTINGS:
-        translator.settings[f"--{name.replace('_', '-')}"] = str(asked[name])
+    values = vars(search) | vars(decode) | {"ensemble": engine.ensemble or "probability"}
+    for name in values.keys() - NOT_IN_SETTINGS:
+        translator.settings[f"--{name.replace('_', '-')}"] = str(values[name])
     if note := _tuned_note(translator, search, engine):
         report(note)
     # Several outputs, and drawn ones, show what the model gives.

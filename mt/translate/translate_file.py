@@ -40,7 +40,8 @@ def translate_file(
         raise ConfigError("--resume: continues an output file; name it with -o")
     prefix = files.prefixes
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
-    refuse_overwrite(files.output, inputs, engine.models)
+    reverse = [] if search.rerank_with is None else [search.rerank_with]
+    refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
     lines = files.read(say)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)

@@ -36,6 +36,7 @@ from mt.translate.streaming import read_ahead, windows
 
 if TYPE_CHECKING:
     from mt.search.scoring import ForcedDecoder
+    from mt.translate.rerank import Reranker
     from mt.translate.workers import Pool
 
 # SentencePiece encodes fewer lines as fast with one thread.
@@ -87,6 +88,8 @@ class Translator:
         self.forced_decoder = None
         if options.alignments is not None:
             self.forced_decoder = _forced_decoder(engine, options.alignments)
+        # Sorts the outputs of segments anew.
+        self.reranker: Reranker | None = None
         # Cuts a line into sentences, each translated by itself; None: a line is translated whole.
         self.cut: Callable[[str], list[str]] | None = None
         # What lines may begin with, and then each of their segments.
@@ -196,7 +199,10 @@ class Translator:
         owners = [line for line in lines for _ in line.segments]
         left = [len(line.segments) for line in lines]
         # Lines are finished while the engine works on others.
-        for done, share in self._search([one for line in lines for one in line.segments]):
+        segments = [one for line in lines for one in line.segments]
+        for done, share in self._search(segments):
+            if self.reranker is not None:
+                self.reranker.rerank([segments[place] for place in done])
             for place in done:
                 line = owners[place]
                 left[line.number - before - 1] -= 1
@@ -323,10 +329,16 @@ class Translator:
         return Translation(texts, scores, len(best), flags=suspect)
 
     def _joined(self, parts: Sequence[SegmentOutput]) -> tuple[str, float]:
-        """Return the text of all segments, and their log-probability / length^penalty."""
+        """Return the text of all segments, and their log-probability / length^penalty.
+
+        Reranked, the mean of their scores.
+        """
+        text = join_sentences([part.text for part in parts])
+        if self.reranker is not None:
+            return text, sum(part.score for part in parts) / len(parts)
         length = sum(part.length + 1 for part in parts)
         score = sum(part.log_prob for part in parts) / length**self.engine.decode.length_penalty
-        return join_sentences([part.text for part in parts]), score
+        return text, score
 
     def _untranslated(self, line: Line) -> Translation:
         """Return the empty translation of a line without segments."""

@@ -1,0 +1,129 @@
+"""Rerank hypotheses by how probable a reverse model finds the source, given each of them.
+
+A noisy channel without a language model (Yee et al., 2019): score of the hypothesis + weight x
+log p(source | hypothesis) / length of the source, which a forced decoding of the reverse model
+gives. An output that leaves out a part of the source makes that part improbable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mt.config.schema import Config
+from mt.data.cleaning.languages import base_code
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import ConfigError
+from mt.runs.model_folder import WEIGHTS, find_model, read_config, read_folder, read_meta
+from mt.search.options import EngineOptions, SearchOptions
+from mt.search.scoring import ForcedDecoder
+from mt.translate.lines import Segment
+from mt.translate.score_lines import load_scorer
+
+# Weight of the reverse model.
+WEIGHT = 1.0
+
+
+@dataclass(frozen=True)
+class Reranker:
+    """A reverse model that sorts the outputs of segments."""
+
+    forced: ForcedDecoder
+    reverse: Tokenizer
+    forward: Tokenizer
+    weight: float
+    tag: str  # before each source of the reverse model
+    tags: frozenset[str]  # what a source of the forward model may begin with
+    n_best: int  # outputs to keep
+    weights_hash: str
+
+    @property
+    def settings(self) -> str:
+        """Everything of the reverse model that an output depends on."""
+        return f"{self.weights_hash} x {self.weight:g}"
+
+    def rerank(self, segments: Sequence[Segment]) -> None:
+        """Sort the outputs of each segment by the new score, best first; of ties the first.
+
+        A segment with a pair that is too long for the reverse model keeps its order and scores.
+        """
+        texts = self.forward.src.decode([segment.source for segment in segments])
+        targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
+        before = f"{self.tag} " * bool(self.tag)
+        outputs = [before + one.text for segment in segments for one in segment.outputs]
+        sources = iter(self.reverse.src.encode(outputs))
+        pairs = [
+            (next(sources), target)
+            for segment, target in zip(segments, targets, strict=True)
+            for _ in segment.outputs
+        ]
+        scored = iter(self.forced.score(pairs))
+        for segment in segments:
+            found = [next(scored).log_probs for _ in segment.outputs]
+            if all(found):
+                rescored = [
+                    one._replace(score=one.score + self.weight * sum(row) / len(row))
+                    for one, row in zip(segment.outputs, found, strict=True)
+                ]
+                segment.outputs = sorted(rescored, key=lambda one: -one.score)
+            segment.outputs = segment.outputs[: self.n_best]
+
+    def _untagged(self, text: str) -> str:
+        tag = max((tag for tag in self.tags if text.startswith(tag)), key=len, default="")
+        return text.removeprefix(tag).lstrip()
+
+
+def with_all_hypotheses(search: SearchOptions, model: Path) -> SearchOptions:
+    """Return the search that gives all that there is to choose from: the beam, or all samples."""
+    n_hypotheses = search.n_best
+    if search.sample is None:
+        n_hypotheses = max(n_hypotheses, search.decode_config(read_folder(model).config).beam_size)
+    if n_hypotheses == 1:
+        raise ConfigError(
+            "--rerank-with: sorts the hypotheses of a beam, and the beam size is 1; give "
+            "--beam-size 5, say, or --n-best 16 with --sample"
+        )
+    return replace(search, n_best=n_hypotheses, with_scores=True)
+
+
+def load_reranker(
+    search: SearchOptions,
+    engine: EngineOptions,
+    forward: Tokenizer,
+    n_best: int,
+    report: Callable[[str], None],
+) -> Reranker:
+    """Load the reverse model of `search`, to keep `n_best` outputs of each source.
+
+    Raises MtError for what the user must correct; ConfigError for a model of another direction.
+    """
+    assert search.rerank_with is not None
+    config, reverse = read_config(engine.models[0]), read_config(search.rerank_with)
+    options = EngineOptions(models=[search.rerank_with], device=engine.device)
+    scorer = load_scorer(SearchOptions(), options, report)
+    return Reranker(
+        scorer.forced,
+        scorer.tokenizer,
+        forward,
+        WEIGHT if search.rerank_weight is None else search.rerank_weight,
+        _tag_of(reverse, config, search.rerank_with),
+        frozenset(entry.tag for entry in config.data.train if entry.tag),
+        n_best,
+        read_meta(find_model(search.rerank_with), [])["sha256"][WEIGHTS],
+    )
+
+
+def _tag_of(reverse: Config, forward: Config, model: Path) -> str:
+    """Return what stands before a source of the reverse model, a line of the target language."""
+    data = reverse.data
+    wanted = [base_code(forward.data.tgt_lang), base_code(forward.data.src_lang)]
+    languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
+    for entry in data.train:
+        if (languages[::-1] if entry.reverse else languages) == wanted:
+            return entry.tag or ""
+    raise ConfigError(
+        f"--rerank-with {model}: must translate from {wanted[0]} to {wanted[1]}, the reverse of "
+        f"--model, found {languages[0]} to {languages[1]}; give a model of that direction, or of "
+        "both"
+    )

@@ -1,0 +1,150 @@
+"""Outputs sorted by a reverse model: against mt score, in all forms of output, and by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Mt, config_of, refused, write_lines
+from messages import says
+
+from mt.data.tokens.tokenizer import Tokenizer
+from mt.errors import ConfigError
+from mt.runs.model_folder import META, WEIGHTS, find_model
+from mt.search.options import SearchOptions
+from mt.search.scoring import ForcedScores
+from mt.translate.lines import Segment, SegmentOutput
+from mt.translate.rerank import Reranker, _tag_of
+
+
+@pytest.fixture(scope="module")
+def reverse(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model as one from English to German: a bad one, but it scores any pair."""
+    folder = tmp_path_factory.mktemp("reverse")
+    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
+        shutil.copy(path, folder)
+    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
+    meta["config"]["data"] |= {"src_lang": "en", "tgt_lang": "de"}
+    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    return folder
+
+
+def n_best_of(lines: list[str]) -> list[list[tuple[str, float]]]:
+    """The texts and scores of each source in the form `index ||| text ||| score`."""
+    rows: dict[str, list[tuple[str, float]]] = {}
+    for line in lines:
+        number, text, score = line.split(" ||| ")
+        rows.setdefault(number, []).append((text, float(score)))
+    return list(rows.values())
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_outputs_are_sorted_by_both_models(
+    mt: Mt, tiny_run: Path, reverse: Path, tiny_corpus: Path, tmp_path: Path, engine: str
+) -> None:
+    """The scores of the two models come from `mt translate` and `mt score`."""
+    pytest.importorskip(engine)
+    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:10]
+    write_lines(tmp_path / "in", [*sources[:5], "", *sources[5:]])
+    arguments = ("translate", "-m", tiny_run, tmp_path / "in", "--beam-size", 4, "--engine", engine)
+    plain = n_best_of(mt(*arguments, "--n-best", 4).lines)
+    assert len(plain) == 11
+    flat = [(text, line) for line, row in enumerate(plain) for text, _ in row if line != 5]
+    texts = [*sources[:5], "", *sources[5:]]
+    write_lines(tmp_path / "src", [text for text, _ in flat])
+    write_lines(tmp_path / "tgt", [texts[line] for _, line in flat])
+    pairs = ("--src", tmp_path / "src", "--tgt", tmp_path / "tgt")
+    scores = map(float, mt("score", "-m", reverse, *pairs).lines)
+    expected = [
+        sorted(((text, one + 0.5 * next(scores)) for text, one in row), key=lambda pair: -pair[1])
+        if line != 5
+        else row
+        for line, row in enumerate(plain)
+    ]
+    reranked = ("--rerank-with", reverse, "--rerank-weight", 0.5)
+    found = n_best_of(mt(*arguments, "--n-best", 4, *reranked).lines)
+    for row, wanted in zip(found, expected, strict=True):
+        assert [text for text, _ in row] == [text for text, _ in wanted]
+        assert [one for _, one in row] == pytest.approx([one for _, one in wanted], abs=1e-3)
+    assert found != plain
+    best = [row[0][0] for row in expected]
+    assert mt(*arguments, *reranked).lines == best != [row[0][0] for row in plain]
+    two = mt(*arguments, "--n-best", 2, *reranked).lines
+    assert n_best_of(two) == [row[:2] for row in found]
+
+
+def test_an_alignment_stays_with_its_output(
+    mt: Mt, tiny_run: Path, reverse: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:6]
+    write_lines(tmp_path / "in", sources)
+    arguments = ("translate", "-m", tiny_run, tmp_path / "in", "--beam-size", 3, "--alignments")
+    plain = [line.split(" ||| ") for line in mt(*arguments, "--n-best", 3).lines]
+    links = {(number, text): alignment for number, text, _, alignment in plain}
+    found = [line.split("\t") for line in mt(*arguments, "--rerank-with", reverse).lines]
+    for number, (text, alignment) in enumerate(found):
+        assert alignment == links[str(number), text]
+
+
+def test_a_pair_that_is_too_long_leaves_the_order(loaded: Any) -> None:
+    """ln p of each source token is given: means -1 and -3 for two outputs of the first source."""
+    tokenizer: Tokenizer = loaded.tokenizer
+    asked: list[Any] = []
+
+    def score(pairs: list[Any]) -> list[ForcedScores]:
+        asked.extend(pairs)
+        table = [(-3.0, -3.0), (-1.0, -1.0), (-1.0,), ()]
+        return [ForcedScores(row) for row in table]
+
+    source = tokenizer.src.encode(["zwei drei"])[0]
+    outputs = [
+        [SegmentOutput(text, one, 2 * one, 1, False, []) for text, one in row]
+        for row in ([("two", -1.0), ("three", -2.0)], [("one", -0.5), ("two", -0.25)])
+    ]
+    segments = [Segment(source, [], row) for row in outputs]
+    forced: Any = SimpleNamespace(score=score)
+    Reranker(forced, tokenizer, tokenizer, 0.6, "null", frozenset({"zwei"}), 2, "").rerank(segments)
+    assert [one.text for one in segments[0].outputs] == ["three", "two"]
+    assert [one.score for one in segments[0].outputs] == pytest.approx([-2.6, -2.8])
+    assert segments[1].outputs == outputs[1]
+    # The tag of the reverse model comes before its source; that of the source is no target.
+    assert asked[0] == (tokenizer.src.encode(["null two"])[0], tokenizer.tgt.encode(["drei"])[0])
+
+
+def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> None:
+    both = {
+        "tokenizer": {"user_defined_symbols": ["<de>", "<en>"]},
+        "data": {
+            "train": [
+                {"src": "train.src", "tgt": "train.tgt", "tag": "<en>"},
+                {"src": "train.src", "tgt": "train.tgt", "tag": "<de>", "reverse": True},
+            ]
+        },
+    }
+    config, plain = config_of(tiny_mapping, both), config_of(tiny_mapping)
+    assert _tag_of(config, config, Path("both")) == "<de>"
+    assert _tag_of(config, plain, Path("both")) == "<de>"
+    with pytest.raises(ConfigError) as error:
+        _tag_of(plain, config, Path("one"))
+    assert says(str(error.value), "--rerank-with one", "from en to de", "found de to en", "of both")
+
+
+def test_what_cannot_be_reranked(mt: Mt, tiny_run: Path, reverse: Path, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in", ["eins"])
+    arguments = ("translate", "-m", tiny_run, tmp_path / "in", "--rerank-with", reverse)
+    message = refused(mt(*arguments, "--beam-size", 1))
+    assert says(message, "--rerank-with", "beam size is 1", "--beam-size 5")
+    message = refused(mt(*arguments, "--beam-size", 2, "--n-best", 3))
+    assert says(message, "--n-best", "at most the beam size, 2", "found 3")
+    message = refused(mt(*arguments, "-o", reverse / "out"))
+    assert says(message, "is inside --model", reverse)
+    with pytest.raises(ConfigError, match="leave out one"):
+        SearchOptions(n_best=2, mbr="bleu", rerank_with=reverse)
+    with pytest.raises(ConfigError, match=r"--rerank-weight: must be above 0 .* found -1"):
+        SearchOptions(rerank_with=reverse, rerank_weight=-1.0)
+    with pytest.raises(ConfigError, match="only with --rerank-with"):
+        SearchOptions(rerank_weight=1.0)
