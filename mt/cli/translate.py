@@ -77,7 +77,7 @@ def translate(
     mt translate --model runs/base input.de -o output.en
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
-    mt translate --model runs/de-en --rerank-with runs/en-de --beam-size 10 in.de -o out.en
+    mt translate -m de-en --rerank-with en-de --beam-size 10 in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
