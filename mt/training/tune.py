@@ -1,8 +1,8 @@
 """Choose decoding settings on a validation set: each is taken only if nothing is lost.
 
-First the length penalty: the one with the best BLEU of those that are not significantly worse than
-the model's own. What it gives is the reference that all faster settings are compared with, so that
-small losses do not add up: int8, then a lexical shortlist, then the smallest beam that will do. A
+First the length penalty is raised or lowered as long as BLEU rises and chrF is not significantly
+worse. What that gives is the reference that all faster settings are compared with, so that small
+losses do not add up: int8, then a lexical shortlist, then the smallest beam that will do. A
 faster setting is taken unless it is significantly worse by the paired bootstrap, in BLEU or chrF,
 or loses more than `max_loss` BLEU: of few lines, a large loss may be chance as well.
 """
@@ -27,7 +27,9 @@ from mt.translate.load import load_translator, reasons_for_torch
 from mt.translate.load_ctranslate2 import why_not_in_precision
 from mt.translate.shortlist import store_of, write_shortlist
 
-LENGTH_PENALTIES = (0.6, 0.8, 1.0, 1.2, 1.4)
+# The length penalty is raised, and lowered, by so much as long as BLEU rises, up to the highest.
+STEPS = (0.2, -0.2)
+HIGHEST_PENALTY = 2.0
 # BLEU that a faster setting may lose. Two trainings with other seeds differ as much.
 MAX_LOSS = 0.3
 SCORES = ("bleu", "chrf")
@@ -120,15 +122,20 @@ class Tuner:
         return chosen
 
     def best_length_penalty(self, own: Setting) -> Trial:
-        """Return the trial with the best BLEU, of ties the first: `own`."""
-        first = self.try_out(own, None)
-        tried = [first]
+        """Return the trial from which no step raises BLEU."""
+        first = best = self.try_out(own, None)
         # Greedy search has one hypothesis, whose score is compared with no other.
-        for penalty in LENGTH_PENALTIES if own.beam_size > 1 else ():
-            if penalty != own.length_penalty:
-                setting = replace(own, length_penalty=penalty)
-                tried.append(self.try_out(setting, first))
-        return max((one for one in tried if not one.verdict), key=lambda one: one.scores["bleu"])
+        for step in STEPS if own.beam_size > 1 else ():
+            penalty = round(own.length_penalty + step, 2)
+            while 0 <= penalty <= HIGHEST_PENALTY:
+                trial = self.try_out(replace(own, length_penalty=penalty), first)
+                if trial.verdict or trial.scores["bleu"] <= best.scores["bleu"]:
+                    break
+                best = trial
+                penalty = round(penalty + step, 2)
+            if best is not first:
+                break
+        return best
 
     def try_out(self, setting: Setting, reference: Trial | None) -> Trial:
         """Decode with a setting, and compare its outputs with those of the reference."""

@@ -59,7 +59,7 @@ def on_cpu() -> Iterator[dict[str, Any]]:
 def test_a_faster_setting_is_taken_unless_something_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tune, "LENGTH_PENALTIES", ())
+    monkeypatch.setattr(tune, "STEPS", ())
     int8, short = Setting(4, 1.0, "int8"), Setting(4, 1.0, "fp32", MAP)
     both, greedy, two, three = (Setting(beam, 1.0, "int8", MAP) for beam in (4, 1, 2, 3))
     table = {int8: (12, 6.0), both: (12, 4.0), greedy: (30, 1.0), two: (12, 2.0), three: (12, 3.0)}
@@ -79,7 +79,7 @@ def test_small_losses_do_not_add_up_and_chance_is_no_excuse(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One line and two of 60 may be chance: only the limit tells them apart."""
-    monkeypatch.setattr(tune, "LENGTH_PENALTIES", ())
+    monkeypatch.setattr(tune, "STEPS", ())
     int8, both = Setting(4, 1.0, "int8"), Setting(4, 1.0, "int8", MAP)
     table = {int8: (13, 6.0), both: (14, 4.0)}
     tuner = tuner_of(table, 2.0)
@@ -90,9 +90,15 @@ def test_small_losses_do_not_add_up_and_chance_is_no_excuse(
 
 
 def test_the_best_length_penalty_is_what_others_are_compared_with() -> None:
-    best, int8 = Setting(4, 0.8, "fp32"), Setting(4, 0.8, "int8")
-    tuner = tuner_of({best: (3, 10.0), int8: (12, 1.0), Setting(4, 1.2, "fp32"): (6, 10.0)})
+    best, int8 = Setting(4, 0.6, "fp32"), Setting(4, 0.6, "int8")
+    table = {Setting(4, 0.8, "fp32"): (8, 10.0), best: (3, 10.0), int8: (12, 1.0)}
+    tuner = tuner_of(table)
     assert tuner.choose(OWN, on_cpu()).setting == best  # int8 is only as good as before
+    penalties = [trial.setting.length_penalty for trial in tuner.trials[:5]]
+    assert penalties == [1.0, 1.2, 0.8, 0.6, 0.4]
+    at_the_edge = tuner_of({Setting(4, 0.0, "fp32"): (3, 10.0)})
+    assert at_the_edge.choose(Setting(4, 0.2, "fp32"), iter(())).setting.length_penalty == 0.0
+    assert min(trial.setting.length_penalty for trial in at_the_edge.trials) == 0.0
     greedy = tuner_of({})
     assert greedy.choose(Setting(1, 1.0, "fp32"), iter(())).setting.beam_size == 1
     assert len(greedy.trials) == 1
@@ -107,7 +113,8 @@ def test_what_is_chosen_is_used_everywhere(
     mt: Mt, run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ctranslate2")
-    monkeypatch.setattr(tune, "LENGTH_PENALTIES", (0.8, 1.0))
+    monkeypatch.setattr(tune, "STEPS", (0.2,))
+    monkeypatch.setattr(tune, "HIGHEST_PENALTY", 1.2)
     monkeypatch.setattr(tune, "RESAMPLES", 100)
     folder, text = find_model(run), tiny_corpus / "test.src"
     weights = sha256_of(folder / "model.safetensors")
@@ -115,7 +122,7 @@ def test_what_is_chosen_is_used_everywhere(
     ended = mt("tune", "-m", run, "--device", "cpu", "--json", *lines)
     rows = json.loads(ended.out)["settings"]
     assert {row["precision"] for row in rows} == {"fp32", "int8"}
-    assert {row["length_penalty"] for row in rows} == {0.8, 1.0}
+    assert {row["length_penalty"] for row in rows} == {1.0, 1.2}
     assert any(row["shortlist"] for row in rows)
     (chosen,) = (row for row in rows if row["chosen"])
     tuned = read_folder(run).tuned
