@@ -16,6 +16,7 @@ from mt.config.schema import (
     DataConfig,
     ModelConfig,
     OptimConfig,
+    Stage,
     TokenizerConfig,
     TrainConfig,
     named_sources,
@@ -69,10 +70,61 @@ def _longest_pair(batch: BatchConfig, data: DataConfig) -> Iterator[Fault]:
 
 
 def _cases(data: DataConfig) -> Iterator[Fault]:
-    shares = data.augment
-    if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
-        text = f"must be at most 1 together with title and lower, found {total:g}"
-        yield Fault([f"data.augment.{key}" for key in ("caps", "title", "lower")], text)
+    found = {"data.augment": data.augment}
+    found |= {f"data.stages[{n}].augment": one.augment for n, one in enumerate(data.stages or [])}
+    for path, shares in found.items():
+        if shares is not None and (total := shares.caps + shares.title + shares.lower) > 1:
+            text = f"must be at most 1 together with title and lower, found {total:g}"
+            yield Fault([f"{path}.{key}" for key in ("caps", "title", "lower")], text)
+
+
+def _stages(data: DataConfig) -> Iterator[Fault]:
+    """All stages but the last one end, and each has pairs."""
+    stages = data.stages or []
+    for number, stage in enumerate(stages):
+        path = f"data.stages[{number}]"
+        until = stage.until and stage.until.model_dump(exclude_none=True)
+        if number + 1 < len(stages) and not until:
+            yield Fault(
+                [f"{path}.until"],
+                "must say where the stage ends, as another one follows, found nothing; add "
+                "{updates: 2000}, {epochs: 8}, {tokens: 5e6} or {stall: 3}",
+            )
+        elif until and number + 1 == len(stages):
+            yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
+        elif until and "stall" in until and data.valid is None:
+            yield Fault(
+                [f"{path}.until.stall", "data.valid"],
+                "counts validations, found no data.valid; add it, or end the stage otherwise",
+            )
+        if until and "text" in until:
+            texts = range(len(data.train))
+            own = stage.shares or stage.weights or [1.0 for _ in texts]
+            if "epochs" not in until or until["text"] not in texts or not own[until["text"]]:
+                yield Fault(
+                    [f"{path}.until.text"],
+                    "must be the number of a text of the stage, counted from 0, and stand with "
+                    f"epochs, found {until['text']}",
+                )
+        yield from _mixture(path, stage, len(data.train))
+
+
+def _mixture(path: str, stage: Stage, n_texts: int) -> Iterator[Fault]:
+    given = {"weights": stage.weights, "shares": stage.shares}
+    found = {f"{path}.{key}": values for key, values in given.items() if values is not None}
+    if len(found) == 2:
+        yield Fault([*found], "must be left out where shares are given, found both")
+    for place, values in found.items():
+        if len(values) != n_texts:
+            yield Fault(
+                [place, "data.train"],
+                f"must have a number for each of the {n_texts} texts of data.train, found "
+                f"{len(values)}; 0 leaves a text out",
+            )
+        elif not any(values):
+            yield Fault([place], "must be above 0 for one text at least, found none")
+        elif place.endswith("shares") and abs(sum(values) - 1) > 1e-6:
+            yield Fault([place], f"must add up to 1, found a sum of {sum(values):g}")
 
 
 def _names(data: DataConfig) -> Iterator[Fault]:
@@ -272,6 +324,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _cases: ("data",),
     _names: ("data",),
     _shares: ("data",),
+    _stages: ("data",),
     _tags: ("data", "tokenizer"),
     _directions: ("data", "tokenizer"),
     _vocabulary: ("tokenizer",),

@@ -7,11 +7,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mt.config.values import (
+    Coefficient,
     Count,
     Delimiter,
     FileOrColumn,
     Flag,
     Length,
+    Natural,
     Portion,
     Positive,
     Ratio,
@@ -179,6 +181,33 @@ class Augment(Section):
     join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens")
 
 
+class Until(Section):
+    """The end of a stage: whatever is reached first of what is given."""
+
+    updates: Count | None = key(None, "updates of the stage")
+    tokens: Count | None = key(None, "target tokens of the stage")
+    epochs: Positive | None = key(None, "epochs of the stage, of which each has its mixture")
+    text: Natural | None = key(
+        None, "count with epochs how often this text of train, from 0, is seen instead"
+    )
+    stall: Count | None = key(None, "validations of the stage in a row without a new best")
+
+
+class Stage(Section):
+    """A stage of a training: what it changes, and where it ends."""
+
+    until: Until | None = key(
+        None, "its end, after updates, tokens, epochs or a stall; null in the last stage only"
+    )
+    weights: list[Coefficient] | None = key(
+        None, "weight of each text of train, in their order, instead of weight and share; 0: none"
+    )
+    shares: list[UpToOne] | None = key(
+        None, "share of each text of train in an epoch's sentences, in their order; 0: none"
+    )
+    augment: Augment | None = key(None, "augment of this stage; null: data.augment")
+
+
 class DataConfig(Section):
     """Texts for training, validation and tests, and which training pairs are dropped."""
 
@@ -212,6 +241,9 @@ class DataConfig(Section):
     augment: Augment | None = key(
         None,
         "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
+    )
+    stages: list[Stage] | None = key(
+        None, "stages of training, one after the other, each with its mixture; null: one"
     )
 
     @property

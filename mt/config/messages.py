@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from mt.config.schema import Clean, Source, sections
+from mt.config.schema import Source, sections
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -51,9 +51,7 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     kind = detail["type"]
     found = detail["input"]
     context = detail.get("ctx", {})
-    inside = steps[0] == "data" and len(steps) + (kind == "model_type") > 2
-    below = Clean if steps[1:2] == ("clean",) else Source
-    owner = below if inside else sections()[str(steps[0])]
+    owner = _owner(steps if kind == "model_type" else steps[:-1])
     if kind == "missing":
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
@@ -70,6 +68,22 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     if str(found).lower() == "none" and _may_be_null(owner, steps[-1]):
         return f"{required} or null, found {shown(found)}; write null"
     return f"{required}, found {shown(found)}{_remedy(kind, found)}"
+
+
+def _owner(steps: Sequence[str | int]) -> type[BaseModel]:
+    """The innermost section, or part of one, around a value."""
+    owner = sections()[str(steps[0])]
+    for step in steps[1:]:
+        field = owner.model_fields.get(str(step))
+        owner = (field and _model_in(field.annotation)) or owner
+    return owner
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if inner := get_args(annotation):
+        return next(filter(None, map(_model_in, inner)), None)
+    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return annotation if is_model else None
 
 
 def shown(found: object) -> str:

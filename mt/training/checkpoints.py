@@ -37,9 +37,17 @@ from mt.training.optim import cycle_ends
 from mt.training.selection import Criterion, Decision, Difference
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
+    from mt.config.schema import Config, Until
     from mt.data.tokens.loader import Update
+    from mt.data.tokens.plan import Plan
     from mt.training.update import Updater
+
+
+# The place in the data: fields of `TrainState`.
+POSITION = (
+    *("plan", "epoch", "update"),
+    *("stage", "stage_start", "stage_epochs", "stage_updates", "stage_tokens"),
+)
 
 
 @dataclass
@@ -52,11 +60,16 @@ class TrainState:
     step: int = 0  # updates done
     epoch: int = 0
     update: int = 0  # the next one to do, within the epoch
+    stage: int = 0  # of `data.stages`; what follows counts what it has had
+    stage_start: int = 0  # its first epoch
+    stage_epochs: float = 0.0
+    stage_updates: int = 0
+    stage_tokens: int = 0  # target tokens
     best_score: float | None = None  # of `train.metric`, higher is better
     best_nll: float | None = None  # of the best one; version 0.1 did not record it
     best_step: int | None = None
     highest_score: float | None = None  # the best one may tie with it at a lower nll
-    bad_validations: int = 0  # since the best one
+    bad_validations: int = 0  # since the best one, or the beginning of the stage
     tie: float = 0.0  # difference of scores up to which the last validation would tie
     seconds: float = 0.0  # of training, over all starts
     scores: dict[str, float] = field(default_factory=dict)  # of the kept checkpoints, by name
@@ -82,6 +95,26 @@ class TrainState:
         self.step += 1
         self.epoch = update.epoch + update.last
         self.update = 0 if update.last else update.number + 1
+        self.stage_epochs = update.epoch - self.stage_start + (update.number + 1) / update.of
+        self.stage_updates += 1
+        self.stage_tokens += update.n_tgt
+
+    def has_reached(self, until: Until, plan: Plan) -> bool:
+        """Whether the stage is over."""
+        epochs = self.stage_epochs * plan.passes(until.text)
+        reached = {"updates": self.stage_updates, "tokens": self.stage_tokens, "epochs": epochs}
+        reached["stall"] = self.bad_validations
+        limits = ((getattr(until, key), value) for key, value in reached.items())
+        return any(limit is not None and value >= limit for limit, value in limits)
+
+    def begin_stage(self, stage: int) -> None:
+        """Go to the beginning of a stage, which is that of an epoch."""
+        self.epoch += self.update > 0
+        self.update = 0
+        self.stage = stage
+        self.stage_start = self.epoch
+        self.stage_epochs = 0.0
+        self.stage_updates = self.stage_tokens = self.bad_validations = 0
 
     def add_score(
         self, score: float, nll: float, criterion: Criterion, difference: Difference | None = None

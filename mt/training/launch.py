@@ -159,7 +159,7 @@ def _train(
             is_new = state.step == 0
             if is_new and (note := recipe_note(config, len(prepared.store), device.is_cuda)):
                 log.say(note)
-            preflight = run_preflight(prepared, trainer.state.epoch, log.say)
+            preflight = run_preflight(prepared, state.epoch, log.say, state.stage)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
             log.say(f"preflight passed: {preflight}")

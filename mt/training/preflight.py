@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from mt.data.tokens.batches import collate, shard_of
+from mt.data.tokens.mixing import describe_stage
 from mt.errors import NonFiniteError
 from mt.runtime.failures import explain_failures
 from mt.runtime.memory import peak_memory_mb, release_freed_memory, reset_peak_memory
@@ -52,7 +53,9 @@ class Preflight:
         return f"{self.rows:,} sentences of up to {self.longest:,} tokens: {self.memory_mb:,.0f} MB"
 
 
-def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> Preflight:
+def run_preflight(
+    prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int = 0
+) -> Preflight:
     """Do all the work of some updates of `epoch` and of a translation; nothing changes.
 
     `say` gets a message before each step, as one may take a minute. Raises ConfigError if the
@@ -60,19 +63,21 @@ def run_preflight(prepared: Prepared, epoch: int, say: Callable[[str], None]) ->
     """
     world = prepared.updater.world
     explained = explain_failures(prepared.updater.device)(_run_on_this_rank)
-    own = world.all_or_raise(lambda: explained(prepared, epoch, say))
+    own = world.all_or_raise(lambda: explained(prepared, epoch, say, stage))
     memory_mb = max(world.all_gather(own.memory_mb))
     seconds = max(world.all_gather(own.seconds_per_update))
     return replace(own, memory_mb=memory_mb, seconds_per_update=seconds)
 
 
-def _run_on_this_rank(prepared: Prepared, epoch: int, say: Callable[[str], None]) -> Preflight:
+def _run_on_this_rank(
+    prepared: Prepared, epoch: int, say: Callable[[str], None], stage: int
+) -> Preflight:
     """The preflight without any communication between ranks."""
     updater = prepared.updater
     device = updater.device.device
-    if prepared.plan.resample is not None:
+    if prepared.plans[stage].resample is not None:
         say("preflight: making the tokens of an epoch")
-    plan = prepared.plan.for_epoch(epoch, Event())
+    plan = prepared.plans[stage].for_epoch(epoch, Event())
     release_freed_memory()
     reset_peak_memory(device)
     updater.skip_step()  # the optimiser allocates its moments
@@ -147,6 +152,7 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
     """What a training is going to be: data, updates, memory and time, one row for each."""
     tokenizer = prepared.tokenizer
     updater = prepared.updater
+    data = prepared.config.data
     store = preflight.plan.store
     updates = preflight.plan.updates(state.epoch)
     order = np.concatenate([batch for update in updates for batch in update])
@@ -168,5 +174,8 @@ def describe_training(prepared: Prepared, state: TrainState, preflight: Prefligh
         "time": f"{format_duration(left * seconds)} at {seconds:.2f} s an update, validations not "
         "counted",
     }
+    if data.stages:
+        kept, drawn = store.kept, preflight.plan.drawn
+        rows["stage"] = next(describe_stage(data, state.stage, kept, drawn))
     width = max(map(len, rows))
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import in_directions
-from mt.data.tokens.mixing import describe_mixture, sampling_weights
+from mt.data.tokens.mixing import describe_mixture, sampling_weights, stages_of
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -34,7 +34,7 @@ from mt.training.update import Updater
 from mt.training.validation import Scoring, Validation
 
 if TYPE_CHECKING:
-    from mt.config.schema import Config
+    from mt.config.schema import Config, DataConfig
     from mt.data.reading.text_files import FileRecords
     from mt.data.tokens.store import Store
     from mt.model.checkpoint import LoadedModel
@@ -79,7 +79,7 @@ class Prepared:
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
-    plan: Plan
+    plans: list[Plan]  # of each stage
     scoring: Scoring  # of validations and tests
     validation: Validation | None
     started: float  # time.perf_counter() when preparation began
@@ -92,7 +92,7 @@ class Prepared:
         new epoch and says so.
         """
         config = self.config
-        parts: list[object] = [self.store.fingerprint, self.plan.drawn]
+        parts: list[object] = [self.store.fingerprint, self.plans[0].drawn]
         parts += [config.batch.tokens_per_update, config.run.seed, PLAN]
         if config.tokenizer.sampling_alpha is not None:
             parts.append(config.tokenizer.sampling_alpha)
@@ -104,6 +104,10 @@ class Prepared:
                 parts.append(json.dumps({section: others}, sort_keys=True))
         if reversed_ := [n for n, one in enumerate(config.data.train) if one.reverse]:
             parts.append(f"reversed {reversed_}")
+        if config.data.stages:
+            changes = [one.augment and one.augment.model_dump() for one in stages_of(config.data)]
+            drawn = [plan.drawn for plan in self.plans]
+            parts.append(json.dumps([drawn, changes], sort_keys=True))
         return "/".join(map(str, parts))
 
 
@@ -130,43 +134,64 @@ def prepare(
     updater = Updater(config, tokenizer, device, world, log.say)
     updater.choose_forward(store)
     directed = in_directions(store, config.data, tokenizer)
-    resample: Callable[[int, Event | None], Store] | None = None
-    sampling = config.tokenizer.sampling_alpha is not None
-    # Subwords are sampled of ids that lie end to end.
-    if config.data.augment is not None or (sampling and directed is not store):
-        resample = Augmentation(directed, tokenizer, config)
-    if sampling:
-        resample = SubwordRegularisation(store, tokenizer, config, resample)
-    longest = store.longest if resample is None else config.data.max_tokens + 1
+    sections = stages_of(config.data)
+    resamples = [_resample(config, data, store, directed, tokenizer) for data in sections]
+    longest = config.data.max_tokens + 1 if any(resamples) else store.longest
     config = settle_batch_size(config, run_dir, updater, longest, log)
-    weights = sampling_weights(config.data, directed.kept)
-    plan = Plan(directed, weights, config.batch, config.run.seed, resample)
-    recorded, config = config, settle_length(config, plan, log)
+    plans = []
+    for data, resample in zip(sections, resamples, strict=True):
+        weights = sampling_weights(data, directed.kept)
+        plans.append(Plan(directed, weights, config.batch, config.run.seed, resample))
+    recorded, config = config, settle_length(config, plans, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
-    if len(weights) > 1:
-        for line in describe_mixture(config.data, directed.kept, plan.drawn):
+    if len(directed.kept) > 1 and not config.data.stages:
+        for line in describe_mixture(config.data, directed.kept, plans[0].drawn):
             log.say(line)
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
     validation = None
     if (valid := config.data.valid) is not None:
         validation = Validation(config, valid, run_dir, tokenizer, log, world, scoring)
-    return Prepared(config, recorded, tokenizer, store, updater, plan, scoring, validation, started)
+    return Prepared(
+        config, recorded, tokenizer, store, updater, plans, scoring, validation, started
+    )
 
 
-def settle_length(config: Config, plan: Plan, log: RunLog) -> Config:
+def _resample(
+    config: Config, data: DataConfig, store: Store, directed: Store, tokenizer: Tokenizer
+) -> Callable[[int, Event | None], Store] | None:
+    """What makes the store of an epoch in a stage with this `data`; None if all have the same."""
+    config = config.model_copy(update={"data": data})
+    resample: Callable[[int, Event | None], Store] | None = None
+    is_sampled = config.tokenizer.sampling_alpha is not None
+    # Subwords are sampled of ids that lie end to end.
+    if data.augment is not None or (is_sampled and directed is not store):
+        resample = Augmentation(directed, tokenizer, config)
+    if is_sampled:
+        resample = SubwordRegularisation(store, tokenizer, config, resample)
+    return resample
+
+
+def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
 
-    All epochs count as long as the first one. Raises ConfigError if a cosine has no updates left
-    after its warm-up.
+    All epochs of a stage count as long as its first one, and a stall as if it came at once. Raises
+    ConfigError if a cosine has no updates left after its warm-up.
     """
     epochs, most = config.train.max_epochs, config.train.max_steps
     if epochs is None:
         return config
-    per_epoch = len(plan.for_epoch(0, Event()).updates(0))
-    wanted = max(1, round(epochs * per_epoch))
+    lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
+    updates, left = 0.0, epochs
+    for number, (plan, length) in enumerate(zip(plans, lengths, strict=True)):
+        until = config.data.stages[number].until if config.data.stages else None
+        own = min(left, plan.epochs_until(until, length))
+        updates += own * length
+        left -= own
+    wanted = max(1, round(updates))
+    of = " and ".join(f"{length:,}" for length in lengths)
     log.say(
-        f"train.max_epochs: {epochs:g} epochs of {per_epoch:,} updates are {wanted:,} updates"
+        f"train.max_epochs: {epochs:g} epochs of {of} updates are {wanted:,} updates"
         + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")
     )
     log.total = min(most, wanted)
@@ -261,8 +286,8 @@ def prepare_store(
 def several_sentences(prepared: Prepared) -> dict[str, float]:
     """Return for `meta.json` the share of training lines with several sentences.
 
-    The lines are drawn from the store, whoever made the tokenizer; those that `data.augment` joins
-    are added. Empty without the library that finds sentences.
+    The lines are drawn from the store, whoever made the tokenizer; those that are joined in the
+    last stage are added. Empty without the library that finds sentences.
     """
     store, data = prepared.store, prepared.config.data
     drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
@@ -270,7 +295,7 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
     with suppress(ConfigError):
         counts = [len(split_sentences(line, base_code(data.src_lang))) for line in lines]
         share = sum(count > 1 for count in counts) / len(counts)
-        if (augment := data.augment) is not None:  # three pairs a line, on average
+        if (augment := stages_of(data)[-1].augment) is not None:  # three pairs a line, on average
             share += (1 - share) * (augment.join / 3) / (1 - augment.join * 2 / 3)
         return {SEVERAL_SENTENCES: share}
     return {}

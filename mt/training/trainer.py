@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from mt.config.schema import OptimConfig
 from mt.data.tokens.loader import Prefetcher
+from mt.data.tokens.mixing import describe_stage
 from mt.errors import CheckpointError, TooLittleMemoryError
 from mt.runs.model_folder import checkpoints, step_name, step_of
 from mt.runs.outputs import drop_other_outputs
 from mt.runtime.memory import peak_memory_mb, resident_memory_mb
 from mt.training.batch_size import MEASURED
 from mt.training.checkpoints import (
+    POSITION,
     TrainState,
     best_checkpoint,
     checkpoint_to_resume,
@@ -42,7 +44,9 @@ from mt.training.signals import Signals, StopRequestedError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from mt.config.schema import Until
     from mt.data.tokens.loader import Update
+    from mt.data.tokens.plan import Plan
     from mt.model.checkpoint import LoadedModel
     from mt.training.runlog import RunLog
     from mt.training.validation import Validation
@@ -73,7 +77,7 @@ class Trainer:
         self.config = prepared.config
         self.tokenizer = prepared.tokenizer
         self.updater = prepared.updater
-        self.plan = prepared.plan
+        self.plans = prepared.plans
         self.validation = prepared.validation
         self.best_comparison = BestComparison(run_dir)
         self.device = prepared.updater.device
@@ -99,6 +103,22 @@ class Trainer:
         self.seconds_per_update = 0.0  # an estimate, for the time before the first report
 
     # --- the position -----------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The data of the stage."""
+        return self.plans[self.state.stage]
+
+    @property
+    def until(self) -> Until | None:
+        """Where the stage ends; None in the last one."""
+        stages = self.config.data.stages
+        return stages[self.state.stage].until if stages else None
+
+    @property
+    def patience(self) -> int | None:
+        """Validations without a new best that end the stage, or in the last one training."""
+        return self.config.train.patience if self.until is None else self.until.stall
 
     def resume(self, base: LoadedModel | None = None) -> None:
         """Load the newest usable checkpoint; without one, the weights of `base` where given."""
@@ -138,6 +158,7 @@ class Trainer:
             self.state.plan = plan
             self.state.epoch += 1
             self.state.update = 0
+            self.state.stage = min(self.state.stage, len(self.plans) - 1)
         self._drop_scores_of_other_validation_set()
 
     def _drop_scores_of_other_validation_set(self) -> None:
@@ -158,19 +179,13 @@ class Trainer:
     def train(self) -> Outcome:
         """Train until all updates are done, patience runs out, or a signal arrives."""
         state = self.state
-        rank, size = self.world.rank, self.world.size
-        prefetcher = Prefetcher(
-            self.plan, state.epoch, state.update, rank, size, self.device.device
-        )
-        with self.signals, prefetcher:
+        with self.signals:
             if self.validation and self._is_due() and step_name(state.step) not in state.scores:
                 self._validate_and_save()  # a signal had interrupted it
-            meter = Meter(prefetcher, self.world)
             stopped = self._stop_signal()
-            # Sampling the first update may take minutes.
-            while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
-                stopped = self._stop_signal()
-            stopped = stopped or self._run_updates(prefetcher, meter)
+            while not stopped and not self._is_done():
+                self._end_stage()
+                stopped = self._run_stage()
             if self.state.step > self.saved_step:  # a signal arrived, or a rank lacks memory
                 if self._has_finite_weights():
                     self.save()
@@ -179,14 +194,44 @@ class Trainer:
             self.world.all_or_raise(self._require_memory)
         return self._outcome(stopped)
 
+    def _run_stage(self) -> int:
+        """Update until the stage or training ends; the signal that ended it, 0 for none."""
+        self._announce_stage()
+        state, rank, size = self.state, self.world.rank, self.world.size
+        with Prefetcher(
+            self.plan, state.epoch, state.update, rank, size, self.device.device
+        ) as prefetcher:
+            meter = Meter(prefetcher, self.world)
+            stopped = self._stop_signal()
+            # Sampling the first update may take minutes.
+            while not stopped and self.world.all_reduce_max(int(not prefetcher.ready(0.5))):
+                stopped = self._stop_signal()
+            return stopped or self._run_updates(prefetcher, meter)
+
+    def _announce_stage(self) -> None:
+        if self.config.data.stages:
+            kept, drawn = self.plan.store.kept, self.plan.drawn
+            self.log.say(f"update {self.state.step + 1:,}, epoch {self.state.epoch}:")
+            for line in describe_stage(self.config.data, self.state.stage, kept, drawn):
+                self.log.say(line)
+
+    def _end_stage(self) -> None:
+        """Go on to the next stage if this one is over."""
+        if self.until is not None and self.state.has_reached(self.until, self.plan):
+            self.state.begin_stage(self.state.stage + 1)
+            position = {"stage": self.state.stage, "epoch": self.state.epoch}
+            self.log.record("stage", self.state.step, **position, drawn=self.plan.drawn)
+
     def _run_updates(self, prefetcher: Prefetcher, meter: Meter) -> int:
-        """Update until training ends; returns the signal that ended it, 0 for none."""
+        """Update until the stage or training ends; the signal that ended it, 0 for none."""
         config = self.config.train
+        stage = self.state.stage
         updates = iter(prefetcher)
         stopped = 0
-        self.loop_start = self.saved_at = time.perf_counter()
+        if not self.n_updates:
+            self.loop_start = self.saved_at = time.perf_counter()
         self._show_progress()
-        while not stopped and self.state.step < config.max_steps and not self._is_out_of_patience():
+        while not stopped and not self._is_done() and self.state.stage == stage:
             update = next(updates)
             if update.augmented and (update.number == 0 or not self.n_updates):
                 self.log.say(f"data.augment: epoch {update.epoch}: {update.augmented}")
@@ -206,14 +251,17 @@ class Trainer:
             if reason:
                 self._roll_back(update, reason)
                 meter.reset()
-            elif (is_due or asked == 1) and not stopped:
+            elif is_due and not stopped:
                 start = time.perf_counter()
-                if is_due:
-                    self._validate_and_save()
-                    stopped = self._stop_signal()
-                else:
-                    self.save()
+                self._validate_and_save()
+                stopped = self._stop_signal()
                 meter.exclude(time.perf_counter() - start)
+            elif not is_due:  # else it is validated first, when training resumes
+                self._end_stage()
+                if asked == 1:
+                    start = time.perf_counter()
+                    self.save()
+                    meter.exclude(time.perf_counter() - start)
         return stopped
 
     def _train_step(self, update: Update) -> tuple[Tensor, Tensor, Tensor]:
@@ -261,8 +309,11 @@ class Trainer:
         return step > 0 and (is_regular or is_snapshot or step == config.max_steps)
 
     def _is_out_of_patience(self) -> bool:
-        patience = self.config.train.patience
-        return patience is not None and self.state.bad_validations >= patience
+        is_last = self.until is None
+        return is_last and self.patience is not None and self.state.bad_validations >= self.patience
+
+    def _is_done(self) -> bool:
+        return self.state.step >= self.config.train.max_steps or self._is_out_of_patience()
 
     def _report(self, meter: Meter, update: Update) -> None:
         """Log the figures since the last report."""
@@ -277,6 +328,7 @@ class Trainer:
             **figures,
             lr=rate,
             epoch=state.epoch,
+            **({"stage": state.stage} if config.data.stages else {}),
             epoch_position=update.epoch + (update.number + 1) / update.of,
             seconds=state.seconds,
             memory_mb=peak_memory_mb(self.device.device),
@@ -331,6 +383,7 @@ class Trainer:
         """
         with suppress(StopRequestedError):
             self.validate()
+            self._end_stage()
         self.save()
         if self.validation is not None and self.world.is_main:
             drop_other_outputs(self.run_dir)
@@ -344,7 +397,7 @@ class Trainer:
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
         step = self.state.step
         decision = self._add_score(result, self.validation)
-        n_bad, patience = self.state.bad_validations, self.config.train.patience
+        n_bad, patience = self.state.bad_validations, self.patience
         seconds = time.perf_counter() - start
         self._tick()
         self.log.record(
@@ -428,9 +481,7 @@ class Trainer:
         )
         self.state = replace(
             before,
-            plan=state.plan,
-            epoch=state.epoch,
-            update=state.update,
+            **{key: getattr(state, key) for key in POSITION},
             seconds=state.seconds,
             rollbacks=state.rollbacks + 1,
         )
@@ -441,6 +492,7 @@ class Trainer:
         if self.world.is_main:
             folders = checkpoints(self.run_dir)
             prune(self.run_dir, {f.name for f in folders if step_of(f.name) <= before.step})
+        self._end_stage()
         self.save()  # with the new position: a restart must not repeat the same data
 
     # --- the end ----------------------------------------------------------------------------
@@ -460,6 +512,8 @@ class Trainer:
             reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
         else:
             reason = f"all {max_steps:,} updates are done"
+        if self.until is not None:
+            reason += f", in data.stages[{state.stage}], which is not the last one"
         if best is not None and state.best_score is not None and self.validation is not None:
             score = f"{self.validation.criterion.describe(state.best_score)} on the validation set"
             reason += f"; best model ({score}): {best}"

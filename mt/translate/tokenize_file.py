@@ -70,7 +70,9 @@ def train_file(
     lines = chain.from_iterable(map(read_input, files))
     pairs = zip(lines, repeat("")) if files else training_pairs(config.data)
     unit = "lines" if files else "pairs"
-    data = config.data.model_copy(update={"augment": None}) if files else config.data
+    data = (
+        config.data.model_copy(update={"augment": None, "stages": None}) if files else config.data
+    )
     change = partial(augment_sample, data=data, seed=config.run.seed)
     tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit, change)
     sizes = tokenizer.src.size, tokenizer.tgt.size

@@ -287,10 +287,16 @@ def table_of_keys() -> str:
         ]
         for key, one in model.model_fields.items():
             rows.append(row(key, one))
-            if key in ("train", "clean", "augment") and (inner := model_in(one.annotation)):
-                prefix = "train[]" if key == "train" else key
+            if key in ("train", "clean", "augment", "stages") and (
+                inner := model_in(one.annotation)
+            ):
+                prefix = f"{key}[]" if key in ("train", "stages") else key
                 for name, below in inner.model_fields.items():
                     rows.append(row(f"{prefix}.{name}", below))
+                    if name == "until" and (innermost := model_in(below.annotation)):
+                        rows += [
+                            row(f"{prefix}.until.{k}", f) for k, f in innermost.model_fields.items()
+                        ]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 

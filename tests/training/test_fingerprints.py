@@ -43,7 +43,7 @@ def plan_fingerprint(config: Config) -> str:
     prepared: Any = SimpleNamespace(
         config=config,
         store=SimpleNamespace(fingerprint=store_fingerprint(config.data)),
-        plan=SimpleNamespace(drawn=[70]),
+        plans=[SimpleNamespace(drawn=[70])],
     )
     return Prepared.plan_fingerprint.fget(prepared)  # type: ignore[attr-defined]
 

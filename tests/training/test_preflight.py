@@ -165,7 +165,7 @@ class StandIn:
     def __init__(
         self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch, slower: float = 1.0
     ) -> None:
-        plan = prepared.plan.for_epoch(0, Event())
+        plan = prepared.plans[0].for_epoch(0, Event())
         updates = plan.updates(0)
         sizes = [batch.n_padded for update in updates for batch in shard_of(plan.store, update)[0]]
         self.cached = float(np.quantile(sizes, 0.98))
@@ -195,7 +195,7 @@ class StandIn:
 def prepared_of(trainer: Trainer) -> Prepared:
     """What the trainer was made of."""
     t = trainer
-    made_of = t.config, t.config, t.tokenizer, t.plan.store, t.updater, t.plan
+    made_of = t.config, t.config, t.tokenizer, t.plan.store, t.updater, [t.plan]
     return Prepared(*made_of, Scoring(t.config, "13a"), t.validation, 0.0)
 
 

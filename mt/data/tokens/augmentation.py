@@ -18,6 +18,7 @@ from typing_extensions import assert_never
 
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
+from mt.data.tokens.mixing import stages_of
 from mt.data.tokens.store import Store
 
 if TYPE_CHECKING:
@@ -88,9 +89,10 @@ class PairNoise:
 
 def augment_sample(sample: PairSample, data: DataConfig, seed: int) -> None:
     """Change the pairs that a tokenizer learns from in the same shares: capitals get pieces too."""
-    if data.augment is None:
+    changing = [section for section in stages_of(data) if section.augment is not None]
+    if not changing:
         return
-    pair_noise = PairNoise(data)
+    pair_noise = PairNoise(changing[-1])
     chosen, seeds = pair_noise.draw(len(sample.src), np.random.default_rng(seed))
     for i in np.flatnonzero(chosen.any(1)):
         changed = pair_noise.change(sample.src[i], sample.tgt[i], chosen[i], seeds[i])
@@ -115,6 +117,7 @@ class Augmentation:
         self.is_copy = config.data.augment is None
         noises = PairNoise(config.data), PairNoise(config.data, is_reversed=True)
         self.noises = [noises[source.reverse] for source in config.data.train]
+        self.is_used = [source.weight > 0 for source in config.data.train]  # in this stage
 
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
         """The store of an epoch; InterruptedError once `stop` is set."""
@@ -125,7 +128,7 @@ class Augmentation:
         kept = []
         for corpus, n_pairs in enumerate(store.kept):
             n_before = len(lengths[0])
-            for start in range(0, n_pairs, PAIRS_PER_CHUNK):
+            for start in range(0, n_pairs * self.is_used[corpus], PAIRS_PER_CHUNK):
                 if stop is not None and stop.is_set():
                     raise InterruptedError("training has ended")
                 end = min(start + PAIRS_PER_CHUNK, n_pairs)

@@ -1,4 +1,4 @@
-"""How often an epoch sees each corpus: by weight, by temperature, or as a declared share."""
+"""How often an epoch sees each corpus: by weight, by temperature, as a share; other by stage."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ if TYPE_CHECKING:
 
 # Of an epoch, whose order takes 4 bytes for each; an epoch of more is meant by nobody.
 MOST_SENTENCES = 2**32
+
+
+def stages_of(data: DataConfig) -> list[DataConfig]:
+    """The section `data` as each stage has it, in its texts' weights and shares and in `augment`.
+
+    A text that is not in a stage has the weight 0.
+    """
+    if not data.stages:
+        return [data]
+    sections = []
+    for stage in data.stages:
+        changes: dict[str, object] = {"stages": None}
+        if stage.augment is not None:
+            changes["augment"] = stage.augment
+        if (numbers := stage.shares or stage.weights) is not None:
+            own = [
+                {"weight": number, "share": (number or None) if stage.shares else None}
+                for number in numbers
+            ]
+            changes["train"] = [
+                text.model_copy(update=values) for text, values in zip(data.train, own, strict=True)
+            ]
+        sections.append(data.model_copy(update=changes))
+    return sections
 
 
 def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
@@ -40,7 +64,13 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
         rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
         sizes = [share or rest * size for share, size in zip(shares, sizes, strict=True)]
         weights = [size / max(1, n_pairs) for size, n_pairs in zip(sizes, kept, strict=True)]
-    lowest, number = min((weights[i], i) for i, n_pairs in enumerate(kept) if n_pairs)
+    used = [(weights[i], i) for i, n_pairs in enumerate(kept) if n_pairs and weights[i]]
+    if not used:
+        raise DataError(
+            "data.stages: must each have a text with pairs, but of the texts of one no pair is "
+            "left; give another text of data.train a weight there"
+        )
+    lowest, number = min(used)
     if sum(sizes) > lowest * MOST_SENTENCES:
         raise DataError(
             f"data.train[{number}]: comes whole once an epoch, which would have more than "
@@ -52,14 +82,34 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
 
 def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
     """Sentences of each corpus in an epoch: that with the lowest weight comes whole, once."""
-    lowest = min(weight for weight, n_pairs in zip(weights, kept, strict=True) if n_pairs)
+    used = (weight for weight, n_pairs in zip(weights, kept, strict=True) if n_pairs and weight)
+    lowest = min(used)
     return [round(n_pairs * weight / lowest) for weight, n_pairs in zip(weights, kept, strict=True)]
+
+
+def describe_stage(
+    data: DataConfig, number: int, kept: Sequence[int], drawn: Sequence[int]
+) -> Iterator[str]:
+    """Where a stage ends, and its mixture."""
+    stages = data.stages or []
+    words = {"updates": "updates", "tokens": "target tokens", "epochs": "epochs"}
+    words["stall"] = "validations without a new best"
+    until = stages[number].until
+    given = {key: value for key in words if (value := getattr(until, key, None)) is not None}
+    ends = {key: f"{value:,} {words[key]}".replace(".0 ", " ") for key, value in given.items()}
+    if until is not None and until.text is not None:
+        ends["epochs"] += f" of data.train[{until.text}]"
+    end = f"until {' or '.join(ends.values())}" if ends else "to the end"
+    yield f"data.stages[{number}]: stage {number + 1} of {len(stages)}, {end}"
+    yield from describe_mixture(stages_of(data)[number], kept, drawn)
 
 
 def describe_mixture(data: DataConfig, kept: Sequence[int], drawn: Sequence[int]) -> Iterator[str]:
     """What an epoch is, and what each of several texts was to be of it and is."""
     total = sum(drawn)
     yield f"an epoch: {total:,} sentences; the text that is drawn least comes whole, once"
+    if len(data.train) == 1:
+        return
     for number, source in enumerate(data.train):
         name = f"{source.path or source.src}{', reversed' * source.reverse}"
         declared = f"weight {source.weight:g}"

@@ -45,7 +45,7 @@ FORMAT = 1
 # Keys that the fingerprint of a store need not take as they stand. A key that is not here counts.
 DATA_KEYS = {
     *("train", "valid", "test", "max_tokens", "max_length_ratio", "dedupe"),  # in another form
-    "temperature",  # `Plan` applies it
+    *("temperature", "stages"),  # `Plan` applies them
     *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
     "augment",  # `Augmentation` applies it to what is stored
 }

@@ -1,0 +1,186 @@
+"""data.stages: other mixtures and changes of the text, one after the other; resumed exactly."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import config_of, metrics_of
+from messages import says
+from run_comparison import Mapped, flat
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import BatchConfig, DataConfig, Until
+from mt.data.tokens.loader import Update
+from mt.data.tokens.mixing import describe_stage, sampling_weights, stages_of
+from mt.data.tokens.plan import Plan
+from mt.data.tokens.store import Store
+from mt.errors import ConfigError, DataError
+from mt.model.checkpoint import load_state
+from mt.training.checkpoints import TrainState
+from mt.training.launch import train
+from mt.training.selection import Criterion, Decision
+from mt.training.trainer import Trainer
+
+TEXTS = [{"src": f"{n}.de", "tgt": f"{n}.en"} for n in range(3)]
+
+
+def data_of(*stages: dict[str, Any], **values: Any) -> DataConfig:
+    data = {"train": TEXTS, "stages": list(stages)} | values
+    return config_from_mapping({"data": data}, "test").data
+
+
+def plan_of(data: DataConfig, kept: tuple[int, ...] = (100, 50, 30)) -> Plan:
+    lengths = np.full(sum(kept), 4, np.uint16)
+    store = Store(lengths, lengths, lengths, lengths, kept, "", "")
+    batch = BatchConfig(tokens_per_update=50, tokens_per_batch=50)
+    return Plan(store, sampling_weights(data, kept), batch, 1)
+
+
+def test_each_stage_has_its_mixture_and_its_changes() -> None:
+    """Where it says nothing, those of the section data; a text of weight or share 0 never comes."""
+    data = data_of(
+        {"until": {"updates": 9}},
+        {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
+        {"shares": [0, 0.25, 0.75]},
+        train=[TEXTS[0] | {"share": 0.5}, *TEXTS[1:]],
+        augment={"caps": 0.1},
+    )
+    plans = [plan_of(one) for one in stages_of(data)]
+    assert [plan.drawn for plan in plans] == [[100, 62, 38], [100, 100, 0], [0, 50, 150]]
+    seen = np.concatenate([batch for update in plans[1].updates(0) for batch in update])
+    assert np.bincount(seen, minlength=180).tolist() == [1] * 100 + [2] * 50 + [0] * 30
+    augments = [one.augment and one.augment.caps for one in stages_of(data)]
+    assert augments == [0.1, 0.5, 0.1]
+    end, epoch, *mixture = describe_stage(data, 1, (100, 50, 30), plans[1].drawn)
+    assert says(end, "data.stages[1]", "stage 2 of 3", "until 9 updates")
+    assert says(epoch, "an epoch", "200 sentences")
+    assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
+    with pytest.raises(DataError) as error:
+        plan_of(stages_of(data_of({"weights": [0, 0, 1]}))[0], (9, 9, 0))
+    assert says(str(error.value), "data.stages", "no pair is left")
+
+
+@pytest.mark.parametrize(
+    ("until", "ends_after"),
+    [
+        ({"updates": 7}, 7),
+        ({"tokens": 201}, 5),  # of 50 each
+        ({"epochs": 2}, 36),  # of 18: 180 pairs of 5 tokens
+        ({"epochs": 1.5}, 27),
+        ({"epochs": 2, "text": 1}, 23),  # an epoch of 230 pairs, as it comes twice
+        ({"epochs": 2, "updates": 30}, 30),
+        ({"stall": 3}, 11),
+    ],
+)
+def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> None:
+    """From the middle of an epoch on, the next one begins with another epoch."""
+    weights = [1, 2, 1] if "text" in until else [1, 1, 1]
+    data = data_of({"until": until, "weights": weights}, {}, valid=TEXTS[0])
+    plan = plan_of(stages_of(data)[0])
+    of = len(plan.updates(0))
+    state = TrainState(epoch=3, stage_start=3)
+    for number in range(100):
+        state.advance(Update(3 + number // of, number % of, of, [], 50))
+        state.bad_validations = max(0, state.step - 8)
+        if state.has_reached(Until(**until), plan):
+            break
+    assert state.step == ends_after
+    epoch = 3 + state.step // of + (state.step % of > 0)
+    state.begin_stage(1)
+    assert (state.stage, state.epoch, state.update, state.stage_start) == (1, epoch, 0, epoch)
+    assert not state.has_reached(Until(**until), plan)
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([{}, {}], ["data.stages[0].until", "nothing", "{updates: 2000}"]),
+        ([{"until": {"updates": 3}}], ["data.stages[0].until", "null", "last stage"]),
+        ([{"until": {"stall": 3}}, {}], ["data.stages[0].until.stall", "data.valid", "add it"]),
+        ([{"weights": [1, 1]}], ["data.stages[0].weights", "3 texts", "2", "0 leaves"]),
+        ([{"weights": [0, 0, 0]}], ["data.stages[0].weights", "above 0", "none"]),
+        ([{"shares": [0.5, 0, 0.4]}], ["data.stages[0].shares", "add up to 1", "0.9"]),
+        ([{"shares": [1, 0, 0], "weights": [1, 1, 1]}], ["data.stages[0].weights", "both"]),
+        (
+            [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1, 0]}, {}],
+            ["data.stages[0].until.text", "text of the stage", "2"],
+        ),
+        ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
+        ([{"augment": {"caps": 0.9, "title": 0.3}}], ["data.stages[0].augment.caps", "1.2"]),
+    ],
+)
+def test_faults_of_stages(stages: list[dict[str, Any]], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        data_of(*stages)
+    assert says(str(error.value), *said)
+
+
+STAGES = {
+    "train": {"max_steps": 12, "valid_every": 4, "log_every": 3, "patience": 1, "ema": None},
+    "decode": {"beam_size": 1},
+}
+
+
+@pytest.fixture
+def staged(
+    interruptible: Mapped, short_corpus: dict[str, str], tmp_path: Path, monkeypatch: Any
+) -> Callable[..., tuple[int, Path]]:
+    """`staged("run", 2, 8)`: train both directions with changes, one after a stall, then both.
+
+    A signal stops it after updates 2 and 8. The first validation stays the best one.
+    """
+    monkeypatch.setattr(Criterion, "decide", lambda *arguments: Decision(arguments[3][0] is None))
+    changes = {"caps": 0.4, "typos": 0.3, "join": 0.3}
+    stages = [
+        {"until": {"updates": 3}, "augment": changes},
+        {"until": {"stall": 1}, "weights": [1, 0]},
+        {"shares": [0.5, 0.5], "augment": changes},
+    ]
+    texts = [short_corpus, short_corpus | {"reverse": True}]
+    values = STAGES | {"data": {"train": texts, "stages": stages}}
+
+    def run(name: str, *stops: int, **more: Any) -> tuple[int, Path]:
+        def request(self: Trainer) -> int:
+            return signal.SIGTERM + 1 if self.state.step in stops else 0
+
+        monkeypatch.setattr(Trainer, "_request", request)
+        config = config_of(interruptible, values, **more)
+        return train(config, tmp_path / name, "cpu").exit_code, tmp_path / name
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_run_stopped_in_stages_and_at_their_ends_has_the_same_weights(
+    staged: Callable[..., tuple[int, Path]],
+) -> None:
+    code, whole = staged("whole")
+    assert code == 0
+    stops = (2, 3, 6, 8, 10)
+    for _ in stops:
+        code, resumed = staged("resumed", *stops)
+        assert code == 128 + signal.SIGTERM
+    assert staged("resumed", *stops) == (0, resumed)
+    states = [dict(flat(load_state(run / "checkpoints" / "last"))) for run in (whole, resumed)]
+    for path, value in states[0].items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, states[1][path]), path
+        elif path not in (".train.seconds", ".train.scores", ".train.nlls"):
+            assert value == states[1][path], path
+    weights = Path("checkpoints", "last", "model.safetensors")
+    assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()
+    lines = metrics_of(resumed)
+    begun = [line for line in lines if line["kind"] == "stage"]
+    assert begun == [line for line in metrics_of(whole) if line["kind"] == "stage"]
+    assert [(line["stage"], line["step"]) for line in begun] == [(1, 3), (2, 8)]
+    assert begun[0]["drawn"][1] == 0
+    assert [line["stage"] for line in lines if line["kind"] == "train"] == [0, 1, 2, 2]
+    log = (whole / "train.log").read_text()
+    assert says(log, "update 1, epoch 0:", "stage 1 of 3, until 3 updates", "delivered 50.00%")
+    assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "share 50.00%")
