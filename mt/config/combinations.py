@@ -16,9 +16,9 @@ from mt.config.schema import (
     DataConfig,
     ModelConfig,
     OptimConfig,
-    Stage,
     TokenizerConfig,
     TrainConfig,
+    TrainingStage,
     named_sources,
 )
 
@@ -109,7 +109,7 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
         yield from _mixture(path, stage, len(data.train))
 
 
-def _mixture(path: str, stage: Stage, n_texts: int) -> Iterator[Fault]:
+def _mixture(path: str, stage: TrainingStage, n_texts: int) -> Iterator[Fault]:
     given = {"weights": stage.weights, "shares": stage.shares}
     found = {f"{path}.{key}": values for key, values in given.items() if values is not None}
     if len(found) == 2:

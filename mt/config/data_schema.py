@@ -193,7 +193,7 @@ class Until(Section):
     stall: Count | None = key(None, "validations of the stage in a row without a new best")
 
 
-class Stage(Section):
+class TrainingStage(Section):
     """A stage of a training: what it changes, and where it ends."""
 
     until: Until | None = key(
@@ -242,7 +242,7 @@ class DataConfig(Section):
         None,
         "changes to training pairs, new ones each epoch, such as {} for these shares; null: none",
     )
-    stages: list[Stage] | None = key(
+    stages: list[TrainingStage] | None = key(
         None, "stages of training, one after the other, each with its mixture; null: one"
     )
 

@@ -13,7 +13,7 @@ from mt.config.data_schema import Clean as Clean
 from mt.config.data_schema import DataConfig as DataConfig
 from mt.config.data_schema import Section as _Strict
 from mt.config.data_schema import Source as Source
-from mt.config.data_schema import Stage as Stage
+from mt.config.data_schema import TrainingStage as TrainingStage
 from mt.config.data_schema import Until as Until
 from mt.config.data_schema import key as _key
 from mt.config.data_schema import named_sources as named_sources

@@ -69,6 +69,7 @@ class Metrics:
     valid: list[dict[str, Any]] = field(default_factory=list)
     tests: list[dict[str, Any]] = field(default_factory=list)
     rollbacks: list[dict[str, Any]] = field(default_factory=list)
+    stages: list[dict[str, Any]] = field(default_factory=list)  # but the first
 
     @property
     def last_step(self) -> int:
@@ -196,6 +197,7 @@ def _read_metrics(folder: Path, remarks: list[str]) -> Metrics:
         return metrics
     unreadable, last_is_bad = 0, False
     others = {"valid": metrics.valid, "test": metrics.tests, "rollback": metrics.rollbacks}
+    others["stage"] = metrics.stages
     for line in metrics_lines(folder):
         last_is_bad = line is None
         unreadable += last_is_bad

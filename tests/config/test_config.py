@@ -411,7 +411,8 @@ def known_keys(section: str) -> str:
 def test_every_key_is_described_in_one_phrase() -> None:
     schema = json_schema()
     definitions = {"Config": schema, **schema["$defs"]}
-    assert len(definitions) == 4 + len(SECTIONS)  # Config, Source, Clean and Augment
+    parts = ("Config", "Source", "Clean", "Augment", "TrainingStage", "Until")
+    assert len(definitions) == len(parts) + len(SECTIONS)
     for owner, definition in definitions.items():
         assert definition["additionalProperties"] is False
         for key, field in definition["properties"].items():

@@ -178,6 +178,8 @@ def test_texts_of_a_run_stay_texts(tmp_path: Path) -> None:
     assert "7 updates were skipped" in page.text
     assert "nan" not in page.text.split()
     assert "1 rollback, at the dotted line: from update 30 back to 10." in page.text
+    stage = "data.stages[1] began after update 20, at a dotted line; an epoch has 60 + < sentences"
+    assert stage in page.text
     assert "Leaks were not counted: there is no validation or test set" in page.text
     assert "Attention is not shown" in page.text
     assert len(html) < 400_000

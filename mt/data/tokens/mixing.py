@@ -64,7 +64,11 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
         rest = (1 - sum(filter(None, shares))) / (sum(sizes) or 1)
         sizes = [share or rest * size for share, size in zip(shares, sizes, strict=True)]
         weights = [size / max(1, n_pairs) for size, n_pairs in zip(sizes, kept, strict=True)]
-    used = [(weights[i], i) for i, n_pairs in enumerate(kept) if n_pairs and weights[i]]
+    used = [
+        (weights[i], i)
+        for i, text in enumerate(data.train)
+        if kept[i] and (text.share or text.weight)
+    ]
     if not used:
         raise DataError(
             "data.stages: must each have a text with pairs, but of the texts of one no pair is "
