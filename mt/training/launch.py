@@ -38,10 +38,11 @@ from mt.training.advice import recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.clean_text import clean_training_text, original_records
 from mt.training.finetune import resolve_init_from
+from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare, prepare_tokenizer
 from mt.training.runlog import RunLog, format_duration, summary_writer
-from mt.training.trainer import Outcome, Trainer
+from mt.training.trainer import Trainer
 from mt.training.validation import check_metric, names_of, score_tests
 
 if TYPE_CHECKING:

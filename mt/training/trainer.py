@@ -7,10 +7,9 @@ weights, bit for bit on a CPU. The number of processes is not part of the state.
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +35,7 @@ from mt.training.checkpoints import (
 from mt.training.divergence import divergence_error
 from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
+from mt.training.outcome import Outcome, finished, stopped_by
 from mt.training.prepare import Prepared, several_sentences
 from mt.training.runlog import Meter, format_duration, perplexity, shown_perplexity
 from mt.training.selection import BestComparison, Decision, ValidationResult
@@ -59,15 +59,6 @@ UPDATES_BETWEEN_REQUESTS = 8
 MAX_ROLLBACKS = 3
 # What a rank asks of all that lacks memory: more than any signal's number.
 OUT_OF_MEMORY = 1000
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a training ended."""
-
-    reason: str
-    exit_code: int
-    best: Path | None
 
 
 class Trainer:
@@ -499,24 +490,9 @@ class Trainer:
 
     def _outcome(self, stopped: int) -> Outcome:
         """The outcome after signal `stopped`, the last update, or patience that has run out."""
-        state = self.state
-        max_steps = self.config.train.max_steps
         best = self.world.on_main(lambda: best_checkpoint(self.run_dir))
         if stopped:
-            done = f"stopped by {signal.Signals(stopped).name} after update {state.step:,}"
-            return Outcome(f"{done}; run the same command again to resume", 128 + stopped, best)
-        if self._is_out_of_patience():
-            none_better = f"no better validation in the last {state.bad_validations}"
-            reason = f"{none_better}, at update {state.step:,}"
-        elif state.step > max_steps:
-            reason = f"{state.step:,} updates were done already, train.max_steps is {max_steps:,}"
-        else:
-            reason = f"all {max_steps:,} updates are done"
-        if self.until is not None:
-            reason += f", in data.stages[{state.stage}], which is not the last one"
-        if best is not None and state.best_score is not None and self.validation is not None:
-            score = f"{self.validation.criterion.describe(state.best_score)} on the validation set"
-            reason += f"; best model ({score}): {best}"
-        elif best is not None:
-            reason += f"; model: {best}"
-        return Outcome(reason, 0, best)
+            return stopped_by(stopped, self.state, best)
+        criterion = self.validation.criterion if self.validation else None
+        done = self._is_out_of_patience()
+        return finished(self.config, self.state, criterion, best, done)

@@ -22,8 +22,9 @@ from mt.runtime.devices import Device
 from mt.training import batch_size, preflight, update
 from mt.training.batch_size import settle_batch_size
 from mt.training.launch import train
+from mt.training.outcome import Outcome
 from mt.training.runlog import RunLog
-from mt.training.trainer import Outcome, Trainer
+from mt.training.trainer import Trainer
 from mt.training.update import Updater
 
 Mapped = Mapping[str, Mapping[str, Any]]

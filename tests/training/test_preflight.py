@@ -25,9 +25,10 @@ from mt.errors import ConfigError
 from mt.model import checkpoint
 from mt.training import launch, loss, preflight, update
 from mt.training.launch import train
+from mt.training.outcome import Outcome
 from mt.training.preflight import run_preflight
 from mt.training.prepare import Prepared
-from mt.training.trainer import Outcome, Trainer
+from mt.training.trainer import Trainer
 from mt.training.update import Updater
 from mt.training.validation import Scoring
 from mt.translate.translator import Translator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from mt.errors import ConfigError, DataError
 from mt.model.checkpoint import load_state
 from mt.training.checkpoints import TrainState
 from mt.training.launch import train
+from mt.training.prepare import settle_length
 from mt.training.selection import Criterion, Decision
 from mt.training.trainer import Trainer
 
@@ -91,10 +93,23 @@ def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> N
         if state.has_reached(Until(**until), plan):
             break
     assert state.step == ends_after
+    expected = pytest.approx(ends_after / of, abs=1 / of)  # whole updates
+    assert plan.epochs_until(Until(**until), of) == (0 if "stall" in until else expected)
     epoch = 3 + state.step // of + (state.step % of > 0)
     state.begin_stage(1)
     assert (state.stage, state.epoch, state.update, state.stage_start) == (1, epoch, 0, epoch)
     assert not state.has_reached(Until(**until), plan)
+
+
+@pytest.mark.parametrize(("until", "steps"), [({"epochs": 12}, 420), ({"stall": 1}, 360)])
+def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> None:
+    """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
+    data = data_of({"until": until, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0])
+    plans = [plan_of(one) for one in stages_of(data)]
+    config = config_from_mapping({"train": {"max_epochs": 36}}, "test")
+    log: Any = SimpleNamespace(say=str)
+    settled = settle_length(config.model_copy(update={"data": data}), plans, log)
+    assert settled.train.max_steps == log.total == steps
 
 
 @pytest.mark.parametrize(
