@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
@@ -67,3 +69,31 @@ def schema() -> None:
     from mt.config.schema import json_schema
 
     print_result(json.dumps(json_schema(), indent=2))
+
+
+@app.command("import", cls=PanelCommand)
+@described("""
+    curriculum = FILE: config of OpusTrainer, YAML
+""")
+def import_(curriculum: Path, output: str) -> None:
+    """Make a config of a curriculum of OpusTrainer: texts, stages, modifiers, seed.
+
+    What cannot be taken over is named on stderr.
+
+    \b
+    mt config import opustrainer.yaml -o curriculum.yaml
+    mt config check --config curriculum.yaml
+    """
+    from mt.files import write_whole
+    from mt.interop.opustrainer import read_curriculum
+    from mt.translate.streaming import refuse_overwrite
+
+    refuse_overwrite(output, {"FILE": curriculum})
+    text, lost = read_curriculum(curriculum)
+    for line in lost:
+        say(f"not taken over: {line}")
+    if output == "-":
+        print_result(text.rstrip("\n"))
+    else:
+        write_whole(Path(output), text)
+        say(f"{output}: written; see its first lines")
