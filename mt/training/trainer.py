@@ -202,9 +202,10 @@ class Trainer:
     def _announce_stage(self) -> None:
         if self.config.data.stages:
             kept, drawn = self.plan.store.kept, self.plan.drawn
-            self.log.say(f"update {self.state.step + 1:,}, epoch {self.state.epoch}:")
+            place = f"update {self.state.step + 1:,}, epoch {self.state.epoch}: "
             for line in describe_stage(self.config.data, self.state.stage, kept, drawn):
-                self.log.say(line)
+                self.log.say(place + line)
+                place = ""
 
     def _end_stage(self) -> None:
         """Go on to the next stage if this one is over."""
