@@ -71,7 +71,8 @@ class Curriculum:
             texts.append({"path": path, "format": "tsv", "src": 1, "tgt": 2})
         common = self._augment(self.tree.get("modifiers") or [], "modifiers")
         stages = list(self._stages(common))
-        data = {"root": str(self.path.parent.absolute()), "train": texts, "stages": stages}
+        root = str(self.path.parent.absolute())
+        data: dict[str, Any] = {"root": root, "train": texts, "stages": stages}
         if all(stage["augment"] == common for stage in stages):
             data["augment"] = common
         for stage in stages:
