@@ -16,8 +16,16 @@ from mt.data.cleaning.clean import CleanedFiles
 from mt.data.cleaning.executors import run_here, run_on_slurm
 from mt.data.cleaning.plan import OutputForm, Packing
 from mt.data.reading.corpus import data_root, local_files
+from mt.data.reading.corpus_record import (
+    RECORD,
+    CleanedRecord,
+    TrainedCorpus,
+    described,
+    read_cleaned_record,
+)
 from mt.data.reading.text_files import matching_files
-from mt.errors import ConfigError
+from mt.errors import ConfigError, DataError
+from mt.runs.manifest import fetched_corpora
 from mt.runtime.machine import usable_cores
 from mt.terminal import say
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
     from mt.config.schema import DataConfig
     from mt.data.cleaning.executors import Progress
     from mt.data.cleaning.plan import CleaningPlan
+    from mt.data.reading.text_files import FileRecords
 
 # Ranks of a stage on a cluster without --workers.
 RANKS = 64
@@ -90,9 +99,38 @@ def cleaning_files(
             "name that ends in .tsv"
         )
     paths = [Path(prefix)] if is_table else [Path(f"{prefix}.{ending}") for ending in endings]
+    read_cleaned_record(record_path(prefix))  # that of another program is not replaced
     form = OutputForm(is_table, packing, _packing(str(rejected)))
     _refuse_to_lose([*paths, *filter(None, [rejected])], data, overwrite)
     return CleanedFiles(range(len(data.texts)), paths), form
+
+
+def record_path(prefix: str) -> Path:
+    """The file that says what the cleaned text at `prefix` was made of."""
+    return Path(f"{prefix}.{RECORD}")
+
+
+def write_record(prefix: str, output: CleanedFiles, plan: CleaningPlan, files: FileRecords) -> None:
+    """Record what cleaned text was made of, if a part of the `files` of `plan` was fetched.
+
+    An older record goes. Raises DataError.
+    """
+    path = record_path(prefix)
+    corpora = [TrainedCorpus.model_validate(one) for one in fetched_corpora(files)]
+    others = [Path(name).name for name in files if not fetched_corpora({name: files[name]})]
+    others += [one.name for one in plan.corpora if not local_files(one.source, plan.root)]
+    if corpora and others:
+        corpora.append(TrainedCorpus.of_unknown_origin(", ".join(others)))
+    try:
+        path.unlink(missing_ok=True)
+        if corpora:
+            cleaned = described(filter(Path.is_file, output.paths))
+            CleanedRecord(files=cleaned, corpora=corpora).write(path)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written: {error.strerror or error}; the cleaned text is complete, "
+            "but training on it will not know its licences. Make room, and clean again"
+        ) from None
 
 
 def _refuse_to_lose(written: Sequence[Path], data: DataConfig, overwrite: bool) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say, show_in_pager
 from mt.cli.corpora import NO_CORPORA, CorpusGroup
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
+
+if TYPE_CHECKING:
+    from mt.data.cleaning.plan import CleaningPlan
+    from mt.data.reading.text_files import FileRecords
 
 app = command_group("Fetch, count, show and clean corpora; prepare training.")
 
@@ -93,7 +98,8 @@ def clean(
 
     The report says for each rule how many pairs it rejects, with examples. Rules and limits are
     those of data.clean in a config. With --config, leaks of its data.valid and data.test go too. A
-    command that was interrupted continues when it is given again.
+    command that was interrupted continues when it is given again. OUT.corpus.yaml has the licences
+    of corpora that mt data get fetched, for the manifest of a training.
 
     \b
     mt data clean web.de web.en news.tmx -o clean --rejected bad.tsv
@@ -101,8 +107,14 @@ def clean(
     mt data clean corpus/train --langs de-en --against test.en -o clean
     mt data clean web.de web.en --work scores --limit max_words=100 -o clean
     """
-    from mt.cli.clean import chosen_executor, cleaning_files, data_to_clean, stage_progress
-    from mt.data.cleaning.clean import clean_corpora
+    from mt.cli.clean import (
+        chosen_executor,
+        cleaning_files,
+        data_to_clean,
+        stage_progress,
+        write_record,
+    )
+    from mt.data.cleaning.clean import clean_corpora, records_of
     from mt.data.cleaning.plan import plan_of
     from mt.data.cleaning.report import report_text
 
@@ -111,10 +123,15 @@ def clean(
     output, form = cleaning_files(prefix, rejected, data, overwrite)
     folder = work or Path(f"{prefix}.work")
     plan = plan_of(data, folder, form, "data.train" if corpora.config else "IN")
+    files: FileRecords = {}
     with stage_progress() as progress:
-        report = clean_corpora(
-            plan, lambda plan: run(plan, progress), [output], rejected, keep_work=work is not None
-        )
+
+        def run_stages(plan: CleaningPlan) -> None:
+            run(plan, progress)
+            files.update(records_of(plan))  # while the work folder is there
+
+        report = clean_corpora(plan, run_stages, [output], rejected, keep_work=work is not None)
+    write_record(prefix, output, plan, files)
     print_result(report.to_json() if as_json else report_text(report))
 
 

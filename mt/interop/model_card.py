@@ -109,11 +109,9 @@ def _files(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
 def _corpora(manifest: dict[str, Any]) -> Iterator[Sequence[object]]:
     """Each corpus that `mt data get` fetched, with its licence as its source states it."""
     for corpus in recorded_corpora(manifest):
-        changed = ", ".join(corpus["changed"])
-        state = f"changed since it was fetched: {changed}" if changed else "as fetched"
-        origin = f"{corpus['fetched']} from {', '.join(corpus['url'])}"
+        origin = f"{corpus['fetched']} from {', '.join(corpus['url'])}" if corpus["url"] else ""
         names = corpus["name"], corpus["version"], "-".join(corpus["languages"])
-        yield *names, " ".join(corpus["licence"].split()), origin, state
+        yield *names, " ".join(corpus["licence"].split()), origin, corpus["state"]
 
 
 def _citations(manifest: dict[str, Any]) -> str:

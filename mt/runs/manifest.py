@@ -8,7 +8,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +17,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from mt import __version__
-from mt.data.reading.corpus_record import TrainedCorpus, read_record
+from mt.data.reading.corpus_record import (
+    RECORD,
+    CleanedRecord,
+    CorpusRecord,
+    TrainedCorpus,
+    read_cleaned_record,
+    read_record,
+)
 from mt.errors import ConfigError
 from mt.files import read_json, write_whole
 from mt.runtime.machine import processor_name
@@ -53,23 +60,37 @@ def read_manifest(run_dir: Path) -> dict[str, Any]:
 
 
 def fetched_corpora(files: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The corpora, fetched by `mt data get`, that training files belong to.
+    """The corpora, fetched by `mt data get`, that training files belong to or were cleaned from.
 
-    `files`: records with `sha256`, by path. Each corpus is its record, with `changed`: the files
-    that are not as they were fetched.
+    `files`: records with `sha256`, by path. Each corpus is a `TrainedCorpus`.
     """
     digests: dict[Path, dict[str, str]] = {}  # by folder and name
     for path, file in files.items():
         digests.setdefault(Path(path).parent, {})[Path(path).name] = file["sha256"]
-    corpora = []
-    for folder, used in digests.items():
-        record = None
-        with suppress(ConfigError):  # a corpus.yaml of another program
-            record = read_record(folder)
+    found = (one for folder, used in digests.items() for one in _corpora_in(folder, used))
+    return [corpus.model_dump() for corpus in found]
+
+
+def _corpora_in(folder: Path, used: Mapping[str, str]) -> Iterator[TrainedCorpus]:
+    """The corpora that files of a folder are, with these SHA-256 by name, or were cleaned from."""
+
+    def changed(names: set[str], record: CorpusRecord | CleanedRecord) -> list[str]:
+        return sorted(name for name in names if used[name] != record.files[name].sha256)
+
+    with suppress(ConfigError):  # a corpus.yaml of another program
+        record = read_record(folder)
         if record and (names := record.files.keys() & used):
-            changed = sorted(name for name in names if used[name] != record.files[name].sha256)
-            corpora.append({**record.model_dump(), "changed": changed})
-    return corpora
+            yield TrainedCorpus(**record.model_dump(), changed=changed(names, record))
+    for path in sorted(folder.glob(f"*.{RECORD}")):
+        with suppress(ConfigError):
+            cleaned = read_cleaned_record(path)
+            if cleaned and (names := cleaned.files.keys() & used):
+                for one in cleaned.corpora:
+                    own = {
+                        "cleaned": sorted(names),
+                        "changed": one.changed + changed(names, cleaned),
+                    }
+                    yield one.model_copy(update=own)
 
 
 def recorded_corpora(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:

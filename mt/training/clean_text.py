@@ -11,9 +11,7 @@ from mt.config.schema import Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora, records_of
 from mt.data.cleaning.executors import run_here
 from mt.data.cleaning.plan import new_result, plan_of
-from mt.data.reading.corpus import local_files
 from mt.data.reading.text_files import FileRecords
-from mt.data.tokens.store import corpus_records
 from mt.files import read_json
 from mt.runs.run_dir import STORE
 from mt.runtime.machine import usable_cores
@@ -90,15 +88,7 @@ def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
         report = clean_corpora(
             plan, lambda plan: run_here(plan, usable_cores(), progress), outputs, rejected
         )
-        read = records_of(plan)
-        known = {
-            str(path): read[str(path.absolute())]
-            for source in data.texts.values()
-            for path in local_files(source, plan.root)
-            if str(path.absolute()) in read
-        }
-        records = corpus_records(list(data.texts.values()), data, known)
-        meta = {"fingerprint": plan.kept.name, "records": records}
+        meta = {"fingerprint": plan.kept.name, "records": records_of(plan)}
         (partial / META).write_text(json.dumps(meta, indent=1), encoding="utf-8")
         (partial / REPORT).write_text(report.to_json(), encoding="utf-8")
         shutil.rmtree(folder, ignore_errors=True)  # of other files or settings

@@ -13,6 +13,9 @@ from messages import says
 from xopen import xopen
 
 from mt.data.cleaning.report import CleaningReport
+from mt.data.reading.corpus_record import CorpusRecord, files_in
+from mt.files import sha256_of
+from mt.runs.manifest import fetched_corpora
 
 DE = ["Guten Tag.", "", "Guten Tag!", "Wie geht es dir heute?", "Auf Wiedersehen"]
 EN = ["Good day.", "x", "Good day!", "How are you today?", "Good bye"]
@@ -53,6 +56,46 @@ def test_the_output_and_its_report(out: str, mt: Mt) -> None:
     assert content == [f"{text}\n".encode() for text in texts]
     rejected = gzip.decompress(Path("bad.tsv.gz").read_bytes()).decode().split("\n")
     assert [row.split("\t")[0] for row in rejected] == ["rule", "empty", "duplicate", "leak", ""]
+
+
+def trained_on(*names: str) -> list[tuple[str, str, str]]:
+    """Name, licence and state of the corpora in the manifest of a training on these files."""
+    corpora = fetched_corpora({name: {"sha256": sha256_of(Path(name))} for name in names})
+    return [(one["name"], one["licence"], one["state"]) for one in corpora]
+
+
+def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
+    """Twice, also of a mixture; a training knows them, and what was changed by hand."""
+    Path("got").mkdir()
+    for name in ("a.de", "a.en"):
+        Path("got", name).write_text(Path(name).read_text())
+    record = CorpusRecord(
+        source="opus:A/v1", name="A", version="v1", languages=["de", "en"], url=["http://a"],
+        licence="CC0-1.0", citation="A, 2012", files=files_in(Path("got")),
+    )  # fmt: skip
+    record.write(Path("got"))
+    before = Path("got/corpus.yaml").read_bytes()
+    assert mt("data", "clean", "got/a.de", "got/a.en", "-o", "got/b").code == 0
+    assert trained_on("got/b.de", "got/b.en") == [("A", "CC0-1.0", "cleaned: b.de, b.en")]
+    Path("b.de").write_text("Ein Satz von mir\n")
+    Path("b.en").write_text("A sentence of mine\n")
+    mixture = ["data", "clean", "got/b.de", "got/b.en", "b.de", "b.en"]
+    assert mt(*mixture, "-o", "c.tsv.gz", "--work", "w").code == 0
+    unknown = ("b.de, b.en", "not stated: no corpus.yaml beside it", "cleaned: c.tsv.gz")
+    assert trained_on("c.tsv.gz") == [("A", "CC0-1.0", "cleaned: c.tsv.gz"), unknown]
+    assert trained_on("b.de", "b.en") == []
+    with Path("got/b.de").open("a") as file:
+        file.write("\n")
+    changed = "cleaned: b.de, b.en; changed since it was fetched: b.de"
+    assert trained_on("got/b.de", "got/b.en") == [("A", "CC0-1.0", changed)]
+    assert Path("got/corpus.yaml").read_bytes() == before
+    # Of other text, the record goes; that of another program stays.
+    assert mt(*IN, "-o", "c.tsv.gz", "--overwrite").code == 0
+    assert trained_on("c.tsv.gz") == []
+    Path("c.tsv.gz.corpus.yaml").write_text("packages: [a]\n")
+    ended = mt(*IN, "-o", "c.tsv.gz", "--overwrite")
+    assert (ended.code, Path("c.tsv.gz.corpus.yaml").read_text()) == (2, "packages: [a]\n")
+    assert says(ended.err, "c.tsv.gz.corpus.yaml", "no", "mt data clean", "rename")
 
 
 def test_the_report_as_text(mt: Mt) -> None:

@@ -60,6 +60,7 @@ CORPORA = [
         "source": "mtdata:A-b-1-de-en", "name": "A-b", "version": "1", "languages": ["de", "en"],
         "url": ["https://b"], "fetched": "2026-11-22", "licence": "not stated by mtdata",
         "citation": "not stated by mtdata", "files": {}, "changed": ["corpus.de"],
+        "cleaned": ["clean.de"],
     },
 ]  # fmt: skip
 
@@ -80,7 +81,7 @@ def test_the_card_has_licence_and_citation_of_fetched_corpora(
         "## Corpora",
         "| Digits | v2 | de-en | CC-BY\\|4.0 | 2026-11-23 from https://a/d.zip | as fetched |",
         "| A-b | 1 | de-en | not stated by mtdata |",
-        "changed since it was fetched: corpus.de |",
+        "| cleaned: clean.de; changed since it was fetched: corpus.de |",
         "Citations, word for word:\n\n```\nA. Author, 2012\n```\n\n## Scores",
     )
 

@@ -119,4 +119,5 @@ def test_damaged_corpora_of_a_manifest_are_left_out(entries: object) -> None:
         fetched="2026-11-23", licence="CC0-1.0", citation="not stated",
     )  # fmt: skip
     good = {**record.model_dump(), "changed": ["a.de"]}
-    assert recorded_corpora({"corpora": [1, {**good, "new": 1}]}) == [good]
+    known = {**good, "cleaned": [], "state": "changed since it was fetched: a.de"}
+    assert recorded_corpora({"corpora": [1, {**good, "new": 1}]}) == [known]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -11,7 +12,8 @@ from pathlib import Path
 from mt.data.cleaning.plan import CleaningPlan, claim_work
 from mt.data.cleaning.rejected import HEADER, write_packed
 from mt.data.cleaning.report import CleaningReport, sum_up
-from mt.data.reading.text_files import FileRecords
+from mt.data.reading.corpus import local_files
+from mt.data.reading.text_files import FileRecords, file_record
 from mt.errors import DataError
 from mt.files import exclusive, whole_file
 from mt.terminal import say
@@ -85,11 +87,14 @@ def clean_corpora(
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:
-    """The records of the files that the pairs were read from."""
-    records: FileRecords = {}
+    """The records of all files of the corpora, by their paths as they are given."""
+    known: FileRecords = {}
     for number in range(len(plan.parts)):
-        records |= plan.index(number)["records"]
-    return records
+        known |= plan.index(number)["records"]
+    read = {os.path.abspath(path): record for path, record in known.items()}
+    paths = [path for corpus in plan.corpora for path in local_files(corpus.source, plan.root)]
+    known = {str(path): read[own] for path in paths if (own := os.path.abspath(path)) in read}
+    return {str(path): file_record(path, "", known) for path in paths}
 
 
 def _concatenate(

@@ -1,20 +1,27 @@
-"""`corpus.yaml`: where the corpus in a folder is from, its licence, and what its files were."""
+"""`corpus.yaml`: where a corpus is from, its licence and files; what cleaned text is made of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, computed_field
 
 from mt.config import yaml_text
 from mt.errors import ConfigError
 from mt.files import sha256_of, write_whole
 
-RECORD = "corpus.yaml"
+RECORD = "corpus.yaml"  # of cleaned text, OUT.corpus.yaml
 HEADING = """\
 # Written by mt data get. Training copies it into manifest.json, and from there it comes
 # into model cards. With this file alone, mt data get fetches the same corpus again.
 """
+HEADING_OF_CLEANED = """\
+# Written by mt data clean: what these files were made of. Training copies it into manifest.json,
+# and from there it comes into model cards.
+"""
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class CorpusFile(BaseModel, extra="forbid"):
@@ -56,26 +63,65 @@ class CorpusRecord(BaseModel, extra="forbid"):
 class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record more
     """A fetched corpus in the manifest of a run that was trained on it."""
 
-    changed: list[str]  # the files that are not as they were fetched
+    changed: list[str]  # the files that are not as they were fetched, or cleaned
+    cleaned: list[str] = []  # the files that mt data clean has made of it
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def state(self) -> str:
+        """What its files were when the run was trained, for people."""
+        states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
+        said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
+        return "; ".join(said) or "as fetched"
+
+    @classmethod
+    def of_unknown_origin(cls, names: str) -> TrainedCorpus:
+        """Text without a record, which was cleaned together with fetched corpora."""
+        values = {"name": names, "licence": "not stated: no corpus.yaml beside it"}
+        empty = {"source": "", "version": "", "languages": [], "url": [], "changed": []}
+        return cls.model_validate({**empty, **values, "citation": "not stated"})
+
+
+class CleanedRecord(BaseModel, extra="forbid"):
+    """What the cleaned text of fetched corpora was made of."""
+
+    files: dict[str, CorpusFile]  # of the cleaned text, by name
+    corpora: list[TrainedCorpus]
+
+    def write(self, path: Path) -> None:
+        """Write the record. Raises OSError."""
+        write_whole(path, HEADING_OF_CLEANED + yaml_text.dump(self.model_dump()))
 
 
 def files_in(folder: Path) -> dict[str, CorpusFile]:
     """Size and SHA-256 of the files in `folder`, by name."""
+    return described(sorted(filter(Path.is_file, folder.iterdir())))
+
+
+def described(paths: Iterable[Path]) -> dict[str, CorpusFile]:
+    """Size and SHA-256 of files, by name."""
     return {
-        path.name: CorpusFile(bytes=path.stat().st_size, sha256=sha256_of(path))
-        for path in sorted(filter(Path.is_file, folder.iterdir()))
+        path.name: CorpusFile(bytes=path.stat().st_size, sha256=sha256_of(path)) for path in paths
     }
 
 
 def read_record(folder: Path) -> CorpusRecord | None:
     """The record of `folder`, None where there is none. Raises ConfigError for any other file."""
-    path = folder / RECORD
+    return _read(folder / RECORD, CorpusRecord, "get")
+
+
+def read_cleaned_record(path: Path) -> CleanedRecord | None:
+    """The record of cleaned text at `path`; as `read_record`."""
+    return _read(path, CleanedRecord, "clean")
+
+
+def _read(path: Path, kind: type[Record], command: str) -> Record | None:
     if not path.is_file():
         return None
     try:
-        return CorpusRecord.model_validate(yaml_text.read(path))
+        return kind.model_validate(yaml_text.read(path))
     except ValidationError as error:
         raise ConfigError(
-            f"{path}: is not a record of mt data get ({len(error.errors())} keys differ); rename "
-            "it, or restore it"
+            f"{path}: is not a record of mt data {command} ({len(error.errors())} keys differ); "
+            "rename it, or restore it"
         ) from None
