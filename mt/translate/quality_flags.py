@@ -85,7 +85,12 @@ def _repeats_characters(words: Sequence[str]) -> bool:
     """Whether characters repeat: anywhere in a text without spaces, else within a word."""
     text = "".join(words)
     parts = [text] if is_unspaced(text) else [one for one in words if len(one) >= LEAST_LOOPING]
-    return any(UNSPACED_LOOP.search(part) for part in parts)
+    # Of the 8 or more characters of a loop, at least 7 have occurred before.
+    return any(
+        UNSPACED_LOOP.search(part)
+        for part in parts
+        if len(part) - len(set(part)) >= LEAST_LOOPING - 1
+    )
 
 
 def longest_repeat(words: Sequence[str], n: int) -> int:
