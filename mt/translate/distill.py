@@ -145,6 +145,7 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     values = teacher.model_dump(mode="json")
     values["run"]["dir"] = None
     values["data"]["train"] = [{"path": str(Path(corpus).absolute()), **TSV_COLUMNS}]
+    values["data"]["stages"] = None  # they are those of the teacher's texts
     values["model"] |= {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
     values["train"] |= {"init_from": None, "new_vocabulary": False, "freeze": []}
     student = config_from_mapping(values, "the student's config")

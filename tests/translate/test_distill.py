@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused, write_lines
 
-from mt.config.load import load_config
+from mt.config import yaml_text
+from mt.config.load import config_from_mapping, load_config
 from mt.data.reading.corpus import data_root, read_pairs
+from mt.translate.distill import student_config
 from mt.translate.mbr import metric
 from mt.translate.synthetic import most_similar
 
@@ -115,3 +117,12 @@ def test_messages(
     before = sorted(tmp_path.iterdir())
     assert refused(mt("distill", "-m", tiny_run, "-o", "d.tsv", *options)).startswith(message)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:
+    texts = [{"src": "a.de", "tgt": "a.en"}, {"src": "a.de", "tgt": "a.en", "reverse": True}]
+    stages = [{"until": {"epochs": 2}}, {"weights": [1, 0]}]
+    teacher = config_from_mapping({"data": {"train": texts, "stages": stages}}, "test")
+    data = yaml_text.parse(student_config(teacher, "made.tsv", (6, 2), "t"))["data"]
+    assert len(data["train"]) == 1
+    assert "stages" not in data
