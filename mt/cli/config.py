@@ -76,7 +76,7 @@ def schema() -> None:
     curriculum = FILE: config of OpusTrainer, YAML
 """)
 def import_(curriculum: Path, output: str) -> None:
-    """Make a config of a curriculum of OpusTrainer: texts, stages, modifiers, seed.
+    """Make a config of a curriculum of OpusTrainer, with its stages.
 
     What cannot be taken over is named on stderr.
 
