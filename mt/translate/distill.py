@@ -19,7 +19,7 @@ from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.text_files import under
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.runs.model_folder import read_folder
+from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.streaming import TextFiles, read_file
@@ -52,7 +52,7 @@ def distill(
     """
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
-    config = read_folder(engine.models[0]).config
+    config = read_config(engine.models[0])  # without what mt tune chose for the teacher
     root, sources = _sources(config.data, text)
     inputs = [
         (name, file) for name, source in sources.items() for file in local_files(source, root)
