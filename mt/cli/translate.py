@@ -24,7 +24,8 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
     --mbr METRIC: minimum Bayes risk: choose among the --n-best by chrf or bleu
     --rerank-with FOLDER: reverse model, or one of both directions: sort the hypotheses also by how
         probable it finds the source, given each
-    --rerank-weight W: how much that counts: weight of its log-probability per token; 1 if not given
+    --rerank-weight W: how much that counts: weight of its log-probability per token; 0.2 if not
+        given
     --ensemble MEAN: average probabilities (probability, if not given) or log-probabilities (log)
     Constraints on outputs:
     --prefix FILE: target prefixes, one per input line: outputs start with them

@@ -21,8 +21,9 @@ from mt.search.scoring import ForcedDecoder
 from mt.translate.lines import Segment
 from mt.translate.score_lines import load_scorer
 
-# Weight of the reverse model.
-WEIGHT = 1.0
+# Weight of the reverse model. On 1,014 lines of Multi30k, of 0.1 to 1, those from 0.1 to 0.35 were
+# best, the lower ones with a length penalty of 1.4, which makes scores smaller, the higher with 1.
+WEIGHT = 0.2
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import pytest
 from conftest import Mt, refused
 from messages import says
 
+from mt.config.load import load_config
 from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError
 from mt.evaluation.systems import EvaluationSet
@@ -154,6 +155,10 @@ def test_what_is_chosen_is_used_everywhere(
     exported = mt("export", "ctranslate2", "-m", run, "-o", tmp_path / "ct2").err
     assert says(exported, "int8", "the shortlist that mt tune has chosen")
     assert (tmp_path / "ct2" / SHORTLIST).read_bytes() == content
+    student = tmp_path / "student.tsv"
+    assert mt("distill", "-m", run, "--src", text, "-o", student).code == 0
+    decode = load_config(str(student.with_suffix(".yaml"))).config.decode
+    assert (decode.beam_size, decode.length_penalty) == (2, 1.0)  # the choice is the teacher's
 
     (folder / SHORTLIST).write_bytes(content + b"\n")
     message = refused(mt(*arguments, "--engine", "ctranslate2"))
