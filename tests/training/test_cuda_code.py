@@ -1,4 +1,4 @@
-"""The code that torch.compile makes of training for a GPU: graphs, guards, kernels, dtypes."""
+"""The code that torch.compile makes for a GPU: graphs, guards, kernels, dtypes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from mt.model.transformer import Transformer
 from mt.model.weight_copies import copy_weights
 from mt.runtime.devices import Device
 from mt.runtime.distributed import World
+from mt.search.candidates import compile_candidates
 from mt.training.compilation import compile_for_all_shapes, compile_loss
 from mt.training.update import Updater
 
@@ -84,6 +85,22 @@ def test_the_loss_is_one_graph_for_any_number_of_tokens(codes: list[Code]) -> No
     (code,) = codes
     assert len(code.kernels) == 2
     assert code.fallbacks == []
+
+
+@pytest.mark.parametrize(
+    ("n_hyps", "count", "kernels", "sorts"), [(1, 1, 4, []), (4, 8, 5, ["topk", "topk"])]
+)
+def test_the_choice_of_tokens_is_one_graph_for_any_number_of_sentences(
+    codes: list[Code], n_hyps: int, count: int, kernels: int, sorts: list[str]
+) -> None:
+    """Greedy search needs no sort at all."""
+    candidates = compile_candidates()
+    for rows in (2, 64, 1500):
+        logits, full = torch.empty(rows, n_hyps, VOCABULARY), torch.zeros(rows, dtype=torch.bool)
+        with pytest.raises(NotRunError), torch.inference_mode():
+            candidates(logits, torch.empty(rows, n_hyps), full, count)
+    (code,) = codes
+    assert (len(code.kernels), code.fallbacks) == (kernels, sorts)
 
 
 @pytest.mark.parametrize(
