@@ -11,7 +11,8 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 @described("""
     Input:
     source = IN: text file, also compressed; - is stdin
-    form = --format NAME: format of input and output lines: text, tsv, csv or jsonl
+    form = --format NAME: lines (text, tsv, csv, jsonl) or a document (html, srt, xliff) (default:
+        a document as IN ends, .html, .srt or .xlf; else text)
     --column N in 1..: column to translate in TSV or CSV lines; 1 is the first, and the default
     --quoting HOW: csv: cells may be in quotation marks; none: the marks are text (default: csv
         for --format csv, none for tsv)
@@ -43,7 +44,7 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 def translate(
     models: list[Path],
     source: str = "-",
-    form: str = "text",
+    form: str | None = None,
     column: int | None = None,
     field: str | None = None,
     quoting: str | None = None,
@@ -79,9 +80,12 @@ def translate(
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
     mt translate -m de-en --rerank-with en-de --beam-size 10 in.de -o out.en
+    mt translate --model runs/base page.de.html -o page.en.html
+    mt translate --model runs/base --format xliff in.xlf -o out.xlf
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
+    from mt.translate.documents import format_of
     from mt.translate.formats import LineFormat
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
@@ -113,5 +117,6 @@ def translate(
         alignments=alignment_heads or ("auto" if alignments else None),
     )
     options = engine.value(models, ensemble=ensemble, shortlist=shortlist)
+    form = form or format_of(source)
     line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
     translate_file(files, line_format, search, options, say)

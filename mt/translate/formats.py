@@ -1,5 +1,7 @@
 """Line formats: which part of an input line is translated, and how the translation is written.
 
+Documents, whose texts are not their lines, are read by `documents`.
+
 Text lines hold nothing else; TSV and CSV lines have columns, and JSON lines have fields, which are
 kept.
 """
@@ -19,7 +21,8 @@ from typing import Any
 from mt.errors import ConfigError, DataError
 from mt.translate.lines import Translation
 
-FORMATS = ("text", "tsv", "csv", "jsonl")
+DOCUMENTS = ("html", "srt", "xliff")
+FORMATS = ("text", "tsv", "csv", "jsonl", *DOCUMENTS)
 # Format of lines with columns -> delimiter between cells.
 DELIMITERS = {"tsv": "\t", "csv": ","}
 # The fields that a translation adds to a JSON object.
@@ -62,6 +65,11 @@ class LineFormat:
                     f"{option}: works only with --format {' or '.join(names)}, found {self.name}; "
                     f"add --format {names[0]}, or leave out {option}"
                 )
+        if self.name in DOCUMENTS and (self.scores or self.n_best > 1):
+            raise ConfigError(
+                f"--format {self.name}: a document has room for one translation of each text, "
+                "without a score; leave out --scores and --n-best"
+            )
         if self.quoting not in (None, "csv", "none"):
             raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
 

@@ -101,6 +101,8 @@ class Tally:
     halved: int = 0  # batches that did not fit into the memory
     tokens: int = 0  # of the output, eos counted
     seconds: float = 0.0
+    noun: str = "line"  # what is counted
+    notes: list[str] = field(default_factory=list)  # of the caller
     engine: str = ""  # what decoded, and why, where that was a choice
 
     def summary(self) -> str:
@@ -109,6 +111,7 @@ class Tally:
         One more line follows for each quality flag, and one names the engine.
         """
         notes = [f"{self.blank:,} blank"] if self.blank else []
+        notes += self.notes
         if self.several:
             notes.append(f"{self.several:,} of several sentences, translated one by one")
         if self.split.count:
@@ -128,9 +131,9 @@ class Tally:
             )
         note = f" ({'; '.join(notes)})" if notes else ""
         seconds = max(self.seconds, 1e-9)
-        speed = f"{self.lines / seconds:,.0f} lines/s, {self.tokens / seconds:,.0f} tokens/s"
+        speed = f"{self.lines / seconds:,.0f} {self.noun}s/s, {self.tokens / seconds:,.0f} tokens/s"
         plural = "s" * (self.lines != 1)
-        first = f"{self.lines:,} line{plural}{note} in {self.seconds:.1f} s: {speed}"
+        first = f"{self.lines:,} {self.noun}{plural}{note} in {self.seconds:.1f} s: {speed}"
         flagged = [
             f"{flag}: {lines.count:,} ({meaning}): {lines}"
             for flag, meaning in FLAGS.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import queue
@@ -10,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
@@ -63,6 +64,16 @@ class TextFiles:
     def read(self, say: Callable[[str], None]) -> Iterator[str]:
         """Return the lines of the source, whose faults are reported at once; see `read_input`."""
         return self._noting_returns(read_input(self.source, self.errors), say)
+
+    def read_whole(self) -> str:
+        """Return the source as one text, its line ends and byte-order mark included."""
+        read_input(self.source, self.errors)  # reports what cannot be opened
+        raw = sys.stdin.buffer.read() if self.source == "-" else Path(self.source).read_bytes()
+        with suppress(UnicodeDecodeError):
+            return raw.decode()
+        for _ in _with_remedy(decode_lines(io.BytesIO(raw), self.name, self.errors), self.errors):
+            pass  # the error names the line
+        return raw.decode(errors="replace")
 
     def _noting_returns(self, lines: Iterator[str], say: Callable[[str], None]) -> Iterator[str]:
         """Yield the lines; say so if the first looks like a whole file with old Mac line ends."""

@@ -117,7 +117,7 @@ def test_what_an_object_holds_stays_as_it_is() -> None:
 
 
 def test_no_other_format() -> None:
-    with pytest.raises(ConfigError, match=r"--format: .*text, tsv, csv or jsonl.*'xml'"):
+    with pytest.raises(ConfigError, match=r"--format: .*text, tsv, .* srt or xliff.*'xml'"):
         LineFormat("xml")
     with pytest.raises(ConfigError, match=r"--quoting: .*csv or none.*'all'"):
         LineFormat("tsv", quoting="all")

@@ -1,0 +1,368 @@
+"""Inline tags: taken out of a text before it is translated, put back by the word alignment.
+
+A pair of tags goes around the words of the translation that come from the words between them, and a
+single tag beside the translation of its neighbour, as in the translators of browsers. A tag inside
+a pair stays inside it. One that finds no place stands at the end of the pair or text that it is in.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from mt.data.reading.words import is_unspaced
+
+# `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
+# the model sees its `content`; `break`: no part of any text.
+TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
+SPACES = re.compile(r"[ \t\r\n\f]+")
+ENTITY = re.compile(r"&#?\w+;")
+# A word without the punctuation around it.
+CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+# Pairs inside each other; deeper ones are placed as single tags.
+DEEPEST = 50
+
+
+@dataclass
+class MarkupToken:
+    """A part of a document as it is written; all parts, joined, are the document."""
+
+    kind: TokenKind
+    raw: str
+    name: str = ""
+    attributes: Mapping[str, str | None] = field(default_factory=dict)
+    content: str = ""  # of a `kept` one
+    sticks: Literal["", "before", "after"] = ""  # to the text before it, or after
+
+
+@dataclass
+class InlineTag:
+    """A tag, or a pair of them, with all that is between. `start` and `end` are in the source."""
+
+    opening: MarkupToken
+    start: int
+    end: int
+    closing: MarkupToken | None = None  # of a pair
+    inner: list[InlineTag] = field(default_factory=list)
+    place: tuple[int, int] = (0, 0)  # in the translation
+
+
+class _AlignedPart(NamedTuple):
+    """A part of the translation, and the part of the source that it comes from."""
+
+    start: int
+    end: int
+    src_start: int
+    src_end: int
+
+
+class Rendered(NamedTuple):
+    """A translation with its tags."""
+
+    text: str
+    n_lost: int  # tags that found no place
+    n_restored: int  # kept texts that the model had changed or dropped
+    n_missing: int  # of these, those that found no place
+
+
+class TaggedText:
+    """A text without its tags, for the model, and what is needed to put them back."""
+
+    def __init__(
+        self, tokens: Sequence[MarkupToken], escapes: bool = True, symbols: Sequence[str] = ()
+    ) -> None:
+        """`escapes`: the text has entities. `symbols`: what the model sees of the kept texts.
+
+        White space that a text without tags would have twice becomes part of a tag.
+        """
+        self.escapes = escapes
+        self.text = ""
+        self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
+        self._spelled = self._spelling(tokens) if escapes else {}
+        self._symbols = iter(symbols)
+        partners = _partners(tokens)
+        ends = set(partners.values())
+        opened = [self.root]
+        self._tokens = [(self.root.opening, 0)]  # tags in order, and where they stand
+        for number, token in enumerate(tokens):
+            if token.kind == "text":
+                self._add_text(token.raw)
+                continue
+            self._tokens.append((token, len(self.text)))
+            if number in ends:
+                tag = opened.pop()
+                tag.closing, tag.end = token, len(self.text)
+                continue
+            tag = InlineTag(token, len(self.text), len(self.text))
+            opened[-1].inner.append(tag)
+            if token.kind == "kept":
+                self.text += next(self._symbols, token.content)
+                tag.end = len(self.text)
+            elif token.kind == "newline" and self.text:
+                self.text += " "
+            if number in partners:
+                opened.append(tag)
+        self.root.end = len(self.text)
+        self._strip_end(tokens)
+
+    def _add_text(self, raw: str) -> None:
+        text = SPACES.sub(" ", html.unescape(raw) if self.escapes else raw)
+        if text.startswith(" ") and (not self.text or self.text.endswith(" ")):
+            text = text[1:]
+            space = SPACES.match(raw)
+            self._tokens[-1][0].raw += space[0] if space else ""
+        self.text += text
+
+    def _strip_end(self, tokens: Sequence[MarkupToken]) -> None:
+        """Give white space at the end to the first tag after it."""
+        if not self.text.endswith(" "):
+            return
+        raw = [token.raw for token in tokens if token.kind == "text"][-1]
+        assert self.root.closing is not None
+        following = (token for token, place in self._tokens[1:] if place == len(self.text))
+        first = next(following, self.root.closing)
+        first.raw = raw[len(raw.rstrip(" \t\r\n\f")) :] + first.raw
+        self.text = self.text[:-1]
+        for _, tag in _tags(self.root):
+            tag.start, tag.end = min(tag.start, len(self.text)), min(tag.end, len(self.text))
+        self.root.end = len(self.text)
+
+    @staticmethod
+    def _spelling(tokens: Sequence[MarkupToken]) -> dict[int, str]:
+        """How characters are written that cannot stand for themselves, or did not here."""
+        texts = "".join(token.raw for token in tokens if token.kind == "text")
+        spelled = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+        if ">" in texts:
+            del spelled[">"]
+        spelled |= {html.unescape(entity): entity for entity in ENTITY.findall(texts)}
+        return {ord(char): raw for char, raw in spelled.items() if len(char) == 1 and char > " "}
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether the place of some tag depends on how words have moved."""
+        return any(
+            tag.opening.kind != "newline" and not _is_fixed(parent, tag)
+            for parent, tag in _tags(self.root)
+        )
+
+    def render(self, translated: str, links: str = "") -> Rendered:
+        """Put the tags into a translation, by its alignment as `word_links` writes it."""
+        placing = _Placing(self.text, translated, links)
+        self.root.place = (0, len(translated))
+        placing.place_inner(self.root)
+        text, _ = self._written(self.root, 0, translated)
+        return Rendered(text, placing.n_lost, placing.n_restored, placing.n_missing)
+
+    def _written(self, tag: InlineTag, at: int, translated: str) -> tuple[str, int]:
+        """Write a tag with all inside it; also return the place of what follows."""
+        parts = [tag.opening.raw]
+        if tag.opening.kind == "kept":
+            at = max(at, tag.place[1])
+            if translated and tag.place[0] == tag.place[1] == len(translated):
+                parts.insert(0, " ")
+        elif tag.opening.kind == "newline" and tag.place[0] < tag.place[1]:
+            at += 1  # the space in whose place it stands
+        for inner in sorted(tag.inner, key=lambda one: one.place[0]):
+            if inner.opening.kind == "newline" and inner.place[0] < 0:
+                continue
+            start = max(at, inner.place[0])
+            parts.append(translated[at:start].translate(self._spelled))
+            text, at = self._written(inner, start, translated)
+            parts.append(text)
+        if tag.closing is not None:
+            end = max(at, tag.place[1])
+            parts += [translated[at:end].translate(self._spelled), tag.closing.raw]
+            at = end
+        return "".join(parts), at
+
+
+class _Placing:
+    """Finds the places of tags in one translation."""
+
+    def __init__(self, text: str, translated: str, links: str) -> None:
+        self.text = text
+        self.translated = translated
+        self.units = _units(text, translated, links)
+        self.n_lost = self.n_restored = self.n_missing = 0
+
+    def place_inner(self, parent: InlineTag) -> None:
+        """Place the tags in a pair that has its place; none overlaps another."""
+        low, high = parent.place
+        taken = bytearray(len(self.translated))
+        for tag in parent.inner:
+            if tag.opening.kind == "newline":
+                place = self._line_break(tag, taken, low, high)
+            elif _is_fixed(parent, tag):
+                place = (low, high)
+                if tag.start == tag.end:
+                    place = (low, low) if tag.start == parent.start else (high, high)
+            elif tag.opening.kind == "kept":
+                place = self._kept(tag, taken, low, high)
+            elif not self.text[tag.start : tag.end].strip():
+                place = self._beside(tag, low, high)
+            else:
+                place = self._around(tag, taken, low, high)
+            if place is None:
+                self.n_lost += tag.opening.kind != "newline"
+                place = (high, high) if tag.opening.kind != "newline" else (-1, -1)
+            tag.place = place
+            taken[max(0, place[0]) : max(0, place[1])] = b"\1" * (place[1] - place[0])
+            self.place_inner(tag)
+
+    def _around(
+        self, tag: InlineTag, taken: bytearray, low: int, high: int
+    ) -> tuple[int, int] | None:
+        """The stretch with the most characters that come from the tag's less those that do not."""
+        place, best, total, start = None, 0, 0, low
+        for unit in self.units:
+            if unit.start < low or unit.end > high or any(taken[unit.start : unit.end]):
+                total = 0
+                continue
+            if total <= 0:
+                total, start = 0, unit.start
+            is_inside = max(unit.src_start, tag.start) < min(unit.src_end, tag.end)
+            total += (unit.end - unit.start) * (1 if is_inside else -1)
+            if total > best:
+                place, best = (start, unit.end), total
+        if place is None:
+            return None
+        start, end = place
+        if self.text[tag.start] == " " and start > low and self.translated[start - 1] == " ":
+            start -= 1
+        if self.text[tag.end - 1] == " " and end < high and self.translated[end] == " ":
+            end += 1
+        return start, end
+
+    def _beside(self, tag: InlineTag, low: int, high: int) -> tuple[int, int] | None:
+        """The place after the translation of what stands before a tag, or before that after it."""
+        before = len(self.text[: tag.start].rstrip(" "))
+        after = len(self.text) - len(self.text[tag.start :].lstrip(" "))
+        ends = [unit.end for unit in self.units if unit.src_start < before <= unit.src_end]
+        starts = [unit.start for unit in self.units if unit.src_start <= after < unit.src_end]
+        places = []
+        if ends:
+            is_spaced = before < tag.start and self.translated[max(ends) :].startswith(" ")
+            places.append(max(ends) + is_spaced)
+        if starts:
+            is_spaced = tag.start < after and self.translated[: min(starts)].endswith(" ")
+            places.insert(
+                0 if _sticks_after(tag, before, after) else len(places), min(starts) - is_spaced
+            )
+        return next(((place, place) for place in places if low <= place <= high), None)
+
+    def _kept(
+        self, tag: InlineTag, taken: bytearray, low: int, high: int
+    ) -> tuple[int, int] | None:
+        """Where the text itself is, or what the model has made of it."""
+        content = self.text[tag.start : tag.end]
+        bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
+        same = re.compile(re.escape(content).join(bounds))
+        for match in same.finditer(self.translated, low, high):
+            if not any(taken[slice(*match.span())]):
+                return match.span()
+        self.n_restored += 1
+        place = self._around(tag, taken, low, high)
+        if place is None:
+            self.n_missing += 1
+            self.n_lost -= 1  # counted apart
+        return place
+
+    def _line_break(
+        self, tag: InlineTag, taken: bytearray, low: int, high: int
+    ) -> tuple[int, int] | None:
+        """The space that parts the translation as the source was parted, or nearly."""
+        wanted = round(tag.start * len(self.translated) / max(1, len(self.text)))
+        spaces = [
+            match.start()
+            for match in re.finditer(" ", self.translated)
+            if low < match.start() < high and not taken[match.start()]
+        ]
+        if spaces:
+            space = min(spaces, key=lambda place: abs(place - wanted))
+            return space, space + 1
+        if is_unspaced(self.translated) and low < wanted < high:
+            return wanted, wanted
+        return None
+
+
+def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:
+    """Whether a tag goes around all that is in its pair or text, or stands at an end of it."""
+    if tag.start == tag.end:
+        return tag.start in (parent.start, parent.end)
+    return (tag.start, tag.end) == (parent.start, parent.end)
+
+
+def _sticks_after(tag: InlineTag, before: int, after: int) -> bool:
+    """Whether a tag belongs to the text after it, if nothing says so to which a space does not."""
+    return (tag.opening.sticks or ("before", "after")[before < tag.start == after]) == "after"
+
+
+def _tags(root: InlineTag) -> Iterator[tuple[InlineTag, InlineTag]]:
+    """Yield each tag after the one that it is in."""
+    for tag in root.inner:
+        yield root, tag
+        yield from _tags(tag)
+
+
+def _partners(tokens: Sequence[MarkupToken]) -> dict[int, int]:
+    """The end of each start. Of two pairs that overlap, the one that ends later is two tags."""
+    partners, opened = dict[int, int](), list[int]()
+    for number, token in enumerate(tokens):
+        if token.kind == "start" and len(opened) < DEEPEST:
+            opened.append(number)
+        elif token.kind == "end":
+            start = next((one for one in opened[::-1] if tokens[one].name == token.name), None)
+            if start is not None:
+                partners[start] = number
+                del opened[opened.index(start) :]
+    paired = {*partners, *partners.values()}
+    for number, token in enumerate(tokens):
+        if token.kind in ("start", "end") and number not in paired:
+            token.sticks = "after" if token.kind == "start" else "before"
+    return partners
+
+
+def _units(text: str, translated: str, links: str) -> list[_AlignedPart]:
+    """Cut the words of the translation into units, by their links to words of the source.
+
+    Equal words are cut into characters, others into the word and the punctuation around it.
+    """
+    src_words, tgt_words = (
+        {str(number): match.span() for number, match in enumerate(re.finditer(r"\S+", line))}
+        for line in (text, translated)
+    )
+    linked: dict[tuple[int, int], tuple[int, int]] = {}
+    named = [link.split("-") for link in links.split()]
+    if not any(":" in tgt for _, tgt in named):
+        linked = dict.fromkeys(tgt_words.values(), (0, 0))
+    for src, tgt in named:
+        spans = [_span(name, words) for name, words in ((src, src_words), (tgt, tgt_words))]
+        if spans[0] is not None and spans[1] is not None:
+            linked[spans[1]] = spans[0]
+    units = []
+    for (start, end), (src_start, src_end) in sorted(linked.items()):
+        if text[src_start:src_end] == translated[start:end]:
+            units += [_AlignedPart(start + i, start + i + 1, src_start + i, src_start + i + 1)
+                      for i in range(end - start)]  # fmt: skip
+            continue
+        parts = zip(_parts(translated, start, end), _parts(text, src_start, src_end), strict=True)
+        units += [_AlignedPart(*tgt, *src) for tgt, src in parts if tgt[0] < tgt[1]]
+    return units
+
+
+def _span(name: str, words: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+    """The characters that a link names: a word by its number, or `start:end`."""
+    if ":" in name:
+        start, end = map(int, name.split(":"))
+        return start, end
+    return words.get(name)
+
+
+def _parts(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """The punctuation before a word, the word, and the punctuation after it."""
+    core = CORE.search(text, start, end)
+    first, last = core.span() if core else (start, end)
+    return [(start, first), (first, last), (last, end)]

@@ -1,0 +1,255 @@
+"""Subtitles, XLIFF and HTML: the texts are translated, and all else stays as it was."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Mt, refused
+from lxml import etree, html
+from messages import says
+
+from mt.errors import DataError
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate import translate_file as module
+from mt.translate.documents import Document, read_document
+from mt.translate.formats import LineFormat
+from mt.translate.lines import Translation
+from mt.translate.progress import Tally
+from mt.translate.streaming import TextFiles
+
+SRT = (
+    "\ufeff1\r\n00:00:01,000 --> 00:00:02,500 X1:40\r\n<i>Hallo Welt,</i>\r\nwie geht es?\r\n\r\n"
+    "2\r\n00:00:03,000 --> 00:00:04,000\r\n- Gut. \r\n<i>– Und</i> dir?\r\nJa & <3\r\n\r\n\r\n"
+    "3\r\n00:00:05,000 --> 00:00:06,000\r\n{\\an8}42\r\n\r\nNoch mehr\r\n<b>aa\r\nbb</b>"
+)
+HTML = """<!DOCTYPE html>
+<html lang="de"><head><meta charset="utf-8"><title>Der Titel &amp; mehr</title>
+<style>p { a }</style><script>if (a<b) "<p>Text</p>"</script></head>
+<body class='x'><!-- Kommentar --><h1>Ein <b>großer <i>Hund</i></b>, ja</h1>
+<p>Der <a href="x"> Hund </a> schläft&nbsp;&copy; <img alt="Bild 'x'" title='ein "T"' src=y> hier
+<br>neue Zeile <code>ls -l</code> jetzt.
+<p translate="no">Nicht <b>das</b></p><ul><li>Eins<li title=Zahl>Zwei &lt;3</ul>
+<b>eins <i>zwei</b> drei</i> vier <span class="notranslate">Marke</span>
+<pre>Zeile eins
+  Zeile zwei</pre>123 <b>4</b>
+</body></html>
+"""
+XLIFF = """<?xml version="1.0" encoding="UTF-8"?>
+<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2"><file original="y"><body>
+  <trans-unit id="1">
+    <source>Der <g id="1">Hund <g id="2">schläft</g></g> &quot;hier&quot;<x id='3' />.</source>
+  </trans-unit>
+  <trans-unit id="2" approved="yes"><source>Haus</source><target>house</target></trans-unit>
+  <trans-unit id="3"><source>Haus</source><target>by hand</target></trans-unit>
+  <trans-unit id="4"><source>Haus</source><target  state="new"/></trans-unit>
+  <trans-unit id="5"><source>Haus <bpt id="1">&lt;b&gt;</bpt>und<ept id="1">&lt;/b&gt;</ept> Hof\
+</source><target xml:lang="en" state='needs-translation'>old</target></trans-unit>
+  <trans-unit id="6" translate="no"><source>Haus</source></trans-unit>
+  <trans-unit id="7"><source><![CDATA[Haus <b> & Hof]]></source><alt-trans><source>A</source>\
+<target>b</target></alt-trans></trans-unit>
+</body></file></xliff>
+"""
+XLIFF_2 = """<xliff version="2.0" srcLang="de" trgLang="en"><file id="f"><unit id="1">
+  <m:matches><m:match><source>Nein</source></m:match></m:matches>
+  <segment><source>Der <pc id="1">Hund</pc> <ph id="2"/>schläft</source></segment>
+  <ignorable><source> </source></ignorable>
+  <segment id="2" state="initial">
+    <source>Haus</source>
+    <target></target>
+  </segment>
+  <segment state="final"><source>Haus</source><target>house</target></segment>
+</unit></file></xliff>"""
+
+
+def copied(texts: Iterable[str], change: Callable[[str], str] = str) -> list[Translation]:
+    """What a model gives that copies its input, with its alignment."""
+    return [
+        Translation((change(text),), (0.0,), 1, (" ".join(f"{n}-{n}" for n in range(99)),))
+        for text in texts
+    ]
+
+
+def translated(form: str, content: str, change: Callable[[str], str] = str) -> str:
+    document = read_document(form, content, "x")
+    found = copied((text.tagged.text for text in document.texts), change)
+
+    def count(line: int, rendered: Any) -> None:
+        assert rendered[1:] == (0, 0, 0), line
+
+    return document.render(found, count)
+
+
+def texts_of(document: Document) -> list[tuple[int, str]]:
+    return [(text.line, text.tagged.text) for text in document.texts]
+
+
+def test_subtitles() -> None:
+    assert texts_of(read_document("srt", SRT, "x")) == [
+        (3, "Hallo Welt, wie geht es?"),
+        (8, "Gut."),
+        (9, "Und dir? Ja & <3"),
+        (17, "Noch mehr aa bb"),
+    ]
+    assert translated("srt", SRT) == SRT
+    longer = translated("srt", SRT, lambda text: text.replace("Hallo", "Guten schönen Tag,"))
+    # The lines are parted as the source's were.
+    assert "<i>Guten schönen</i> Tag,\r\nWelt, wie geht es?\r\n" in longer
+    # A translation of one word has one line.
+    assert "--> 00:00:06,000\r\nnoch\r\n" in translated(
+        "srt", "1\r\n00:00:05,000 --> 00:00:06,000\r\naa\r\nbb\r\n", lambda _: "noch"
+    )
+    plain = "1\n00:01,000 --> 00:02,500\nEins zwei drei\nvier fünf\n"
+    assert not read_document("srt", plain, "x").needs_alignment
+    assert translated("srt", plain, lambda _: "これは一行目です").splitlines()[2:] == [
+        "これは一行", "目です",
+    ]  # fmt: skip
+
+
+def test_html() -> None:
+    assert texts_of(read_document("html", HTML, "x")) == [
+        (2, "Der Titel & mehr"),
+        (4, "Ein großer Hund, ja"),
+        (5, "Bild 'x'"),
+        (5, 'ein "T"'),
+        (5, "Der Hund schläft\u00a0© hier"),
+        (6, "neue Zeile ls -l jetzt."),
+        (7, "Eins"),
+        (7, "Zahl"),
+        (7, "Zwei <3"),
+        (8, "eins zwei drei vier Marke"),
+        (9, "Zeile eins"),
+        (10, "Zeile zwei"),
+    ]
+    copy = translated("html", HTML)
+    before, after = (etree.tostring(html.fromstring(text)) for text in (HTML, copy))
+    assert after == before
+    assert copy == HTML.replace("title='ein \"T\"'", 'title="ein &quot;T&quot;"').replace(
+        "title=Zahl", 'title="Zahl"'
+    )
+    changed = translated("html", HTML, lambda text: re.sub(r"\b(?!ls|l\b|Marke)\w+", "e", text))
+    for kept in ("p { a }", "if (a<b)", "Kommentar", "ls -l", "Nicht <b>das</b>", ">Marke<"):
+        assert kept in changed
+    for word in ("Titel", "großer", "Bild", "Eins", "Zahl", "jetzt", "Zeile"):
+        assert word not in changed
+    assert translated("html", "<p>a <b>b") == "<p>a <b>b"
+    assert translated("html", "") == ""
+
+
+def test_xliff() -> None:
+    document = read_document("xliff", XLIFF, "x")
+    assert texts_of(document) == [
+        (4, 'Der Hund schläft "hier".'),
+        (8, "Haus"),
+        (9, "Haus und Hof"),
+        (11, "Haus <b> & Hof"),
+    ]
+    assert document.n_done == 2
+    copy = translated("xliff", XLIFF)
+    made = '<target state="needs-review-translation" state-qualifier="mt-suggestion">'
+    source = re.findall("<source>(.*)</source>", XLIFF)
+    assert f"</source>\n    {made}{source[0]}</target>\n" in copy
+    assert 'xml:lang="en" state="needs-review-translation" state-qualifier' in copy
+    assert f"{made}Haus &lt;b&gt; &amp; Hof</target><alt-trans>" in copy
+    assert "by hand" in copy
+    assert "<target>house</target>" in copy
+    # The rest is the same, and a second start finds nothing to do.
+    target = re.compile(r"\s*<target[^>]*?(?:/>|>.*?</target>)")
+    assert target.sub("", copy) == target.sub("", XLIFF)
+    assert translated("xliff", copy, lambda _: "other") == copy
+    etree.fromstring(copy.encode())
+    copy = translated("xliff", XLIFF_2)
+    segment = re.findall("<source>(.*)</source></seg", XLIFF_2)[0]
+    assert copy == XLIFF_2.replace(
+        f"<segment><source>{segment}</source>",
+        f'<segment state="translated"><source>{segment}</source><target>{segment}</target>',
+    ).replace("<target></target>", "<target>Haus</target>").replace("initial", "translated")
+
+
+@pytest.mark.parametrize(
+    ("form", "content", "message"),
+    [
+        ("srt", "eins\n", ("in.x", "no subtitle", "-->", "--format text")),
+        ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),
+        ("xliff", "<xliff/>", ("in.x", "<source>", "<segment>")),
+        ("xliff", '<?xml version="1.0" encoding="latin-1"?><a/>', ("in.x", "latin-1", "UTF-8")),
+        ("html", "<meta charset=windows-1252>", ("in.x", "windows-1252", "UTF-8", "convert")),
+    ],
+)
+def test_what_is_no_such_document(form: str, content: str, message: tuple[str, ...]) -> None:
+    with pytest.raises(DataError) as error:
+        read_document(form, content, "in.x")
+    assert says(str(error.value), *message)
+
+
+class Copying:
+    """A stand-in translator that copies, but drops the word `weg`."""
+
+    def __init__(self) -> None:
+        self.tally = Tally(engine="copies")
+        self.on_progress = print
+
+    def __enter__(self) -> Copying:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def translate(self, texts: list[str]) -> list[Translation]:
+        self.tally.lines = len(texts)
+        self.tally.split.add(2)
+        return copied(texts, lambda text: text.replace(" weg", ""))
+
+
+def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[SearchOptions] = []
+    said: list[str] = []
+
+    def load(search: SearchOptions, *_: object) -> Copying:
+        searches.append(search)
+        return Copying()
+
+    monkeypatch.setattr(module, "load_translator", load)
+    engine = EngineOptions(models=[tmp_path / "model"])
+    for content in (
+        "<p>eins</p>\n\n<p>b <b>weg</b> <code>weg</code></p>",
+        "<p>eins</p><b>zwei</b>",
+    ):
+        (tmp_path / "in.html").write_text(content, encoding="utf-8")
+        files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
+        module.translate_file(files, LineFormat("html"), SearchOptions(), engine, said.append)
+    assert [search.alignments for search in searches] == ["auto", None]
+    assert says(said[0], "tags inside sentences", "--alignments")
+    # The line is that of the document.
+    assert says(said[1], "2 texts", "2 tags without a place", "at the end: line 3, 3")
+    assert says(said[1], "too long", "in pieces: line 3)", "copies")
+    assert (tmp_path / "out").read_text(encoding="utf-8") == content
+
+
+def test_a_model_translates_a_document_named_by_its_ending(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "in.srt"
+    path.write_text(
+        "1\r\n00:01,0 --> 00:02,0\r\neins <i>zwei</i>\r\n", encoding="utf-8", newline=""
+    )
+    ended = mt("translate", "--model", tiny_run, path, "-o", tmp_path / "out.srt", "--workers", 1)
+    assert ended.code == 0, ended.err
+    out = (tmp_path / "out.srt").read_bytes()
+    assert re.fullmatch(rb"1\r\n00:01,0 --> 00:02,0\r\n.*<i>.*</i>.*\r\n", out)
+    assert says(ended.err, "1 text", "CTranslate2 has no --alignments")
+    lines = mt("translate", "--model", tiny_run, "--format", "text", path).lines
+    assert len(lines) == 3
+    for options, message in (
+        (["--n-best", 2], ("--format srt", "--n-best")),
+        (["--resume", "-o", tmp_path / "o"], ("--resume", "--format srt")),
+        (["--model", tiny_run], (str(path), "only one --model")),
+        (["--column", 2], ("--column", "--format tsv", "srt")),
+    ):
+        assert says(refused(mt("translate", "--model", tiny_run, path, *options)), *message)
+    path.write_bytes(b"1\n00:01,0 --> 00:02,0\nf\xfcnf\n")
+    said = refused(mt("translate", "--model", tiny_run, path))
+    assert says(said, str(path), "line 3", "WINDOWS-1252", "--errors replace")
