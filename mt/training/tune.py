@@ -221,8 +221,11 @@ def faster_on_cpu(
     if shortlist is None:
         try:
             store = store_of(described.folder)
-        except DataError as error:
-            say(f"no shortlist is tried: {error}")
+        except DataError:
+            say(
+                f"no shortlist is tried: {described.folder} is not in a run with its token store; "
+                "give --shortlist FILE, which mt export ctranslate2 --shortlist writes there"
+            )
             return
         shortlist = folder / SHORTLIST
         write_shortlist(store, described.tokenizer, shortlist)
