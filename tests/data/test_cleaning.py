@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import random
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from messages import says
 from mt.config.schema import Clean, Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora
 from mt.data.cleaning.duplicates import hashes, normalised
-from mt.data.cleaning.executors import run_here
+from mt.data.cleaning.executors import run_here, run_rank
 from mt.data.cleaning.leaks import LeakCount, LeakIndex
 from mt.data.cleaning.plan import CleaningPlan, Corpus
 from mt.data.cleaning.rejected import REASONS
@@ -181,25 +184,78 @@ def test_the_bytes_are_the_same_however_many_processes_work(
     assert folder.bytes == alone
 
 
-def test_a_corpus_without_pairs_leaves_the_header_and_a_damaged_result_is_named(
-    folder: Folder,
-) -> None:
+def test_a_corpus_without_pairs_leaves_the_header(folder: Folder) -> None:
     web = folder.sources["web"]
     for path in (web.src, web.tgt):
         Path(path).write_bytes(b"\xff\n")
     folder.sources["web"] = web.model_copy(update={"errors": "skip"})
-    plan = folder.plan()
-    with pytest.raises(DataError) as error:
-        clean_corpora(plan, damaging_the_counts, folder.outputs(), folder.path / "rejected")
-    assert says(str(error.value), "counts.json", "damaged", "Remove the folder")
-    shutil.rmtree(plan.kept)
-    folder.clean(plan)
+    folder.clean(folder.plan())
     assert (folder.path / "rejected").read_text().startswith("rule\tscore\tcorpus")
 
 
-def damaging_the_counts(plan: CleaningPlan) -> None:
-    in_one_process(plan)
-    next(plan.kept.rglob("counts.json")).write_text('{"pairs"')
+@pytest.mark.parametrize(
+    ("result", "left"),
+    [
+        ("texts*/00000/index.json", 0.5),
+        ("scores*/*/scores.npz", 0.5),
+        ("scores*/*/keys.npy", 0),
+        ("decisions*/0*/decisions.npy", 0.5),
+        ("decisions*/b*/dropped.npy", 0.1),
+        ("kept*/*/counts.json", 0),
+    ],
+)
+def test_what_a_stopped_machine_has_damaged_is_made_again(
+    folder: Folder, result: str, left: float
+) -> None:
+    clean: dict[str, Any] = {"max_targets": 2, "max_other_language": None, "mojibake": False}
+    plan = folder.plan(**clean)
+    folder.clean(plan)
+    wanted = folder.bytes
+    in_one_process(plan)  # also the pairs that are kept, which are in the output
+    path = min(plan.work.glob(result))
+    os.truncate(path, int(left * path.stat().st_size))
+    later = {"kept": [], "deci": [plan.kept]}.get(result[:4], [plan.decisions, plan.kept])
+    for stage in later:  # which are made of it
+        shutil.rmtree(stage)
+    folder.clean(folder.plan(**clean))
+    assert folder.bytes == wanted
+
+
+def test_a_disk_that_damages_each_result_is_named(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mt.data.cleaning.clean.MOST_DAMAGED", 1)
+
+    def run(plan: CleaningPlan) -> None:
+        in_one_process(plan)
+        next(plan.kept.rglob("counts.json")).write_text('{"pairs"')
+
+    with pytest.raises(DataError) as error:
+        folder.clean(folder.plan(), run)
+    assert says(str(error.value), "counts.json", "damaged", "same command")
+
+
+def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks start in other folders, from a plan that was sent to them."""
+    monkeypatch.chdir(folder.path)
+    for source in (*folder.sources.values(), folder.test):
+        Path(source.src).rename(f"own-{Path(source.src).name}")
+        Path(source.tgt).rename(f"own-{Path(source.tgt).name}")
+    names = {"web": "own-web", "good": "own-good"}
+    sources = {name: Source(src=f"{own}.de", tgt=f"{own}.en") for name, own in names.items()}
+    here = Folder(folder.path, sources, Source(src="own-test.de", tgt="own-test.en"))
+    here.clean(here.plan())
+    wanted = here.bytes
+    assert b"\town-web.de:" in wanted[2]
+
+    def run(plan: CleaningPlan) -> None:
+        for name in STAGES:
+            sent = pickle.dumps(partial(run_rank, replace(plan), name, os.getcwd()))
+            os.chdir("/")
+            pickle.loads(sent)(None, 0, 1)
+
+    here.clean(replace(here.plan(), work=Path("other")), run)
+    assert here.bytes == wanted
 
 
 def test_scores_of_another_version_are_made_again(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mt.data.cleaning.plan import CleaningPlan, claim_work
+from mt.data.cleaning.plan import CleaningPlan, DamagedResultError, claim_work
 from mt.data.cleaning.rejected import HEADER, write_packed
 from mt.data.cleaning.report import CleaningReport, sum_up
 from mt.data.reading.corpus import local_files
@@ -19,6 +19,8 @@ from mt.files import exclusive, whole_file
 from mt.terminal import say
 
 LOCK = "lock"  # in the work folder
+# Damaged results that are made again, before it is taken for a damaged disk.
+MOST_DAMAGED = 20
 Run = Callable[[CleaningPlan], None]
 
 
@@ -49,13 +51,12 @@ def clean_corpora(
     with exclusive(plan.work / LOCK, lambda: say(waiting)):
         claim_work(plan.work)  # the other process may have removed it
         try:
-            run(plan)
+            report = _run_and_sum_up(plan, run, notes)
             if rejected is not None:
                 header = plan.work / "header"
                 write_packed(header, HEADER, plan.form.rejected_packing)
                 every = CleanedFiles(range(len(plan.corpora)), [rejected])
                 _concatenate(plan, every, ["rejected"], [header])
-            report = sum_up(plan, notes)
             empty = [
                 number
                 for output in outputs
@@ -84,6 +85,16 @@ def clean_corpora(
                 "change the limits in data.clean."
             )
         return report
+
+
+def _run_and_sum_up(plan: CleaningPlan, run: Run, notes: list[str]) -> CleaningReport:
+    """Run all stages; also again, where one before has left what cannot be read."""
+    for _ in range(MOST_DAMAGED):
+        with suppress(DamagedResultError):
+            run(plan)
+            return sum_up(plan, notes)
+    run(plan)
+    return sum_up(plan, notes)
 
 
 def records_of(plan: CleaningPlan) -> FileRecords:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -105,8 +105,10 @@ def _run_task(name: str, rank: int, world: int) -> None:
     STAGES[name](_plan_of_worker, rank, world)
 
 
-def _run_rank(plan: CleaningPlan, stage: str, _: object, rank: int, world: int) -> None:
-    """Run a stage as datatrove calls it."""
+def run_rank(plan: CleaningPlan, stage: str, start: str, _: object, rank: int, world: int) -> None:
+    """Run a stage as datatrove calls it, in the folder in which the command was given."""
+    with suppress(OSError):  # absolute paths need none
+        os.chdir(start)  # places in reports are the same as without a cluster
     STAGES[stage](plan, rank, world)
 
 
@@ -119,17 +121,16 @@ def run_on_slurm(
     submitted again. Raises MtError where ranks still fail, ConfigError without datatrove.
     """
     executor_class = _slurm_executor()
-    plan = plan.for_other_processes()
     for name in STAGES:
         world = min(ranks, len(STAGES[name].results(plan)))
         progress(name, 0, world)
         if not world:
             continue
         # The number of ranks is in the name: datatrove remembers which ones are done.
-        logs = plan.work / "jobs" / f"{plan.kept.name}-{name.replace(' ', '-')}-{world}"
+        logs = plan.work.absolute() / "jobs" / f"{plan.kept.name}-{name.replace(' ', '-')}-{world}"
         for _ in range(ATTEMPTS):
             job = executor_class(
-                pipeline=[partial(_run_rank, plan, name)],
+                pipeline=[partial(run_rank, replace(plan), name, os.getcwd())],
                 tasks=world,
                 logging_dir=str(logs),
                 job_name=f"mt-clean-{name.replace(' ', '-')}",

@@ -7,13 +7,17 @@ import json
 import os
 import shutil
 import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import BadZipFile
+
+import numpy as np
 
 from mt.config.schema import named_sources
 from mt.data.cleaning.leaks import LeakIndex
@@ -174,13 +178,9 @@ class CleaningPlan:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         return self.work / f"{stage}-{digest[:16]}"
 
-    def for_other_processes(self) -> CleaningPlan:
-        """The plan with absolute paths, so that it holds in another working folder."""
-        return replace(self, work=self.work.absolute(), root=self.root.absolute())
-
     def index(self, part: int) -> dict[str, Any]:
         """What the first stage wrote of a part: pairs of its shards, records of its files."""
-        return read_result(self.texts / f"{part:05}" / "index.json")
+        return dict(read_result(self.texts / f"{part:05}" / "index.json"))
 
     @cached_property
     def shards(self) -> list[Shard]:
@@ -262,14 +262,26 @@ def new_result(folder: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def read_result(path: Path) -> dict[str, Any]:
-    """A JSON file that a stage wrote. Raises DataError where it is damaged."""
+class DamagedResultError(DataError):
+    """A result of a stage could not be read, and is removed, so that it is made again."""
+
+
+def read_result(path: Path) -> Any:
+    """A JSON file or arrays that a stage wrote. Raises DamagedResultError."""
     try:
-        return dict(read_json(path))
-    except (ValueError, TypeError) as error:
-        raise DataError(
-            f"{path}: is damaged ({error}). Remove the folder {path.parent}; the same command then "
-            "makes it again."
+        match path.suffix:
+            case ".json":
+                return dict(read_json(path))
+            case ".npz":
+                with path.open("rb") as file, np.load(file) as arrays:
+                    return dict(arrays)
+            case _:
+                return np.load(path, mmap_mode="r")
+    except (ValueError, TypeError, EOFError, BadZipFile, zlib.error, FileNotFoundError) as error:
+        shutil.rmtree(path.parent, ignore_errors=True)
+        raise DamagedResultError(
+            f"{path}: was damaged ({error}), perhaps when the machine stopped, and is removed. The "
+            "same command makes it again."
         ) from None
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from mt.data.cleaning.duplicates import expected_false_drops
@@ -122,8 +121,8 @@ def sum_up(plan: CleaningPlan, notes: list[str]) -> CleaningReport:
             for own, drawn in zip(both, counts["examples"][reason], strict=True):
                 own += drawn
         if index is not None:
-            with np.load(plan.scores / shard.name / "scores.npz") as scored:
-                found += Found(scored["src"], scored["tgt"], scored["pairs"])
+            scored = read_result(plan.scores / shard.name / "scores.npz")
+            found += Found(scored["src"], scored["tgt"], scored["pairs"])
     funnels = [
         CorpusFunnel(
             corpus.name, corpus.source.weight, every["read"], every["kept"], every["repaired"],

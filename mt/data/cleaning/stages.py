@@ -19,7 +19,7 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.duplicates import Hashes, hashes, joined_keys, normalised, pair_keys, repeated
 from mt.data.cleaning.leaks import PAIR, Found
-from mt.data.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, new_result
+from mt.data.cleaning.plan import BYTES_PER_SHARD, CleaningPlan, Shard, new_result, read_result
 from mt.data.cleaning.rejected import (
     DUPLICATE,
     LEAK,
@@ -173,9 +173,9 @@ def keys_of(
 
 def decide_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     """Decide by scores and leaks which pairs of a shard go: the number of a reason, or -1."""
-    with np.load(plan.scores / plan.shards[number].name / "scores.npz") as found:
-        decisions = decide(found["scores"], plan.clean)
-        is_leak = leaks_go(found["flags"], plan.clean.leaks)
+    found = read_result(plan.scores / plan.shards[number].name / "scores.npz")
+    decisions = decide(found["scores"], plan.clean)
+    is_leak = leaks_go(found["flags"], plan.clean.leaks)
     decisions[(decisions < 0) & is_leak] = LEAK
     np.save(folder / "decisions.npy", decisions)
 
@@ -208,10 +208,10 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
     keys, places = [np.zeros((0, 3), np.uint64)], [np.zeros((0, 2), np.uint32)]
     for number in by_priority:
         scored = plan.scores / shards[number].name
-        start, end = np.load(scored / "starts.npy")[bucket : bucket + 2]
-        own = np.load(scored / "order.npy", mmap_mode="r")[start:end]
-        own_keys = np.load(scored / "keys.npy", mmap_mode="r")[start:end]
-        is_kept = np.load(plan.decisions / shards[number].name / "decisions.npy")[own] < 0
+        start, end = read_result(scored / "starts.npy")[bucket : bucket + 2]
+        own = read_result(scored / "order.npy")[start:end]
+        own_keys = read_result(scored / "keys.npy")[start:end]
+        is_kept = read_result(plan.decisions / shards[number].name / "decisions.npy")[own] < 0
         keys.append(own_keys[is_kept])
         own_places = np.column_stack([np.full(len(own), number, np.uint32), own])
         places.append(own_places[is_kept])
@@ -246,8 +246,8 @@ def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
     pairs = shard_pairs(plan, shard)
     decisions = all_decisions(plan, number)
     columns = ("scores", "is_short", "flags", "near", "repaired")
-    with np.load(scored / "scores.npz") as found:
-        own = {name: found[name] for name in columns}
+    found = read_result(scored / "scores.npz")
+    own = {name: found[name] for name in columns}
     findings = ShardFindings(plan, shard, pairs, decisions, **own)
     write_packed(folder / "rejected", "".join(findings.rejected_rows()), form.rejected_packing)
     (folder / "counts.json").write_text(json.dumps(findings.counts()), encoding="utf-8")
@@ -265,10 +265,11 @@ def apply(plan: CleaningPlan, number: int, folder: Path) -> None:
 
 def all_decisions(plan: CleaningPlan, number: int) -> npt.NDArray[np.int8]:
     """(n,) The reason of each pair of a shard, duplicates included; -1: it stays."""
-    decisions = np.load(plan.decisions / plan.shards[number].name / "decisions.npy")
+    folder = plan.decisions / plan.shards[number].name
+    decisions: npt.NDArray[np.int8] = np.array(read_result(folder / "decisions.npy"))
     for folder in STAGES["finding duplicates"].results(plan):
-        start, end = np.load(folder / "starts.npy")[number : number + 2]
-        dropped = np.load(folder / "dropped.npy", mmap_mode="r")[start:end]
+        start, end = read_result(folder / "starts.npy")[number : number + 2]
+        dropped = read_result(folder / "dropped.npy")[start:end]
         decisions[dropped[:, 0]] = dropped[:, 1]
     return decisions
 
