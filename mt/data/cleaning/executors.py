@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -122,12 +123,14 @@ def run_on_slurm(
     """
     executor_class = _slurm_executor()
     for name in STAGES:
-        world = min(ranks, len(STAGES[name].results(plan)))
+        results = STAGES[name].results(plan)
+        world = min(ranks, len(results))
         progress(name, 0, world)
-        if not world:
+        if all(folder.is_dir() for folder in results):
             continue
-        # The number of ranks is in the name: datatrove remembers which ones are done.
         logs = plan.work.absolute() / "jobs" / f"{plan.kept.name}-{name.replace(' ', '-')}-{world}"
+        # datatrove remembers which ranks are done, also where their results have been removed.
+        shutil.rmtree(logs / "completions", ignore_errors=True)
         for _ in range(ATTEMPTS):
             job = executor_class(
                 pipeline=[partial(run_rank, replace(plan), name, os.getcwd())],
