@@ -43,7 +43,7 @@ def load_torch(
     """
     on_gpu = find_device(options.device).type == "cuda"
     searches = searches_on_gpus(search, options, large) if on_gpu else ()
-    # Some GPUs take one process only: that of the worker, unless this one aligns.
+    # Some GPUs take one process only: a worker, unless this one aligns words on a GPU of its own.
     if searches and search.alignments is None:
         device = ELSEWHERE
     else:
@@ -178,7 +178,8 @@ def searches_on_gpus(
 
     That is `workers` GPUs, or all that are visible for a large text. With one GPU, its process
     leaves this one free to encode and decode text meanwhile, which pays for a large text. Where
-    this process aligns words, it takes the first GPU. Raises ConfigError if there are not so many.
+    this process aligns words or sorts hypotheses by a reverse model, it takes the first GPU. Raises
+    ConfigError if there are not so many.
     """
     one = options.device.startswith("cuda:")
     devices = [options.device] if one else visible_gpus()
@@ -191,11 +192,11 @@ def searches_on_gpus(
         )
     if wanted == 1 and (options.workers or not large):
         return ()
-    n_aligning = int(search.alignments is not None)
+    n_own = int(search.alignments is not None or search.rerank_with is not None)
     # One worker: the model in the process that loads it.
     return tuple(
         SearchOnDevice(search, replace(options, workers=1, device=device), large, number == 0)
-        for number, device in enumerate(devices[n_aligning:wanted])
+        for number, device in enumerate(devices[n_own:wanted])
     )
 
 

@@ -19,7 +19,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from mt.errors import ConfigError, DataError, MtError
 from mt.search import candidates, engine
 from mt.search.engine import TorchEngine
-from mt.search.options import EngineOptions, Sampling, SearchOptions
+from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
 from mt.translate import load_torch
 from mt.translate.load import load_translator
 from mt.translate.load_torch import SearchOnDevice, searches_on_gpus
@@ -217,13 +217,13 @@ def on_cpus(
     monkeypatch: pytest.MonkeyPatch,
     count: int,
     large: bool = False,
-    alignments: str | None = None,
+    search: SearchOptions = DEFAULT_SEARCH,
     **given: Any,
 ) -> tuple[SearchOnDevice, ...]:
     """Functions for workers, with CPUs in the place of so many GPUs."""
     monkeypatch.setattr(load_torch, "visible_gpus", lambda: ["cpu"] * count)
     options = EngineOptions(models=models, engine="torch", precision="fp32", **given)
-    return searches_on_gpus(SearchOptions(alignments=alignments), options, large)
+    return searches_on_gpus(search, options, large)
 
 
 def test_a_process_for_each_gpu(
@@ -293,9 +293,10 @@ def test_how_many_gpus_share_a_text(tiny_run: Path, monkeypatch: pytest.MonkeyPa
     assert count(large=True) == 4
     assert count(workers=1, large=True) == 0
     assert count(workers=3) == 3
-    # The process that reads and writes aligns words, on a GPU of its own.
-    assert count(large=True, alignments="auto") == 3
-    assert count(device="cuda:2", large=True, alignments="auto") == 0
+    # The process that reads and writes needs a GPU of its own.
+    for search in (SearchOptions(alignments="auto"), SearchOptions(rerank_with=tiny_run)):
+        assert count(large=True, search=search) == 3
+        assert count(device="cuda:2", large=True, search=search) == 0
     (alone,) = on_cpus([tiny_run], monkeypatch, 4, device="cuda:2", large=True)
     assert alone.options.device == "cuda:2"  # lest encoding and decoding text wait for each other
     # It loads the model itself.
