@@ -90,7 +90,7 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
                 "must say where the stage ends, as another one follows, found nothing; add "
                 "{updates: 2000}, {epochs: 8}, {tokens: 5e6} or {stall: 3}",
             )
-        elif until and number + 1 == len(stages):
+        elif stage.until is not None and number + 1 == len(stages):
             yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
         elif until and "stall" in until and data.valid is None:
             yield Fault(
@@ -99,8 +99,8 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
             )
         if until and "text" in until:
             texts = range(len(data.train))
-            own = stage.shares or stage.weights or [1.0 for _ in texts]
-            if "epochs" not in until or until["text"] not in texts or not own[until["text"]]:
+            own = dict(enumerate(stage.shares or stage.weights or [1.0 for _ in texts]))
+            if "epochs" not in until or until["text"] not in texts or not own.get(until["text"]):
                 yield Fault(
                     [f"{path}.until.text"],
                     "must be the number of a text of the stage, counted from 0, and stand with "

@@ -19,7 +19,12 @@ from mt.data.reading.corpus import training_pairs
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import in_directions
-from mt.data.tokens.mixing import describe_mixture, sampling_weights, stages_of
+from mt.data.tokens.mixing import (
+    describe_mixture,
+    require_counted_texts,
+    sampling_weights,
+    stages_of,
+)
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
 
 
 # The way in which `Plan` makes updates; it changes when they do.
-PLAN = "equal updates of all lengths, shuffled by length"
+PLAN = "equal updates of all lengths from 8192 tokens on, shuffled by length"
 # Keys of each section that the fingerprint of a plan need not take as they stand. A key that is not
 # here counts. All of `data` is in the fingerprint of the store, and in what the plan draws.
 PLAN_KEYS = {
@@ -138,6 +143,7 @@ def prepare(
     resamples = [_resample(config, data, store, directed, tokenizer) for data in sections]
     longest = config.data.max_tokens + 1 if any(resamples) else store.longest
     config = settle_batch_size(config, run_dir, updater, longest, log)
+    require_counted_texts(config.data, directed.kept)
     plans = []
     for data, resample in zip(sections, resamples, strict=True):
         weights = sampling_weights(data, directed.kept)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import merged
+from messages import says
 from subwords import digest, made_lines, rows, store_of
 
 from mt.config.load import config_from_mapping
@@ -134,6 +135,15 @@ def test_joined_lines_hold_each_pair_once_within_a_corpus_and_the_limit(
     assert (N - sizes[1]) / N == pytest.approx(0.4, abs=0.05)
     too_short, _ = epoch_of(store, tokenizer, config_of(max_tokens=2, join=0.4, caps=0.5))
     assert rows(too_short) == rows(store)
+
+
+def test_a_text_that_is_not_in_the_stage_is_not_counted(tokenizer: Tokenizer, store: Store) -> None:
+    config = config_of()
+    texts = [text.model_copy(update={"weight": n}) for n, text in enumerate(config.data.train)]
+    data = config.data.model_copy(update={"train": texts})
+    made, _ = epoch_of(store, tokenizer, config.model_copy(update={"data": data}))
+    assert made.kept == (0, N - 1000)
+    assert says(made.augmented, f"{N - 1000:,} pairs in {N - 1000:,} lines")
 
 
 def test_scripts_without_spaces_are_joined_without_and_symbols_stay(tokenizer: Tokenizer) -> None:

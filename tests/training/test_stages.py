@@ -18,7 +18,12 @@ from run_comparison import Mapped, flat
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, DataConfig, Until
 from mt.data.tokens.loader import Update
-from mt.data.tokens.mixing import describe_stage, sampling_weights, stages_of
+from mt.data.tokens.mixing import (
+    describe_stage,
+    require_counted_texts,
+    sampling_weights,
+    stages_of,
+)
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
 from mt.errors import ConfigError, DataError
@@ -126,6 +131,11 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
             [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1, 0]}, {}],
             ["data.stages[0].until.text", "text of the stage", "2"],
         ),
+        (
+            [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1]}, {}],
+            ["data.stages[0].until.text", "text of the stage", "2"],
+        ),
+        ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
         ([{"augment": {"caps": 0.9, "title": 0.3}}], ["data.stages[0].augment.caps", "1.2"]),
     ],
@@ -134,6 +144,14 @@ def test_faults_of_stages(stages: list[dict[str, Any]], said: list[str]) -> None
     with pytest.raises(ConfigError) as error:
         data_of(*stages)
     assert says(str(error.value), *said)
+
+
+def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:
+    data = data_of({"until": {"epochs": 1, "text": 1}}, {})
+    require_counted_texts(data, [5, 1, 0])
+    with pytest.raises(DataError) as error:
+        require_counted_texts(data, [5, 0, 1])
+    assert says(str(error.value), "data.stages[0].until.text", "1", "none is left", "another one")
 
 
 STAGES = {

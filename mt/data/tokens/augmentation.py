@@ -143,7 +143,8 @@ class Augmentation:
         found = ", ".join(f"{counts[kind]:,} {kind}" for kind in (*KINDS, "join") if counts[kind])
         src, tgt = (np.frombuffer(side, store.src.dtype) for side in ids)
         n_src, n_tgt = (np.frombuffer(side, np.uint32) for side in lengths)
-        text = f"{len(store):,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
+        n_used = sum(n * used for n, used in zip(store.kept, self.is_used, strict=False))
+        text = f"{n_used:,} pairs in {sum(kept):,} lines: {found or 'none changed'}"
         about = (tuple(kept), store.counts, store.fingerprint, store.corpora)
         return Store(src, tgt, n_src, n_tgt, *about, augmented="" if self.is_copy else text)
 

@@ -72,7 +72,7 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
     if not used:
         raise DataError(
             "data.stages: must each have a text with pairs, but of the texts of one no pair is "
-            "left; give another text of data.train a weight there"
+            "left (data.dedupe: all in others?); give another text of data.train a weight there"
         )
     lowest, number = min(used)
     if sum(sizes) > lowest * MOST_SENTENCES:
@@ -82,6 +82,17 @@ def sampling_weights(data: DataConfig, kept: Sequence[int]) -> list[float]:
             "raise its share or weight, or data.temperature, or remove the text"
         )
     return weights
+
+
+def require_counted_texts(data: DataConfig, kept: Sequence[int]) -> None:
+    """Raise DataError where a stage ends after epochs of a text without pairs, thus never."""
+    for number, stage in enumerate(data.stages or []):
+        text = stage.until.text if stage.until else None
+        if text is not None and not kept[text]:
+            raise DataError(
+                f"data.stages[{number}].until.text: must be the number of a text with pairs, found "
+                f"{text}, of which none is left (data.dedupe: all in others?); name another one"
+            )
 
 
 def sentences_of_epoch(weights: Sequence[float], kept: Sequence[int]) -> list[int]:
