@@ -201,7 +201,9 @@ def _names_to_keep(run_dir: Path, config: Config, state: TrainState) -> set[str]
     by_score.sort(key=lambda name: name != best)
     n_best = max(1, config.train.keep_best)
     last = regular[-config.train.keep_last :]
-    return {newest, *last, *by_score[:n_best], *snapshots_of(config)}
+    # Those of a run that goes on for longer, whose cycles end elsewhere, too.
+    snapshots = {link.resolve().name for link in (run_dir / CHECKPOINTS).glob("cycle-*")}
+    return {newest, *last, *by_score[:n_best], *snapshots}
 
 
 def load_checkpoint(folder: Path, updater: Updater) -> TrainState:

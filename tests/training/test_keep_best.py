@@ -170,3 +170,7 @@ def test_the_model_of_each_cycle_is_kept_for_an_ensemble(
     ended = mt("translate", *models, tmp_path / "in", "--engine", "torch", "--device", "cpu")
     assert ended.code == 0, ended.err
     assert len(ended.lines) == 1
+    # The cycles of a longer training end elsewhere: at 5 and 8, which are over, and at 12.
+    longer = {**settings, "max_steps": 12}
+    train(quick_config(NO_TEST, optim=cosine, train=longer), tmp_path, "cpu")
+    assert [step_of(link.resolve(strict=True).name) for link in cycles] == [4, 6, 12]
