@@ -220,7 +220,7 @@ def _put(tree: Any, steps: Steps, value: object, here: str) -> None:
 
 def shipped_configs() -> list[str]:
     """Names of the configs that come with mt, such as `base.yaml`."""
-    return sorted(path.name for path in _shipped_folder().glob("*.yaml"))
+    return sorted(path.name for path in shipped_folder().glob("*.yaml"))
 
 
 def find_config(name: str) -> Path:
@@ -234,7 +234,7 @@ def find_config(name: str) -> Path:
         return path
     for candidate in (name, f"{name}.yaml"):
         if candidate in shipped:
-            return _shipped_folder() / candidate
+            return shipped_folder() / candidate
     found = "a folder" if path.is_dir() else "neither"
     near = _nearest_config(path, shipped)
     hint = f"; did you mean {near}?" if near else ""
@@ -254,7 +254,7 @@ def _nearest_config(path: Path, shipped: list[str]) -> str | None:
     return known[near[0]] if near else None
 
 
-def _shipped_folder() -> Path:
+def shipped_folder() -> Path:
     """`mt/configs` in an installed package, `configs` beside `mt` in a checkout."""
     inside = Path(__file__).parents[1] / "configs"
     return inside if inside.is_dir() else Path(__file__).parents[2] / "configs"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from mt.config.load import load_config
+from mt.config.load import load_config, shipped_folder
 from mt.runs.metrics import number
 from mt.training.selection import Criterion, lower_is_better
 
@@ -43,7 +43,8 @@ def recipe_note(config: Config, n_pairs: int, is_cuda: bool) -> str:
     if config.train.init_from is not None:
         return ""
     name = recipe_for(n_pairs, is_cuda)
-    own, fitting = config.model, load_config(name).config.model
+    # The user's folder may have a file of this name, which is another config.
+    own, fitting = config.model, load_config(str(shipped_folder() / name)).config.model
     ratio = _weights(own) / _weights(fitting)
     is_too_small = is_cuda and n_pairs >= 100_000 and ratio < 1 / OTHER_KIND
     is_overfitting = ratio >= 1 and own.dropout < fitting.dropout / 2

@@ -53,6 +53,14 @@ def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind(
     )
 
 
+def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a file of its name in the current folder, which would end training if it has faults."""
+    (tmp_path / "multi30k.yaml").write_text("nonsense: 1\n", encoding="utf-8")
+    config = load_config("base.yaml").config
+    monkeypatch.chdir(tmp_path)
+    assert says(recipe_note(config, 29_000, False), "--config multi30k.yaml", "dropout 0.2")
+
+
 def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
     """Six encoder layers of 4 d^2 + 2 d d_ff weights, six of the decoder of 8 d^2 + 2 d d_ff."""
     found = recipe_note(load_config("base.yaml").config, 29_000, False)
