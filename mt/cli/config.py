@@ -84,16 +84,14 @@ def import_(curriculum: Path, output: str) -> None:
     mt config import opustrainer.yaml -o curriculum.yaml
     mt config check --config curriculum.yaml
     """
-    from mt.files import write_whole
     from mt.interop.opustrainer import read_curriculum
-    from mt.translate.streaming import refuse_overwrite
+    from mt.translate.streaming import open_output, refuse_overwrite
 
     refuse_overwrite(output, {"FILE": curriculum})
     text, lost = read_curriculum(curriculum)
     for line in lost:
         say(f"not taken over: {line}")
-    if output == "-":
-        print_result(text.rstrip("\n"))
-    else:
-        write_whole(Path(output), text)
+    with open_output(output) as file:
+        file.write(text.encode())
+    if output != "-":
         say(f"{output}: written; see its first lines")

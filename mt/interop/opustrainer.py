@@ -26,6 +26,8 @@ MODIFIERS = {
 }
 # What options of these decide there, and what it is here.
 FIXED = {"Typos": "5 to 30 % of the longer words", "Merge": "two to four pairs"}
+# Options that are read as numbers.
+NUMBERS = {"min_lines", "max_lines", "augment"}
 KEYS = {"datasets", "stages", "modifiers", "seed", "num_fields", "trainer", "version"}
 
 
@@ -124,6 +126,11 @@ class Curriculum:
             if not isinstance(share, int | float):
                 self._refuse(place, f"must be NAME: PROBABILITY, found {entry!r}")
             name, *options = entry
+            for option in NUMBERS & entry.keys():
+                if not isinstance(entry[option], int | float):
+                    self._refuse(
+                        f"{place}.{name}.{option}", f"must be a number, found {entry[option]!r}"
+                    )
             if name in MODIFIERS:
                 shares[MODIFIERS[name]] = share
             elif name == "Merge":  # a share of the lines, each of which takes the next ones

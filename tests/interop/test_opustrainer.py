@@ -130,6 +130,11 @@ def test_what_all_stages_have_stands_once_and_no_stage_follows_one_without_end(
         ({"end": ["clean 1"]}, ["end", "until NAME EPOCHS", "clean 1"]),
         ({"end": ["cleen 1", "until clean 1"]}, ["end", "NAME SHARE", "cleen 1"]),
         ({"end": ["clean x", "until clean 1"]}, ["end", "NAME SHARE", "clean x"]),
+        (
+            {"modifiers": [{"Merge": 0.1, "max_lines": None}]},
+            ["modifiers.Merge.max_lines", "number", "None"],
+        ),
+        ({"modifiers": [{"Tags": 0.1, "augment": "all"}]}, ["Tags.augment", "number", "all"]),
         ({"modifiers": ["UpperCase"]}, ["modifiers", "PROBABILITY", "UpperCase"]),
     ],
 )
@@ -142,4 +147,8 @@ def test_what_is_no_curriculum(values: dict[str, Any], said: list[str], folder: 
 def test_the_curriculum_is_not_overwritten(folder: Path, mt: Mt) -> None:
     path = folder / "opustrainer.yaml"
     assert says(refused(mt("config", "import", path, "-o", path)), "--output", "same file")
+    missing = folder / "missing" / "out.yaml"
+    assert says(
+        refused(mt("config", "import", path, "-o", missing)), "--output", "missing", "No such"
+    )
     assert path.read_text() == CURRICULUM
