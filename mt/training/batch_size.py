@@ -36,6 +36,9 @@ MEASURED = "measured_tokens_per_batch"
 # Target tokens of the two batches from which the memory per sentence is estimated.
 SMALL_PROBE = 1024
 LARGE_PROBE = 2048
+# No batch is so many times larger than those whose memory is known. Small ones may find room in
+# memory that the process has freed and kept, and seem to take none: a leap took 21 GB for 0.4.
+LEAP = 4
 
 
 def settle_batch_size(
@@ -85,8 +88,9 @@ def _from_checkpoint(run_dir: Path) -> int | None:
 def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
     """Measure the largest batch of sentences of `longest` tokens that leaves `MARGIN` free.
 
-    Memory grows linearly with the sentences of a batch, so two small batches give an estimate.
-    That is tried, and lowered until it fits. Returns padded tokens of the longer side.
+    Memory grows linearly with the sentences of a batch, so two small batches give an estimate, and
+    larger ones a better one until it is near. That is tried, and lowered until it fits. Returns
+    padded tokens of the longer side.
 
     Raises TooLittleMemoryError if not even one sentence fits.
     """
@@ -116,11 +120,14 @@ def fitting_batch(config: Config, updater: Updater, longest: int) -> int:
     few = max(1, SMALL_PROBE // longest)
     more = max(2, LARGE_PROBE // longest)
     memory_of_few = memory(few)
-    memory_of_more = memory(more)
-    rows = more
-    if max(memory_of_few, memory_of_more) < math.inf:
+    while (memory_of_more := memory(more)) < math.inf:
         per_row = max(1e-3, (memory_of_more - memory_of_few) / (more - few))
-        rows = few + int((room - memory_of_few) / per_row)
+        rows = min(most, few + int((room - memory_of_few) / per_row))
+        if memory_of_more > room or rows <= LEAP * more:
+            break
+        more *= LEAP
+    else:
+        rows = more
     rows = max(1, min(most, rows))
     while rows > 1 and memory(rows) > room:
         rows = rows * 9 // 10

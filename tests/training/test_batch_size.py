@@ -36,11 +36,14 @@ def full(*_: Any) -> None:
 
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    """A device with `memory["room"]` MB, where a batch takes 100 MB and 0.1 MB a token."""
-    state = {"room": 300.0, "peak": 0.0, "largest": 0.0}
+    """A device with `memory["room"]` MB, where a batch takes 100 MB and 0.1 MB a token.
+
+    `memory["kept"]` of them are there before.
+    """
+    state = {"room": 300.0, "peak": 0.0, "largest": 0.0, "kept": 0.0}
 
     def run_preflight(_: Updater, batch: Batch) -> None:
-        state["peak"] = 100 + 0.1 * batch.tgt_in.numel()
+        state["peak"] = max(state["kept"], 100 + 0.1 * batch.tgt_in.numel())
         state["largest"] = max(state["largest"], state["peak"])
         if state["peak"] > state["room"]:
             raise TooLittleMemoryError("out of memory")
@@ -83,6 +86,16 @@ def test_auto_takes_what_leaves_a_margin(
     memory["room"] = room
     trainer = trainer_of(BLIND, batch={**AUTO, "tokens_per_update": per_update})
     assert least <= trainer.config.batch.budget <= most
+
+
+def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
+    trainer_of: TrainerOf, memory: dict[str, float]
+) -> None:
+    """Memory that the process has freed and kept hides what the small batches take."""
+    memory.update(room=3000.0, kept=600.0)
+    trainer = trainer_of(BLIND, batch=AUTO)
+    assert memory["largest"] < 4 * memory["room"]
+    assert 20_000 <= trainer.config.batch.budget <= 24_500
 
 
 @pytest.mark.parametrize("value", [0, True, "automatic"])
