@@ -64,17 +64,13 @@ class Rendered(NamedTuple):
 
     text: str
     n_lost: int  # tags that found no place
-    n_restored: int  # kept texts that the model had changed or dropped
-    n_missing: int  # of these, those that found no place
 
 
 class TaggedText:
     """A text without its tags, for the model, and what is needed to put them back."""
 
-    def __init__(
-        self, tokens: Sequence[MarkupToken], escapes: bool = True, symbols: Sequence[str] = ()
-    ) -> None:
-        """`escapes`: the text has entities. `symbols`: what the model sees of the kept texts.
+    def __init__(self, tokens: Sequence[MarkupToken], escapes: bool = True) -> None:
+        """`escapes`: the text has entities.
 
         White space that a text without tags would have twice becomes part of a tag.
         """
@@ -82,7 +78,6 @@ class TaggedText:
         self.text = ""
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
         self._spelled = self._spelling(tokens) if escapes else {}
-        self._symbols = iter(symbols)
         partners = _partners(tokens)
         ends = set(partners.values())
         opened = [self.root]
@@ -99,7 +94,7 @@ class TaggedText:
             tag = InlineTag(token, len(self.text), len(self.text))
             opened[-1].inner.append(tag)
             if token.kind == "kept":
-                self.text += next(self._symbols, token.content)
+                self.text += token.content
                 tag.end = len(self.text)
             elif token.kind == "newline" and self.text:
                 self.text += " "
@@ -154,7 +149,7 @@ class TaggedText:
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
-        return Rendered(text, placing.n_lost, placing.n_restored, placing.n_missing)
+        return Rendered(text, placing.n_lost)
 
     def _written(self, tag: InlineTag, at: int, translated: str) -> tuple[str, int]:
         """Write a tag with all inside it; also return the place of what follows."""
@@ -186,7 +181,7 @@ class _Placing:
         self.text = text
         self.translated = translated
         self.units = _units(text, translated, links)
-        self.n_lost = self.n_restored = self.n_missing = 0
+        self.n_lost = 0
 
     def place_inner(self, parent: InlineTag) -> None:
         """Place the tags in a pair that has its place; none overlaps another."""
@@ -263,12 +258,7 @@ class _Placing:
         for match in same.finditer(self.translated, low, high):
             if not any(taken[slice(*match.span())]):
                 return match.span()
-        self.n_restored += 1
-        place = self._around(tag, taken, low, high)
-        if place is None:
-            self.n_missing += 1
-            self.n_lost -= 1  # counted apart
-        return place
+        return self._around(tag, taken, low, high)
 
     def _line_break(
         self, tag: InlineTag, taken: bytearray, low: int, high: int

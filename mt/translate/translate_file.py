@@ -117,7 +117,7 @@ def translate_document(
         n_lost = LineNumbers()
 
         def count(line: int, rendered: Rendered) -> None:
-            for _ in range(rendered.n_lost + rendered.n_missing):
+            for _ in range(rendered.n_lost):
                 n_lost.add(line)
 
         file.write(document.render(translations, count).encode())
