@@ -74,7 +74,8 @@ class Curriculum:
         common = self._augment(self.tree.get("modifiers") or [], "modifiers")
         stages = list(self._stages(common))
         root = str(self.path.parent.absolute())
-        data: dict[str, Any] = {"root": root, "train": texts, "stages": stages}
+        # OpusTrainer drops no duplicates; a clean part of a text may be a text of a later stage.
+        data: dict[str, Any] = {"root": root, "train": texts, "dedupe": False, "stages": stages}
         if all(stage["augment"] == common for stage in stages):
             data["augment"] = common
         for stage in stages:
@@ -85,7 +86,7 @@ class Curriculum:
             self.lost.append("trainer: the model and its training are set in the config of mt")
         known = {*KEYS, *self.order}
         self.lost += [f"{key}: is no stage and no known key" for key in self.tree.keys() - known]
-        return {**run, "data": {key: value for key, value in data.items() if value}}
+        return {**run, "data": {key: value for key, value in data.items() if value != {}}}
 
     def _stages(self, common: dict[str, float]) -> Iterator[dict[str, Any]]:
         for number, name in enumerate(self.order):

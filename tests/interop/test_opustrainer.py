@@ -80,6 +80,7 @@ def test_a_curriculum_becomes_a_config(folder: Path, mt: Mt) -> None:
     assert len(list(training_pairs(data))) == 12
     assert next(training_pairs(data)) == ("clean 0", "the clean 0")
     assert data.stages is not None
+    assert not data.dedupe
     start, mid, end = data.stages
     assert [one.shares for one in data.stages] == [[0.8, 0.2, 0], [0.6, 0.3, 0.1], [0.4, 0.3, 0.3]]
     untils = [one.until.model_dump(exclude_none=True) if one.until else {} for one in data.stages]
