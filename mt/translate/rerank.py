@@ -120,9 +120,11 @@ def _tag_of(reverse: Config, forward: Config, model: Path) -> str:
     data = reverse.data
     wanted = [base_code(forward.data.tgt_lang), base_code(forward.data.src_lang)]
     languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
-    for entry in data.train:
-        if (languages[::-1] if entry.reverse else languages) == wanted:
-            return entry.tag or ""
+    # An imported model names no training text.
+    directions = [(entry.tag, entry.reverse) for entry in data.train] or [(None, False)]
+    for tag, is_reverse in directions:
+        if (languages[::-1] if is_reverse else languages) == wanted:
+            return tag or ""
     raise ConfigError(
         f"--rerank-with {model}: must translate from {wanted[0]} to {wanted[1]}, the reverse of "
         f"--model, found {languages[0]} to {languages[1]}; give a model of that direction, or of "
