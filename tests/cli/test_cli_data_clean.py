@@ -81,6 +81,7 @@ def test_origin_and_licence_of_fetched_corpora_outlive_cleaning(mt: Mt) -> None:
     Path("b.en").write_text("A sentence of mine\n")
     mixture = ["data", "clean", "got/b.de", "got/b.en", "b.de", "b.en"]
     assert mt(*mixture, "-o", "c.tsv.gz", "--work", "w").code == 0
+    assert "state: not fetched by mt data get" in Path("c.tsv.gz.corpus.yaml").read_text()
     unknown = ("b.de, b.en", "not stated: no corpus.yaml beside it", "cleaned: c.tsv.gz")
     assert trained_on("c.tsv.gz") == [("A", "CC0-1.0", "cleaned: c.tsv.gz"), unknown]
     assert trained_on("b.de", "b.en") == []

@@ -72,7 +72,7 @@ class TrainedCorpus(CorpusRecord, extra="ignore"):  # a later version may record
         """What its files were when the run was trained, for people."""
         states = {"cleaned": self.cleaned, "changed since it was fetched": self.changed}
         said = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
-        return "; ".join(said) or "as fetched"
+        return "; ".join(said) or ("as fetched" if self.url else "not fetched by mt data get")
 
     @classmethod
     def of_unknown_origin(cls, names: str) -> TrainedCorpus:
