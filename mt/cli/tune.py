@@ -15,7 +15,8 @@ from mt.errors import DataError
     Input:
     --src FILE: source text to translate, with --ref (default: data.valid of the model's config)
     --ref FILE: its reference, detokenised
-    --shortlist FILE: vmap.txt to try (default: one is learned from the run's training data)
+    --shortlist FILE: vmap.txt to try (default: one is learned from the run's training data; none:
+        no shortlist)
     Output:
     as_json = --json: print JSON
     --reset: remove what mt tune has chosen, and try nothing

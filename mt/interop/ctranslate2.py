@@ -22,7 +22,7 @@ from mt.interop.exporter import Translate, compare_translations, import_package,
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import SHORTLIST, read_meta, tuned_of
+from mt.runs.model_folder import SHORTLIST, tuned_of, tuned_shortlist
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
 from mt.translate.shortlist import write_shortlist
@@ -74,8 +74,7 @@ def export(
             pieces = write_shortlist(store, loaded.tokenizer, partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: candidates of {pieces:,} source pieces")
         elif tuned is not None and tuned.shortlist:
-            read_meta(loaded.folder, [SHORTLIST])  # it is undamaged
-            shutil.copyfile(loaded.folder / SHORTLIST, partial / SHORTLIST)
+            shutil.copyfile(tuned_shortlist(loaded.folder), partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
             translate = translate_with(partial, loaded, quantization)

@@ -152,6 +152,24 @@ def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
     return TunedDecoding(**{field.name: values[field.name] for field in fields(TunedDecoding)})
 
 
+def tuned_shortlist(folder: Path) -> Path:
+    """Return the shortlist that `mt tune` has chosen. Raises DamagedError."""
+    try:
+        read_meta(folder, [SHORTLIST])
+    except DamagedError as error:
+        raise DamagedError(
+            f"{folder / SHORTLIST}: the shortlist that mt tune has chosen is missing, or damaged: "
+            "its checksum differs; copy it again, or remove the choice with mt tune --reset"
+        ) from error
+    return folder / SHORTLIST
+
+
+def require_writable(folder: Path) -> None:
+    """Raise CheckpointError where decoding defaults cannot be written."""
+    if not os.access(folder, os.W_OK):
+        raise _cannot_be_written(folder, "no permission")
+
+
 def write_tuned(
     folder: Path, weights_hash: str, tuned: Mapping[str, Any] | None, shortlist: bytes | None
 ) -> None:
@@ -165,19 +183,24 @@ def write_tuned(
         if meta["sha256"].get(WEIGHTS) != weights_hash:
             raise CheckpointError(f"{folder}: was replaced meanwhile; run the command again")
         if meta.pop(TUNED, None) is not None:
-            meta["sha256"].pop(SHORTLIST, None)
+            had_shortlist = meta["sha256"].pop(SHORTLIST, None) is not None
             _write_meta(folder, meta)
-        (folder / SHORTLIST).unlink(missing_ok=True)
+            if had_shortlist:  # another file of this name is the user's
+                (folder / SHORTLIST).unlink(missing_ok=True)
         if shortlist is not None:
             write_whole(folder / SHORTLIST, shortlist)
             meta["sha256"][SHORTLIST] = sha256_of(folder / SHORTLIST)
         if tuned is not None:
             _write_meta(folder, meta | {TUNED: dict(tuned)})
     except OSError as error:
-        raise CheckpointError(
-            f"{folder}: decoding defaults cannot be written there ({error.strerror}); make it "
-            "writable, or copy the model to a place of yours"
-        ) from error
+        raise _cannot_be_written(folder, str(error.strerror)) from error
+
+
+def _cannot_be_written(folder: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{folder}: decoding defaults cannot be written there ({reason}); make it writable, or "
+        "copy the model to a place of yours"
+    )
 
 
 def _write_meta(folder: Path, meta: Mapping[str, Any]) -> None:

@@ -21,10 +21,10 @@ from mt.errors import DataError
 from mt.evaluation.metrics import METRICS
 from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
-from mt.runs.model_folder import SHORTLIST, ModelFolder, write_tuned
+from mt.runs.model_folder import SHORTLIST, ModelFolder, require_writable, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
 from mt.translate.load import load_translator, reasons_for_torch
-from mt.translate.load_ctranslate2 import why_not_in_precision
+from mt.translate.load_ctranslate2 import read_shortlist, why_not_in_precision
 from mt.translate.shortlist import store_of, write_shortlist
 
 # The length penalty is raised, and lowered, by so much as long as BLEU rises, up to the highest.
@@ -33,6 +33,8 @@ HIGHEST_PENALTY = 2.0
 # BLEU that a faster setting may lose. Two trainings with other seeds differ as much.
 MAX_LOSS = 0.3
 SCORES = ("bleu", "chrf")
+# Lines that are translated before the clock starts: the first ones of a process take longer.
+WARM_UP = 16
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,9 @@ def tune(
     `engine.shortlist`: the shortlist to try; without it, one is learned from the token store of the
     run. Returns all trials, and the chosen one. Raises MtError for what the user must correct.
     """
+    require_writable(described.folder)
+    if engine.shortlist_file is not None:
+        read_shortlist(engine.shortlist_file, described.tokenizer)
     own = DecodeConfig(**described.meta["config"].get("decode", {}))
     reasons = reasons_for_torch(SearchOptions(), engine)
 
@@ -182,8 +187,12 @@ def tune(
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)
         with load_translator(search, options, say) as translator:
-            texts = [found.texts[0] for found in translator.translate(data.sources or [])]
-            return TimedOutputs(texts, translator.tally.seconds, translator.settings["--engine"])
+            sources = data.sources or []
+            list(translator.translate(sources[:WARM_UP]))
+            before = translator.tally.seconds
+            texts = [found.texts[0] for found in translator.translate(sources)]
+            seconds = translator.tally.seconds - before
+            return TimedOutputs(texts, seconds, translator.settings["--engine"])
 
     def report(trial: Trial) -> None:
         bleu, speed = trial.scores["bleu"], trial.lines_per_second
@@ -218,6 +227,8 @@ def faster_on_cpu(
         say(f"int8 is not tried: {'; '.join(why)}")
     else:
         yield {"precision": "int8"}
+    if shortlist == NO_SHORTLIST:
+        return
     if shortlist is None:
         try:
             store = store_of(described.folder)

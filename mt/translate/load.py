@@ -18,6 +18,7 @@ from mt.data.reading.sentences import split_sentences
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     SEVERAL_SENTENCES,
+    DamagedError,
     find_model,
     read_config,
     read_folder,
@@ -140,6 +141,8 @@ def _load(
                 described = read_folder(engine.models[0])  # its faults are reported as they are
                 try:
                     return load_ctranslate2(described, search, engine, report)
+                except DamagedError:
+                    raise
                 except (MtError, RuntimeError) as error:
                     if engine.shortlist_file is not None:  # which torch does not take
                         raise

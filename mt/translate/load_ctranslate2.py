@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, ConfigError
 from mt.files import sha256_of, sync_files, sync_folder
-from mt.runs.model_folder import SHORTLIST, ModelFolder, read_meta
+from mt.runs.model_folder import SHORTLIST, ModelFolder, tuned_shortlist
 from mt.runtime.machine import usable_cores
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.translator import Translator
@@ -62,7 +62,7 @@ def load_ctranslate2(
     threads = options.workers or available_cores()
     precision, shortlist = precision_and_shortlist(described, options)
     decode = search.decode_config(config)
-    vmap = None if shortlist is None else _read_shortlist(shortlist, described.tokenizer)
+    vmap = None if shortlist is None else read_shortlist(shortlist, described.tokenizer)
 
     def load(folder: Path) -> Any:
         files = None
@@ -121,8 +121,7 @@ def precision_and_shortlist(
         if options.precision == "auto" and not why_not_in_precision(tuned.precision):
             precision = tuned.precision
         if options.shortlist is None and tuned.shortlist:
-            read_meta(described.folder, [SHORTLIST])  # it is undamaged
-            shortlist = described.folder / SHORTLIST
+            shortlist = tuned_shortlist(described.folder)
     return precision, shortlist
 
 
@@ -149,7 +148,7 @@ def available_cores() -> int:
     return usable_cores()
 
 
-def _read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
+def read_shortlist(path: Path, tokenizer: Tokenizer) -> bytes:
     """Read a vocabulary map; ConfigError if it has pieces that this vocabulary lacks.
 
     CTranslate2 ignores pieces that it does not know: with a wrong file every output would be empty.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,6 +31,7 @@ from mt.runs.model_folder import (
     read_meta,
     write_tuned,
 )
+from mt.search.options import NO_SHORTLIST, EngineOptions
 from mt.training import tune
 from mt.training.tune import Setting, TimedOutputs, Tuner, scoring_settings
 
@@ -161,8 +165,9 @@ def test_what_is_chosen_is_used_everywhere(
     assert (decode.beam_size, decode.length_penalty) == (2, 1.0)  # the choice is the teacher's
 
     (folder / SHORTLIST).write_bytes(content + b"\n")
-    message = refused(mt(*arguments, "--engine", "ctranslate2"))
-    assert says(message, SHORTLIST, "damaged", "checksum")
+    for refuses in (arguments, ("export", "ctranslate2", "-m", run, "-o", tmp_path / "other")):
+        message = refused(mt(*refuses))  # and does not decode with torch, in another precision
+        assert says(message, SHORTLIST, "damaged", "checksum", "mt tune --reset")
     assert mt("tune", "-m", run, "--reset").code == 0
     assert mt(*arguments, *given).out == plain.out
     assert not (folder / SHORTLIST).exists()
@@ -205,7 +210,9 @@ def test_killed_at_any_moment_the_defaults_are_whole_or_absent(
         write_tuned(folder, "0" * 64, values, None)
 
 
-def test_faults_are_said_before_anything_is_translated(mt: Mt, run: Path, tmp_path: Path) -> None:
+def test_faults_are_said_before_anything_is_translated(
+    mt: Mt, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = refused(mt("tune", "-m", run, "--src", tmp_path / "a"))
     assert says(message, "--src and --ref go together", "give both")
     path = find_model(run) / META
@@ -218,3 +225,51 @@ def test_faults_are_said_before_anything_is_translated(mt: Mt, run: Path, tmp_pa
     path.write_text(json.dumps(meta), encoding="utf-8")
     message = refused(mt("tune", "-m", run))
     assert says(message, run, "no data.valid", "give --src FILE and --ref FILE")
+    pieces = ("--src", path, "--ref", path, "--shortlist")
+    message = refused(mt("tune", "-m", run, *pieces, path))
+    assert says(message, f"--shortlist {path}, line 1", "must be a source piece")
+    assert "BLEU" not in message
+    monkeypatch.setattr(model_folder.os, "access", lambda _, mode: mode != os.W_OK)
+    message = refused(mt("tune", "-m", run, *pieces, "none"))
+    assert says(message, find_model(run), "cannot be written", "copy the model")
+    assert "BLEU" not in message
+
+
+def test_no_shortlist_is_tried_where_none_is_wanted(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "why_not_in_precision", lambda _: [])
+    changes = tune.faster_on_cpu(read_folder(run), NO_SHORTLIST, tmp_path, print)
+    assert list(changes) == [{"precision": "int8"}]
+
+
+def test_a_file_that_mt_tune_did_not_write_stays(run: Path) -> None:
+    """A `vmap.txt` that the user has put into the folder is not that of a choice."""
+    folder, values = find_model(run), {"beam_size": 1, "length_penalty": 1.0, "precision": "fp32"}
+    (folder / SHORTLIST).write_bytes(b"own\n")
+    write_tuned(folder, read_folder(run).weights_hash, values | {"shortlist": False}, None)
+    write_tuned(folder, read_folder(run).weights_hash, None, None)
+    assert (folder / SHORTLIST).read_bytes() == b"own\n"
+
+
+def test_speed_is_that_of_a_warm_process(
+    run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first lines of a process take longer, and are not counted."""
+    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:3]
+    seen: list[list[str]] = []
+
+    class Slow:
+        tally, settings = SimpleNamespace(seconds=0.0), {"--engine": "torch"}
+
+        def translate(self, sources: list[str]) -> list[Any]:
+            seen.append(sources)
+            self.tally.seconds += 1.0 if len(seen) % 2 == 0 else 100.0
+            return [SimpleNamespace(texts=[one]) for one in sources]
+
+    monkeypatch.setattr(tune, "load_translator", lambda *_: nullcontext(Slow()))
+    monkeypatch.setattr(tune, "WARM_UP", 2)
+    data, engine = EvaluationSet("", [lines], lines), EngineOptions(models=[run], engine="torch")
+    trials, _ = tune.tune(read_folder(run), data, SCORING, engine, 0.3, print)
+    assert seen[:2] == [lines[:2], lines]
+    assert {trial.outputs.seconds for trial in trials} == {1.0}
