@@ -129,7 +129,7 @@ def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> Non
     assert _tag_of(config, config, Path("both")) == "<de>"
     assert _tag_of(config, plain, Path("both")) == "<de>"
     german = config_of(tiny_mapping, {"data": {"src_lang": "en", "tgt_lang": "de", "train": []}})
-    assert _tag_of(plain, german, Path("imported")) == ""  # names no training text
+    assert _tag_of(german, plain, Path("imported")) == ""  # names no training text
     with pytest.raises(ConfigError) as error:
         _tag_of(plain, config, Path("one"))
     assert says(str(error.value), "--rerank-with one", "from en to de", "found de to en", "of both")
