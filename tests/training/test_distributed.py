@@ -298,7 +298,8 @@ from mt.training.launch import train
 update.can_compile = lambda _: True
 train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
 from torch._inductor import config
-print(f"{config.compile_threads} threads, {update.n_compiled_graphs()} graphs")
+# One write: torchrun's processes are unbuffered, and print writes the line's end by itself.
+sys.stdout.write(f"{config.compile_threads} threads, {update.n_compiled_graphs()} graphs\n")
 """
 
 
