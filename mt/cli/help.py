@@ -75,6 +75,19 @@ class PanelCommand(TyperCommand):
     stand in redirected output, and which would also put error messages into boxes.
     """
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Refuse a second file or folder for an option that takes one: which one counts?"""
+        given = self.make_parser(ctx).parse_args(list(args))[2]
+        for option in {id(one): one for one in given}.values():
+            times = sum(one is option for one in given)
+            is_single = option.param_type_name == "option" and not option.multiple
+            if times > 1 and is_single and option.metavar in FILES | {"FOLDER"}:
+                raise ConfigError(
+                    f"{option.opts[0]}: takes one {option.metavar}, found {times}; leave out the "
+                    "others"
+                )
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; ConfigError for text, or a folder, whose bytes are not UTF-8.
 

@@ -111,6 +111,8 @@ def save_model_folder(
         partial.mkdir(parents=True)
         cpu = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
         save_file(cpu, partial / WEIGHTS, metadata={"format": "pt"})
+        # Readable by others if folders are: safetensors makes a file that is not.
+        (partial / WEIGHTS).chmod(partial.stat().st_mode & 0o666)
         if state is not None:
             # Into an open file, because torch's own writer hides the system's error.
             with (partial / STATE).open("wb") as file:

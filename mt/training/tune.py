@@ -33,6 +33,8 @@ HIGHEST_PENALTY = 2.0
 # BLEU that a faster setting may lose. Two trainings with other seeds differ as much.
 MAX_LOSS = 0.3
 SCORES = ("bleu", "chrf")
+# With fewer lines than this, only large losses show.
+FEW_LINES = 200
 # Lines that are translated before the clock starts: the first ones of a process take longer.
 WARM_UP = 16
 
@@ -146,7 +148,10 @@ class Tuner:
         scored = evaluate_systems(self.data, {**systems, "": outputs.texts}, self.scoring)
         scores = {one.metric: one.score.value for one in scored.systems[""]}
         tests = {one.metric: one.comparisons["bs"] for one in scored.systems[""] if systems}
-        p_values = {metric: test.p_value for metric, test in tests.items()}
+        # sacreBLEU gives equal systems the smallest p-value.
+        p_values = {
+            metric: test.p_value if test.difference else 1.0 for metric, test in tests.items()
+        }
         verdict = ""
         for metric, test in tests.items():
             if test.significant and not test.better:
@@ -177,6 +182,10 @@ def tune(
     require_writable(described.folder)
     if engine.shortlist_file is not None:
         read_shortlist(engine.shortlist_file, described.tokenizer)
+    if (n_lines := len(data.refs[0])) < FEW_LINES:
+        say(
+            f"note: {n_lines:,} lines show large losses only; from {FEW_LINES} lines on it is safer"
+        )
     own = DecodeConfig(**described.meta["config"].get("decode", {}))
     reasons = reasons_for_torch(SearchOptions(), engine)
 

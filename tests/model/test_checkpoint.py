@@ -105,6 +105,8 @@ def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: 
         "model.safetensors",
         "state.pt",
     ]
+    modes = {path.stat().st_mode for path in folder.iterdir()}
+    assert len(modes) == 1
     assert equal(load_weights(folder), weights_of(model))
     assert load_state(folder)["moments"].tolist() == [0, 1, 2, 3, 4]
     meta = read_meta(folder, ["model.safetensors", "state.pt"])

@@ -76,6 +76,8 @@ def test_a_faster_setting_is_taken_unless_something_is_lost(
     assert set(tried.values()) == {""}
     # What is worse is left out, and the next is tried without it.
     assert tuner_of({int8: (30, 6.0), short: (12, 5.0)}).choose(OWN, on_cpu()).setting == short
+    # Equal outputs differ by chance alone.
+    assert tuner.trials[1].p_values == {"bleu": 1.0, "chrf": 1.0}
     # Nothing lost, but not faster either.
     assert tuner_of({int8: (12, 10.0), short: (12, 11.0)}).choose(OWN, on_cpu()).setting == OWN
 
@@ -125,6 +127,7 @@ def test_what_is_chosen_is_used_everywhere(
     weights = sha256_of(folder / "model.safetensors")
     lines = ("--src", text, "--ref", tiny_corpus / "test.tgt")
     ended = mt("tune", "-m", run, "--device", "cpu", "--json", *lines)
+    assert says(ended.err, "note: ", "lines", "200")
     rows = json.loads(ended.out)["settings"]
     assert {row["precision"] for row in rows} == {"fp32", "int8"}
     assert {row["length_penalty"] for row in rows} == {1.0, 1.2}
