@@ -25,6 +25,7 @@ from mt.data.tokens.mixing import (
     sampling_weights,
     stages_of,
 )
+from mt.data.tokens.placeholders import require_placeholders, with_placeholders
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -253,12 +254,14 @@ def prepare_tokenizer(
                 pairs = log.watch(training_pairs(config.data), "reading data.train")
                 deque(drawn.watch(pairs), maxlen=0)
             augment_sample(drawn, config.data, config.run.seed)
-            tokenizer = train_on_sample(config.tokenizer, drawn, log.say)
+            tokenizer = train_on_sample(with_placeholders(config), drawn, log.say)
             drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer
 
-    return world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
+    tokenizer = world.main_first(find_or_make, lambda: Tokenizer.load(run_dir))
+    require_placeholders(config.data, tokenizer)
+    return tokenizer
 
 
 def prepare_store(

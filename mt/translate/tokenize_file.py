@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
+from mt.data.tokens.placeholders import with_placeholders
 from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import UNK, Tokenizer, train_tokenizer
 from mt.errors import ConfigError, DataError
@@ -46,7 +47,7 @@ def train_file(
     (`joint: false`) become NAME.src.model and NAME.tgt.model. Raises MtError for what the user must
     correct; an existing file is never replaced, as models may depend on it.
     """
-    cfg = config.tokenizer
+    cfg = with_placeholders(config)
     if cfg.model is not None:
         raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
     if not files and not config.data.train:

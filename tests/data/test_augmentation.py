@@ -17,6 +17,7 @@ from subwords import digest, made_lines, rows, store_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
+from mt.data.tokens import placeholders
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
@@ -191,11 +192,16 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preflight, "SECONDS_OF_TIMING", 0)
+    monkeypatch.setattr(placeholders, "MOST_FREQUENT", 1.0)  # of a corpus of a dozen words
 
     def run(name: str, *steps: int) -> Path:
         for max_steps in steps:
             changes = {
-                "data": {"augment": {"caps": 0.2, "join": 0.3}, "test": [], "valid": None},
+                "data": {
+                    "augment": {"caps": 0.2, "join": 0.3, "placeholders": 0.2},
+                    "test": [],
+                    "valid": None,
+                },
                 "batch": {"tokens_per_update": 9000},
                 "tokenizer": {"vocab_size": 400},
                 "train": {"max_steps": max_steps, "valid_every": 100},
@@ -208,7 +214,8 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
     weights = Path("checkpoints", "last", "model.safetensors")
     assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()
     log = (whole / "train.log").read_text(encoding="utf-8")
-    assert [f"data.augment: epoch {n}: 2,000 pairs in 1," in log for n in range(3)] == [1, 1, 0]
+    assert [f"data.augment: epoch {n}: 1,997 pairs in 1," in log for n in range(3)] == [1, 1, 0]
+    assert log.count(" placeholders, ") == 2
 
 
 def test_the_cases_are_one_pair_s_at_most() -> None:

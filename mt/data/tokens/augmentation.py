@@ -19,6 +19,7 @@ from typing_extensions import assert_never
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
 from mt.data.tokens.mixing import stages_of
+from mt.data.tokens.placeholders import insert_placeholders, learn_translations
 from mt.data.tokens.store import Store
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ TYPO_RATES = (0.05, 0.3)
 STRAY_RATES = (0.05, 0.2)
 
 # The keys of `data.augment` but `join`, in the order of their use. A pair gets one case at most.
-Kind: TypeAlias = Literal["caps", "title", "lower", "no_final_stop", "typos", "noise", "emoji"]
+Kind: TypeAlias = Literal[
+    "caps", "title", "lower", "no_final_stop", "typos", "noise", "emoji", "placeholders"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 CASES = {"caps": noise.upper_case, "title": noise.title_case, "lower": noise.lower_case}
 
@@ -45,6 +48,7 @@ class PairNoise:
 
     def __init__(self, data: DataConfig, is_reversed: bool = False) -> None:
         """Without `data.augment` nothing changes."""
+        self.translations: dict[str, str] | None = None  # words that get placeholders
         self.shares = np.array([getattr(data.augment, kind, 0.0) for kind in KINDS])
         self.languages = (data.src_lang, data.tgt_lang)
         if is_reversed:
@@ -83,6 +87,10 @@ class PairNoise:
             case "emoji":
                 src, tgt = noise.add_mark((src, tgt), random)
                 return src, tgt
+            case "placeholders" if self.translations is None:  # symbols need no text to learn from
+                return src, tgt
+            case "placeholders":
+                return insert_placeholders(src, tgt, self.translations, random)
             case _:
                 assert_never(kind)
 
@@ -116,6 +124,9 @@ class Augmentation:
         self.join_share = getattr(config.data.augment, "join", 0.0)
         self.is_copy = config.data.augment is None
         noises = PairNoise(config.data), PairNoise(config.data, is_reversed=True)
+        if getattr(config.data.augment, "placeholders", 0.0):
+            translations = learn_translations(store, tokenizer)
+            noises[0].translations = noises[1].translations = translations
         self.noises = [noises[source.reverse] for source in config.data.train]
         self.is_used = [source.weight > 0 for source in config.data.train]  # in this stage
 

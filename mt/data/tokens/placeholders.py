@@ -1,0 +1,138 @@
+"""Placeholders: symbols that a model learns to copy, and that can stand for any text.
+
+In training they take the place of words on both sides that translate each other, so that the model
+learns where such a word belongs, whatever it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import numpy as np
+
+from mt.config.schema import Config, DataConfig, TokenizerConfig
+from mt.data.reading.words import UNSPACED
+from mt.data.tokens.mixing import stages_of
+from mt.data.tokens.store import Store
+from mt.data.tokens.tokenizer import UNK, Tokenizer
+from mt.errors import ConfigError
+
+PLACEHOLDERS = tuple(f"<ph{number}>" for number in range(1, 10))
+# At most so many in a training pair.
+MOST_IN_PAIR = 3
+# Pairs that word translations are learnt from, and words of the longer side of one.
+LEARNT_FROM = 50_000
+LONGEST = 60
+# A word with its translation: least pairs with both, least Dice coefficient, and the largest share
+# of all pairs that either is in. Words as frequent as "the" and "with" are no terms.
+LEAST_PAIRS, LEAST_DICE, MOST_FREQUENT = 3, 0.4, 0.1
+
+_WORD = re.compile(rf"[^\W{UNSPACED}]+(?:[-'’.,:/@][^\W{UNSPACED}]+)*")
+
+
+def knows_placeholders(tokenizer: Tokenizer) -> bool:
+    """Whether each placeholder is one token on both sides."""
+    sides = (tokenizer.src, tokenizer.tgt)
+    return all(side.piece_id(symbol) != UNK for side in sides for symbol in PLACEHOLDERS)
+
+
+def uses_placeholders(data: DataConfig) -> bool:
+    """Whether pairs get placeholders in some stage."""
+    return any(one.augment is not None and one.augment.placeholders for one in stages_of(data))
+
+
+def with_placeholders(config: Config) -> TokenizerConfig:
+    """The settings of a tokenizer, its symbols with the placeholders where they are needed."""
+    symbols = [*config.tokenizer.user_defined_symbols]
+    if uses_placeholders(config.data):
+        symbols += [symbol for symbol in PLACEHOLDERS if symbol not in symbols]
+    return config.tokenizer.model_copy(update={"user_defined_symbols": symbols})
+
+
+def require_placeholders(data: DataConfig, tokenizer: Tokenizer) -> None:
+    """Raise ConfigError if a stage needs placeholders that the vocabulary does not have."""
+    if uses_placeholders(data) and not knows_placeholders(tokenizer):
+        raise ConfigError(
+            f"data.augment.placeholders: needs {PLACEHOLDERS[0]} to {PLACEHOLDERS[-1]} as tokens, "
+            "which the vocabulary does not have; a vocabulary that is trained with this key has "
+            "them (train.new_vocabulary: true, without tokenizer.model), else set it to 0"
+        )
+
+
+def learn_translations(store: Store, tokenizer: Tokenizer) -> dict[str, str]:
+    """Words, case folded, and their translations: pairs that are each the other's best one.
+
+    By the Dice coefficient of the pairs of the store that they are in; at most `LEARNT_FROM` pairs,
+    evenly spaced.
+    """
+    chosen = np.linspace(0, len(store) - 1, min(len(store), LEARNT_FROM)).astype(np.int64)
+    rows = list(zip(*store.pairs(chosen), strict=True))
+    vocabularies: list[dict[str, int]] = [{}, {}]
+    sides = []
+    for vocabulary, side, ids in zip(
+        vocabularies, (tokenizer.src, tokenizer.tgt), rows, strict=True
+    ):
+        lines = side.decode([row.tolist() for row in ids])
+        words = [{*_WORD.findall(line.casefold())} for line in lines]
+        sides.append([
+            np.array([vocabulary.setdefault(word, len(vocabulary)) for word in sorted(line)], int)
+            for line in words
+        ])  # fmt: skip
+    n_tgt = len(vocabularies[1])
+    keys = [
+        np.add.outer(src * n_tgt, tgt).ravel()
+        for src, tgt in zip(*sides, strict=True)
+        if max(len(src), len(tgt)) <= LONGEST
+    ]
+    key, together = np.unique(np.concatenate([np.zeros(0, int), *keys]), return_counts=True)
+    src, tgt = np.divmod(key, n_tgt)
+    n_src_lines, n_tgt_lines = (np.bincount(np.concatenate(side)) for side in sides)
+    most = MOST_FREQUENT * len(chosen)
+    dice = 2 * together / (n_src_lines[src] + n_tgt_lines[tgt])
+    good = (together >= LEAST_PAIRS) & (dice >= LEAST_DICE)
+    good &= (n_src_lines[src] <= most) & (n_tgt_lines[tgt] <= most)
+    best_last = np.flatnonzero(good)[np.argsort(dice[good], kind="stable")]
+    src_ids, tgt_ids = src[best_last].tolist(), tgt[best_last].tolist()
+    tgt_of = dict(zip(src_ids, tgt_ids, strict=True))
+    src_of = dict(zip(tgt_ids, src_ids, strict=True))
+    src_words, tgt_words = map(list, vocabularies)
+    return {src_words[one]: tgt_words[two] for one, two in tgt_of.items() if src_of[two] == one}
+
+
+def insert_placeholders(
+    src: str, tgt: str, translations: Mapping[str, str], random: Random
+) -> tuple[str, str]:
+    """The texts of a pair, one to three words on both sides replaced by the same placeholders.
+
+    These are words with their translation, and numbers and names that both texts have, each found
+    once in its text. The same texts if there are none.
+    """
+    src_words, tgt_words = _single_words(src), _single_words(tgt)
+    spans = {}
+    for word, match in src_words.items():
+        other = tgt_words.get(translations.get(word, word))
+        is_name = other is not None and match[0] == other[0] and not match[0].islower()
+        if other is not None and (word in translations or is_name):
+            spans[other.span()] = match.span()
+    chosen = random.sample(sorted(spans), min(len(spans), random.randint(1, MOST_IN_PAIR)))
+    symbols = random.sample(PLACEHOLDERS, len(chosen))
+    tgt = _replaced(tgt, chosen, symbols)
+    return _replaced(src, [spans[span] for span in chosen], symbols), tgt
+
+
+def _single_words(text: str) -> dict[str, re.Match[str]]:
+    """The words of a text, case folded, that it has once."""
+    matches = [(match[0].casefold(), match) for match in _WORD.finditer(text)]
+    words = dict(matches)
+    if len(words) == len(matches):
+        return words
+    names = [word for word, _ in matches]
+    return {word: match for word, match in matches if names.count(word) == 1}
+
+
+def _replaced(text: str, spans: Sequence[tuple[int, int]], symbols: Sequence[str]) -> str:
+    for (start, end), symbol in sorted(zip(spans, symbols, strict=True), reverse=True):
+        text = f"{text[:start]}{symbol}{text[end:]}"
+    return text

@@ -1,0 +1,103 @@
+"""data.augment.placeholders: words and their translations become the same symbols on both sides."""
+
+from __future__ import annotations
+
+import re
+from random import Random
+
+import pytest
+from messages import says
+from subwords import digest, rows, store_of
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Augment, Config, TokenizerConfig
+from mt.data.tokens.augmentation import Augmentation
+from mt.data.tokens.placeholders import (
+    PLACEHOLDERS,
+    insert_placeholders,
+    knows_placeholders,
+    learn_translations,
+    require_placeholders,
+    with_placeholders,
+)
+from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.errors import ConfigError
+
+SYMBOL = re.compile(r"<ph\d>")
+WORDS = {"Hund": "dog", "Katze": "cat", "Esel": "donkey", "Kuh": "cow", "Ochse": "ox",
+         "Reh": "deer", "Huhn": "hen", "Hahn": "cock", "Gans": "goose", "Ente": "duck",
+         "Maus": "mouse", "Ratte": "rat"}  # fmt: skip
+# Each of the twelve stands beside each other one once.
+PAIRS = [
+    (f"Ein {one} und noch ein {two} von {n} hier.", f"a {WORDS[one]} and one {WORDS[two]} of {n}.")
+    for n, (one, two) in enumerate((a, b) for a in WORDS for b in WORDS if a < b)
+]
+
+
+def config_of(share: float) -> Config:
+    augment = dict.fromkeys(Augment.model_fields, 0.0) | {"placeholders": share}
+    data = {"augment": augment, "train": [{"src": "a.de", "tgt": "a.en"}]}
+    return config_from_mapping({"data": data, "tokenizer": {"vocab_size": 400}}, "test")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer(with_placeholders(config_of(0.5)), PAIRS, 1, print)
+
+
+def test_translations_are_learnt_from_the_pairs_without_the_frequent_words(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mt.data.tokens.placeholders.MOST_FREQUENT", 0.3)
+    learnt = learn_translations(store_of(tokenizer, PAIRS), tokenizer)
+    assert learnt == {src.casefold(): tgt for src, tgt in WORDS.items()}
+
+
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        ("Der Hund, 3.50 hier", "The DOG 3.50 here", ("Der P, P hier", "The P P here")),
+        ("Olaf mag 2 in Ulm", "In Ulm Olaf likes 2", ("P mag P in P", "In P P likes P")),
+        # Nothing that both have, but words in lower case, and one that is there twice.
+        ("die Katze in Rom, Rom", "in Rom to die", ("die Katze in Rom, Rom", "in Rom to die")),
+        ("我有3本ABC书", "I have 3 ABC", ("我有P本P书", "I have P P")),
+    ],
+)
+def test_shared_words_are_replaced(src: str, tgt: str, expected: tuple[str, str]) -> None:
+    found: dict[tuple[str, str], int] = {}
+    for seed in range(40):
+        made = insert_placeholders(src, tgt, {"hund": "dog"}, Random(seed))
+        symbols = [SYMBOL.findall(text) for text in made]
+        assert sorted(symbols[0]) == sorted(set(symbols[1]))  # each once, and the same ones
+        found[SYMBOL.sub("P", made[0]), SYMBOL.sub("P", made[1])] = len(symbols[0])
+    most = max(found.values())
+    assert {texts for texts, n in found.items() if n == most} == {expected}
+    assert most <= 3
+
+
+def test_an_epoch_has_them_in_their_share_and_is_always_the_same(tokenizer: Tokenizer) -> None:
+    store = store_of(tokenizer, PAIRS * 20)
+    config = config_of(0.4)
+    made = Augmentation(store, tokenizer, config)(3)
+    assert digest(made) == digest(Augmentation(store, tokenizer, config)(3))
+    assert digest(made) != digest(Augmentation(store, tokenizer, config)(4))
+    texts = list(zip(*map(tokenizer.src.decode, rows(made)), strict=True))
+    changed = [pair for pair, old in zip(texts, PAIRS * 20, strict=True) if pair != old]
+    assert len(changed) / len(texts) == pytest.approx(0.4, abs=0.05)
+    assert says(made.augmented, f"{len(changed):,} placeholders")
+    found = [sorted(SYMBOL.findall(src)) for src, _ in changed]
+    assert found == [sorted(SYMBOL.findall(tgt)) for _, tgt in changed]
+    assert {symbol for symbols in found for symbol in symbols} == set(PLACEHOLDERS)
+    symbols = {tokenizer.src.piece_id(symbol) for symbol in PLACEHOLDERS}
+    assert symbols & set(made.src.tolist())  # one token each
+
+
+def test_the_vocabulary_has_them_or_training_says_so(tokenizer: Tokenizer) -> None:
+    assert knows_placeholders(tokenizer)
+    assert with_placeholders(config_of(0)).user_defined_symbols == []
+    plain = train_tokenizer(TokenizerConfig(vocab_size=400), PAIRS, 1, print)
+    require_placeholders(config_of(0).data, plain)
+    with pytest.raises(ConfigError) as error:
+        require_placeholders(config_of(0.1).data, plain)
+    message = str(error.value)
+    assert says(message, "data.augment.placeholders", "<ph1>", "train.new_vocabulary")
