@@ -46,6 +46,7 @@ def model(
     """
     import json
 
+    from mt.config.auto import replace_auto_without_data
     from mt.config.load import load_config
     from mt.data.tokens.tokenizer import own_tokenizer
     from mt.errors import ConfigError
@@ -62,9 +63,12 @@ def model(
     else:
         assert config is not None
         values, tokenizer = load_config(config, settings or []).config, None
+        values, told = replace_auto_without_data(values)
+        if told:
+            say(told)
         if values.tokenizer.model is not None:
             tokenizer = own_tokenizer(values.tokenizer)
-    sizes = [values.tokenizer.vocab_size] * 2
+    sizes = [values.tokenizer.size] * 2
     if tokenizer is not None:
         sizes = [tokenizer.src.size, tokenizer.tgt.size]
     if length > values.model.max_positions:

@@ -181,7 +181,7 @@ def _directions(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]
 
 def _vocabulary(tokenizer: TokenizerConfig) -> Iterator[Fault]:
     least = tokenizer.symbols
-    if least > 4 and tokenizer.vocab_size <= least:
+    if least > 4 and tokenizer.vocab_size != "auto" and tokenizer.vocab_size <= least:
         parts = ["256 bytes"] if tokenizer.byte_fallback else []
         if symbols := len(tokenizer.user_defined_symbols):
             parts.append(f"{symbols} user-defined symbols")

@@ -1,4 +1,4 @@
-"""Load a config: defaults, then the file, then `--set`.
+"""Load a config: defaults, then the recipe that the file names, then the file, then `--set`.
 
 All faults of a config are reported in one `ConfigError`, a line each.
 """
@@ -9,6 +9,8 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,10 @@ Steps = Sequence[str | int]
 
 @dataclass(frozen=True)
 class Loaded:
-    """A config; `origins` maps each path ("model.d_ff") to "default", a file's name or "--set"."""
+    """A config; `origins` maps each path ("model.d_ff") to its origin.
+
+    That is "default", the name of the recipe or of the file, or "--set".
+    """
 
     config: Config
     origins: dict[str, str]
@@ -46,19 +51,27 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         known = ", ".join(Config.model_fields)
         raise ConfigError(f"{path}: must have sections ({known}), found {found}")
     tree = _normalise(value)
-    file_paths = set(leaves(tree))
+    origin_of = dict.fromkeys(leaves(tree), path.name)
     set_paths: list[str] = []
     faults: list[str] = []
-    for setting in sets:
-        try:
-            set_paths.append(apply_setting(setting, tree))
-        except ValueError as error:
-            faults.append(f"--set {setting}: {error}")
+
+    def apply(settings: Iterable[str]) -> None:
+        for setting in settings:
+            try:
+                set_paths.append(apply_setting(setting, tree))
+            except ValueError as error:
+                faults.append(f"--set {setting}: {error}")
+
+    chooses_recipe = [setting.startswith("recipe=") for setting in sets]
+    apply(compress(sets, chooses_recipe))
+    if recipe := tree.pop("recipe", None):
+        name_of_recipe = _fill(tree, recipe, "--set" if "recipe" in set_paths else str(path))
+        origin_of = dict.fromkeys(leaves(tree), name_of_recipe) | origin_of
+    apply(compress(sets, map(not_, chooses_recipe)))
     config = _validate(_normalise(tree), str(path), set_paths, faults)
     origins: dict[str, str] = {}
     for leaf in leaves(config.model_dump(mode="json")):
-        from_file = path.name if leaf in file_paths else "default"
-        origins[leaf] = "--set" if is_set(leaf, set_paths) else from_file
+        origins[leaf] = "--set" if is_set(leaf, set_paths) else origin_of.get(leaf, "default")
     return Loaded(config, origins, path.stem, path)
 
 
@@ -185,7 +198,7 @@ def apply_setting(setting: str, tree: dict[str, Any]) -> str:
     if not equals or not steps or path_of(steps) != path:
         raise ValueError("must be section.key=value, such as optim.peak_lr=1e-3")
     value = yaml_text.parse(text)
-    if len(steps) == 1 and (value is None or isinstance(value, dict)):
+    if len(steps) == 1 and path != "recipe" and (value is None or isinstance(value, dict)):
         raise ValueError(f"must name one key, found a whole section; write {path}.KEY=value")
     _put(tree, steps, value, "")
     return path
@@ -213,6 +226,39 @@ def _put(tree: Any, steps: Steps, value: object, here: str) -> None:
         _put(child, rest, value, path_of([here, step]).lstrip("."))
         value = child
     node[step] = value
+
+
+# --- the recipe ---------------------------------------------------------------------------------
+
+# Keys of `data` that say which data there are, and so are never taken from a recipe.
+DATA_OF_A_FILE = {"root", "src_lang", "tgt_lang", "train", "valid", "test"}
+
+
+def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
+    """Put the keys that `tree` lacks into it from the recipe of this name; return its file's name.
+
+    Raises ConfigError for a name that is no shipped config, and for one that has a recipe itself.
+    """
+    shipped = shipped_configs()
+    file = next((file for file in shipped if name in (file, Path(file).stem)), None)
+    if file is None:
+        near = difflib.get_close_matches(str(name), shipped, 1)
+        raise ConfigError(
+            f"{where}: recipe: must be the name of a shipped config ({', '.join(shipped)}), "
+            f"found {shown(name)}" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    recipe = _normalise(yaml_text.read(shipped_folder() / file))
+    if inner := recipe.get("recipe"):
+        raise ConfigError(
+            f"{where}: recipe: must be a config without a recipe of its own, found {file}, whose "
+            f"recipe is {inner}; name that one"
+        )
+    for section, values in recipe.items():
+        own = tree.get(section, {})
+        if isinstance(own, dict):  # else it is a fault
+            kept = DATA_OF_A_FILE if section == "data" else ()
+            tree[section] = {key: values[key] for key in values if key not in kept} | own
+    return file
 
 
 # --- the file -----------------------------------------------------------------------------------

@@ -7,12 +7,12 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from mt.config.schema import Source, sections
+from mt.config.schema import Config, Source, sections
 
 # By pydantic's type of error.
 _REQUIRED = {
@@ -65,6 +65,8 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
         hint = f"; did you mean {near}?" if near else ""
         return f"must be {options.replace(chr(39), '')}, found {shown(found)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
+    if kind in ("int_type", "float_type") and _may_be_auto(owner, steps[-1]):
+        required += " or auto"
     if str(found).lower() == "none" and _may_be_null(owner, steps[-1]):
         return f"{required} or null, found {shown(found)}; write null"
     return f"{required}, found {shown(found)}{_remedy(kind, found)}"
@@ -104,7 +106,8 @@ def unknown_key(key: str, owner: type[BaseModel]) -> str:
     word = key.lower().replace("-", "_")
     if word in _OTHER_NAMES:
         return f"unknown key; did you mean {_OTHER_NAMES[word]}?"
-    if near := _nearest(word, owner.model_fields):
+    of_config = ["recipe"] * (owner is Config)
+    if near := _nearest(word, [*owner.model_fields, *of_config]):
         return f"unknown key; did you mean {near}?"
     elsewhere = {k: f"{name}.{k}" for name, m in sections().items() for k in m.model_fields}
     if near := _nearest(word, elsewhere, 0.8):
@@ -122,6 +125,11 @@ def unknown_section(name: str) -> str:
 def _may_be_null(owner: type[BaseModel], key: str | int) -> bool:
     field = owner.model_fields.get(str(key))
     return field is not None and type(None) in get_args(field.annotation)
+
+
+def _may_be_auto(owner: type[BaseModel], key: str | int) -> bool:
+    field = owner.model_fields.get(str(key))
+    return field is not None and Literal["auto"] in get_args(field.annotation)
 
 
 def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -33,11 +33,13 @@ from mt.config.values import (
     Positive,
     Seed,
     Share,
+    ShareOrAuto,
     Text,
-    Vocabulary,
+    VocabularyOrAuto,
     Width,
 )
 
+RECIPE = "shipped config, such as small.yaml, from which keys are taken that a file leaves out"
 Metric = Literal["bleu", "chrf", "nll", "comet"]
 BleuTokenizer = Literal["auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"]
 Part = Literal[
@@ -60,7 +62,10 @@ class RunConfig(_Strict):
 class TokenizerConfig(_Strict):
     """The SentencePiece vocabulary."""
 
-    vocab_size: Vocabulary = _key(32000, "tokens in a vocabulary, 4 special ones included")
+    vocab_size: VocabularyOrAuto = _key(
+        32000,
+        "tokens in a vocabulary, 4 special ones included; auto means chosen by the number of pairs",
+    )
     type: Literal["bpe", "unigram"] = _key("bpe", "SentencePiece algorithm")
     joint: Flag = _key(True, "one vocabulary for both languages")
     byte_fallback: Flag = _key(True, "encode unknown characters as bytes instead of unk")
@@ -89,6 +94,14 @@ class TokenizerConfig(_Strict):
     tgt_model: Text | None = _key(
         None, "with model and joint: false, the SentencePiece model file of the target"
     )
+
+    @property
+    def size(self) -> int:
+        """`vocab_size` as a number, which `mt.config.auto` chooses where it is auto."""
+        assert isinstance(self.vocab_size, int), (
+            f"{self.vocab_size}: mt.config.auto chooses a number"
+        )
+        return self.vocab_size
 
     @property
     def symbols(self) -> int:
@@ -123,8 +136,10 @@ class ModelConfig(_Strict):
     n_encoder_layers: Few = _key(6, "encoder layers")
     n_decoder_layers: Few = _key(6, "decoder layers")
     d_ff: Width = _key(2048, "inner width of the feed-forward blocks")
-    dropout: Share = _key(
-        0.1, "probability of dropout; on a CPU in steps of 1/256: 0.1 drops 0.1016"
+    dropout: ShareOrAuto = _key(
+        0.1,
+        "probability of dropout; auto means chosen by the number of pairs; on a CPU in steps of "
+        "1/256: 0.1 drops 0.1016",
     )
     attention_dropout: Share = _key(
         0.0, "probability of dropout of attention weights; steps of 1/256 on a CPU"
@@ -148,6 +163,14 @@ class ModelConfig(_Strict):
     attention_bias: Flag = _key(True, "biases in the four projections of attention")
     output_bias: Flag = _key(False, "a bias per token in the output layer")
     max_positions: Length = _key(1024, "longest sequence, in tokens, special ones included")
+
+    @property
+    def dropout_p(self) -> float:
+        """`dropout` as a number, which `mt.config.auto` chooses where it is auto."""
+        assert isinstance(self.dropout, float | int), (
+            f"{self.dropout}: mt.config.auto chooses a number"
+        )
+        return self.dropout
 
     @property
     def pre_norm(self) -> bool:
@@ -291,7 +314,9 @@ class Config(_Strict):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of configs: types, limits, defaults and descriptions."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Config.model_json_schema()}
+    schema = Config.model_json_schema()
+    schema["properties"]["recipe"] = {"type": "string", "description": RECIPE}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
 def sections() -> dict[str, type[BaseModel]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
 from pydantic_core import PydanticKnownError
 
 
@@ -37,6 +37,12 @@ def _count_or_auto(value: object) -> object:
     raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
 
 
+def _or_auto(number: Any) -> BeforeValidator:
+    """Accept `auto`, and what `number` does, with its errors instead of those of a union."""
+    check = TypeAdapter(number).validate_python
+    return BeforeValidator(lambda value: value if value == "auto" else check(value))
+
+
 # Upper limits refuse typing errors, such as a zero too many, before memory runs out.
 Count = Annotated[int, Field(strict=True, ge=1, le=10**12), BeforeValidator(_integral)]
 Width = Annotated[int, Field(strict=True, ge=1, le=2**17), BeforeValidator(_integral)]
@@ -64,6 +70,8 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[
     Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)
 ]
+VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
+ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
 
 

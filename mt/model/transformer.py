@@ -136,7 +136,7 @@ class FeedForward(nn.Module):
         self.inner = Linear(config.d_model, config.d_ff)
         self.outer = Linear(config.d_ff, config.d_model)
         inside = config.activation_dropout
-        p = config.dropout if inside is None else inside
+        p = config.dropout_p if inside is None else inside
         self.activation: Callable[[Tensor], Tensor] | None = None
         self.dropout: nn.Module = Dropout(p)
         match config.activation:
@@ -164,7 +164,7 @@ class Residual(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.norm = LayerNorm(config.d_model)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout_p)
         self.pre_norm = config.pre_norm
 
     def forward(self, x: Tensor, sublayer: Sublayer) -> Tensor:
@@ -238,7 +238,7 @@ class Embedding(nn.Module):
         super().__init__()
         self.tokens = tokens
         self.scale = math.sqrt(config.d_model)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout_p)
         self.word_dropout = Dropout(word_dropout)
         self.learned = config.learned_positions
         self.positions: Tensor

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
 from mt.config.load import load_config
 from mt.config.schema import Config
 from mt.errors import CheckpointError, DataError, MtError
@@ -162,6 +163,32 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
             "--fresh to set this one aside"
         )
     return list(differing.values())
+
+
+def settle_auto(
+    config: Config, run_dir: Path, n_pairs: int, kept_size: int | None
+) -> tuple[Config, str]:
+    """The config of a run with numbers where `config` says `auto`, and the line that tells them.
+
+    A run keeps its numbers as long as it keeps its tokenizer. A new one gets those for `n_pairs`;
+    `kept_size` is the size of a vocabulary that is kept from another model.
+    """
+    if begun := begun_config(run_dir):
+        sizes = Sizes(begun.tokenizer.size, begun.model.dropout_p)
+        config, told = replace_auto(config, sizes)
+        return config, told and f"{told}, since this run was started"
+    sizes = sizes_for(n_pairs)
+    config, told = replace_auto(config, sizes._replace(vocab_size=kept_size or sizes.vocab_size))
+    return config, told and f"{told}, for {n_pairs:,} pairs"
+
+
+def begun_config(run_dir: Path) -> Config | None:
+    """The config of a run that has a tokenizer; None where there is none, as in a new run."""
+    path = run_dir / CONFIG
+    if not path.exists() or not any(run_dir.glob("tokenizer*.model")):
+        return None
+    config = load_config(str(path)).config
+    return None if has_auto(config) else config
 
 
 def _differing_keys(before: Config, now: Config) -> dict[str, str]:

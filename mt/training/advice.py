@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from mt.config.auto import replace_auto, sizes_for
 from mt.config.load import load_config, shipped_folder
 from mt.runs.metrics import number
 from mt.training.selection import Criterion, lower_is_better
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
 
 # A config is of another kind than a recipe if its layers have so many times more or fewer weights:
-# base.yaml has 8 times those of multi30k.yaml, iwslt14.yaml 6 times, tiny.yaml a quarter.
+# base.yaml has 8 times those of small.yaml, iwslt14.yaml 6 times, tiny.yaml a quarter.
 OTHER_KIND = 4.0
 # Scores that stand still: less than seeds differ by. Of the nll, 1.5 % in perplexity.
 STILL_POINTS = 0.3
@@ -31,7 +32,7 @@ LINES = 3
 def recipe_for(n_pairs: int, is_cuda: bool) -> str:
     """The shipped config for a corpus of this size (configs/README.md)."""
     if n_pairs < (100_000 if is_cuda else 200_000):
-        return "multi30k.yaml"
+        return "small.yaml"
     return "iwslt14.yaml" if n_pairs < 500_000 else "base.yaml"
 
 
@@ -44,20 +45,21 @@ def recipe_note(config: Config, n_pairs: int, is_cuda: bool) -> str:
         return ""
     name = recipe_for(n_pairs, is_cuda)
     # The user's folder may have a file of this name, which is another config.
-    own, fitting = config.model, load_config(str(shipped_folder() / name)).config.model
+    recipe = load_config(str(shipped_folder() / name)).config
+    own, fitting = config.model, replace_auto(recipe, sizes_for(n_pairs))[0].model
     ratio = _weights(own) / _weights(fitting)
     is_too_small = is_cuda and n_pairs >= 100_000 and ratio < 1 / OTHER_KIND
-    is_overfitting = ratio >= 1 and own.dropout < fitting.dropout / 2
+    is_overfitting = ratio >= 1 and own.dropout_p < fitting.dropout_p / 2
     if ratio <= OTHER_KIND and not is_too_small and not is_overfitting:
         return ""
     sizes = [
-        f"{_weights(model) / 1e6:,.1f} million weights in layers and dropout {model.dropout:g}"
+        f"{_weights(model) / 1e6:,.1f} million weights in layers and dropout {model.dropout_p:g}"
         for model in (own, fitting)
     ]
     where = "GPU" if is_cuda else "CPU"
     return (
-        f"note: this model has {sizes[0]}; for {n_pairs:,} pairs on a {where} --config {name} fits "
-        f"better, with your data: {sizes[1]}"
+        f"note: this model has {sizes[0]}; for {n_pairs:,} pairs on a {where} a config of your "
+        f"data with recipe: {name} fits better: {sizes[1]}"
     )
 
 

@@ -50,8 +50,9 @@ def resolve_init_from(config: Config) -> LoadedModel | None:
     `train.freeze` is impossible.
     """
     if config.train.freeze:
+        model = config.model.model_copy(update={"dropout": 0.0})  # which may be auto as yet
         with torch.device("meta"):  # with a vocabulary of any size
-            freeze(Transformer(config.model, 4, 4, config.tokenizer.joint), config.train.freeze)
+            freeze(Transformer(model, 4, 4, config.tokenizer.joint), config.train.freeze)
     if config.train.init_from is None:
         return None
     name = f"train.init_from {config.train.init_from}"
@@ -63,6 +64,13 @@ def resolve_init_from(config: Config) -> LoadedModel | None:
     if reasons := list(_mismatches(config, source.config)):
         raise ConfigError("\n".join(f"{name}: {reason}" for reason in reasons))
     return source
+
+
+def kept_size(config: Config, base: LoadedModel | None) -> int | None:
+    """The `vocab_size` of the model to start from, where its vocabulary is kept; else None."""
+    if base is None or config.train.new_vocabulary:
+        return None
+    return base.config.tokenizer.size
 
 
 def _mismatches(here: Config, there: Config) -> Iterator[str]:
@@ -107,7 +115,7 @@ def _differing(section: str, keys: Sequence[str], here: Config, there: Config) -
     return ", ".join(
         f"{section}.{key} is {_yaml(theirs[key])} there and {_yaml(ours[key])} here"
         for key in keys
-        if theirs[key] != ours[key]
+        if theirs[key] != ours[key] != "auto"
     )
 
 

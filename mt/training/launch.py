@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mt.config.auto import has_auto
+from mt.config.load import load_config
 from mt.data.reading.check import check_data
 from mt.data.tokens.store import build_shard, corpus_records, known_records
 from mt.data.tokens.store_parts import ALONE, Shard, StoreTexts
@@ -21,6 +23,7 @@ from mt.runs.run_dir import (
     CONFIG,
     LOCK,
     STORE,
+    begun_config,
     check_is_free,
     check_is_run,
     check_same_run,
@@ -28,6 +31,7 @@ from mt.runs.run_dir import (
     dry_run_dir,
     explain_write_errors,
     set_aside,
+    settle_auto,
     write_config,
 )
 from mt.runtime.devices import Device, check_compile, choose_device, gpu_uuid
@@ -37,7 +41,7 @@ from mt.terminal import say
 from mt.training.advice import recipe_note, standstill_note
 from mt.training.checkpoints import tidy
 from mt.training.clean_text import clean_training_text, original_records
-from mt.training.finetune import resolve_init_from
+from mt.training.finetune import kept_size, resolve_init_from
 from mt.training.outcome import Outcome
 from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare, prepare_tokenizer
@@ -124,6 +128,8 @@ def _train(
         lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
     )
     try:
+        if has_auto(config):  # not in what has been written
+            config = load_config(str(run_dir / CONFIG)).config
         with (
             explain_failures(device),
             explain_write_errors(run_dir),
@@ -195,6 +201,7 @@ def _claim(
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
     try:
+        config, told = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base))
         changed = check_same_run(run_dir, config)
         with explain_write_errors(run_dir):
             write_config(run_dir, config)
@@ -203,7 +210,7 @@ def _claim(
         lock.close()
         raise
     notes = [*warnings, *(f"config changed since this run was started: {line}" for line in changed)]
-    return lock, notes, read
+    return lock, [*notes, told] if told else notes, read
 
 
 def _check_corpora(
@@ -218,16 +225,17 @@ def _check_corpora(
     learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
     if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
+    counts = has_auto(config) and (fresh or begun_config(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        assert sample is not None
-        return sample.watch(log.watch(pairs, "reading data.train"))
+        watched = log.watch(pairs, "reading data.train")
+        return watched if sample is None else sample.watch(watched)
 
-    data = check_data(config.data, True, known, None if sample is None else watch)
+    data = check_data(config.data, True, known, watch if counts or sample else None)
     if data.faults:
         raise DataError("\n".join(data.faults))
     warnings = [f"warning: {warning}" for warning in data.warnings]
-    return warnings, CorpusRead(data.records, sample)
+    return warnings, CorpusRead(data.records, sample, data.n_pairs)
 
 
 def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
@@ -246,6 +254,9 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
         run_dir.mkdir(parents=True, exist_ok=True)
         waiting = f"waiting for another process in the run directory {run_dir}"
         with exclusive(run_dir / LOCK, lambda: log.say(waiting)):
+            config, told = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base))
+            if told:
+                log.say(told)
             check_same_run(run_dir, config)
             write_config(run_dir, config)
             cleaned = clean_training_text(config, run_dir, log, World())
@@ -284,7 +295,7 @@ def _announce_time(trainer: Trainer, preflight: Preflight) -> None:
     if not trainer.device.is_cuda and total > LONG_ON_CPU:
         log.say(
             f"warning: {duration(total)} is long. This config may be meant for a GPU: on a CPU try "
-            "--config tiny.yaml or multi30k.yaml with your data, or lower train.max_steps, the "
+            "recipe: small.yaml with your data, or lower train.max_steps, the "
             "size of the model or batch.tokens_per_update. Training starts all the same; Ctrl-C "
             "ends it after an update, with a checkpoint"
         )

@@ -74,6 +74,7 @@ class CorpusRead:
 
     records: FileRecords = field(default_factory=dict)
     sample: PairSample | None = None  # for a tokenizer that is to be trained
+    n_pairs: int = 0  # of all training texts, where they were read whole
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ def prepare_tokenizer(
                 size += f" and {tokenizer.tgt.size:,}"
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
-            log.say(f"tokenizer: training {config.tokenizer.vocab_size:,} tokens on data.train")
+            log.say(f"tokenizer: training {config.tokenizer.size:,} tokens on data.train")
             drawn = sample or PairSample(config.tokenizer.sample_lines, config.run.seed)
             if sample is None:
                 pairs = log.watch(training_pairs(config.data), "reading data.train")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mt.config.auto import replace_auto, sizes_for
 from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
 from mt.data.tokens.placeholders import with_placeholders
 from mt.data.tokens.sentencepiece_model import read_model
-from mt.data.tokens.tokenizer import UNK, Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import UNK, PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
 from mt.runtime.machine import usable_cores
@@ -74,8 +75,16 @@ def train_file(
     data = (
         config.data.model_copy(update={"augment": None, "stages": None}) if files else config.data
     )
-    change = partial(augment_sample, data=data, seed=config.run.seed)
-    tokenizer = train_tokenizer(cfg, pairs, config.run.seed, say, unit, change)
+    if data.clean is not None and not files:
+        say("data.clean: not applied here; mt train learns its vocabulary from the cleaned text")
+    sample = PairSample(cfg.sample_lines, config.run.seed)
+    deque(sample.watch(pairs), maxlen=0)
+    augment_sample(sample, data, config.run.seed)
+    n_pairs = sample.seen // 2 if files else sample.seen
+    settled, told = replace_auto(config, sizes_for(n_pairs))
+    if settled.tokenizer != cfg:
+        say(f"{told}, for {n_pairs:,} pairs")
+    tokenizer = train_on_sample(settled.tokenizer, sample, say, unit)
     sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:

@@ -21,7 +21,8 @@ def written(run_dir: Path) -> dict[str, bytes]:
 def test_shards_prepare_the_run_that_one_process_prepares_and_training_uses_it(
     mt: Mt, tiny_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = ("data", "prepare", "--config", tiny_config, "--run-dir")
+    sizes = ("--set", "tokenizer.vocab_size=auto", "--set", "model.dropout=auto")
+    prepare = ("data", "prepare", "--config", tiny_config, *sizes, "--run-dir")
     ended = mt(*prepare, tmp_path / "alone")
     assert says(ended.lines[-1], tmp_path / "alone", "ready to train on 2,000 pairs")
     monkeypatch.setattr(store_parts, "PAIRS_PER_PART", 300)
@@ -29,15 +30,16 @@ def test_shards_prepare_the_run_that_one_process_prepares_and_training_uses_it(
     assert (first.code, last.code) == (0, 0), last.err
     assert says(first.lines[-1], tmp_path / "sharded", "shard 2 of 2", "others are not")
     assert says(last.lines[-1], tmp_path / "sharded", "ready to train on 2,000 pairs")
-    assert first.err.count("tokenizer: training") == 1
+    assert first.err.count("tokenizer: training 4,000 tokens") == 1
+    assert says(last.err, "auto is 4,000, model.dropout: auto is 0.3, since this run was started")
     assert last.err.count("tokenizer: training") == 0
     assert written(tmp_path / "sharded") == written(tmp_path / "alone")
 
     options = ("--run-dir", tmp_path / "sharded", "--set", "train.max_steps=1", "--device", "cpu")
-    ended = mt("train", "--config", tiny_config, *options)
+    ended = mt("train", "--config", tiny_config, *sizes, *options)
     assert ended.code == 0, ended.err
     assert "2,000 of 2,000 pairs kept" in ended.err
-    assert "training 320 tokens" not in ended.err
+    assert "tokenizer: training" not in ended.err
     assert "encoding into" not in ended.err
     assert "have changed" not in ended.err
 

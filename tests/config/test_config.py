@@ -14,6 +14,7 @@ import torch
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from messages import says
 
 from mt.config.load import (
     Loaded,
@@ -53,6 +54,7 @@ def test_shipped_configs() -> None:
         "coding-details.yaml",
         "iwslt14.yaml",
         "multi30k.yaml",
+        "small.yaml",
         "tiny.yaml",
         "vaswani2017.yaml",
         "wmt14.yaml",
@@ -67,6 +69,8 @@ def test_shipped_config_loads_and_can_train(
     loaded = load_config(name)
     assert loaded.name == name.removesuffix(".yaml")
     assert loaded == load_config(loaded.name)
+    if name == "small.yaml":  # it is a recipe for any data
+        return
     require_training_data(loaded.config)
     assert loaded.config.data.valid is not None
     assert loaded.config.data.test
@@ -359,6 +363,61 @@ def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path
     }
 
 
+# --- recipes ----------------------------------------------------------------------------------
+
+
+def test_a_recipe_gives_what_the_file_leaves_out(tmp_path: Path) -> None:
+    """Key by key; what names the data is never taken, as the texts of tiny.yaml here."""
+    text = "recipe: tiny.yaml\nmodel: {d_model: 32, dropout: 0.1}\ndata: {train: {src: a, tgt: b}}"
+    loaded = load(tmp_path, text, "optim.peak_lr=1e-3")
+    config, tiny = loaded.config, load_config("tiny.yaml").config
+    assert config.data == DataConfig(train=[Source(src="a", tgt="b")], max_tokens=128)
+    assert config.model == tiny.model.model_copy(update={"d_model": 32, "dropout": 0.1})
+    assert config.optim == tiny.optim.model_copy(update={"peak_lr": 1e-3})
+    assert (config.train, config.tokenizer) == (tiny.train, tiny.tokenizer)
+    origins = loaded.origins
+    assert (origins["data.max_tokens"], origins["model.d_ff"]) == ("tiny.yaml", "tiny.yaml")
+    assert (origins["model.d_model"], origins["optim.peak_lr"]) == ("x.yaml", "--set")
+    assert (origins["data.src_lang"], origins["model.norm"]) == ("default", "default")
+    assert "recipe" not in config.to_yaml()
+    assert "recipe" in json_schema()["properties"]
+
+
+def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
+    config = load(tmp_path, "recipe: tiny.yaml", "recipe=small").config
+    assert config.train.max_epochs == load_config("small.yaml").config.train.max_epochs
+    assert load(tmp_path, "recipe: tiny.yaml", "recipe=null").config == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "sets", "parts"),
+    [
+        (
+            "recipe: smal.yaml",
+            [],
+            ["x.yaml: recipe: ", "base.yaml, ", "found 'smal.yaml'", "small."],
+        ),
+        ("run: {seed: 2}", ["recipe=9"], ["--set: recipe: ", "shipped config", "found 9"]),
+        ("run: {seed: 2}", ["recipe=[a"], ["--set recipe=[a: ", "not valid YAML"]),
+        (
+            "recipe: multi30k",
+            [],
+            ["without a recipe of its own, found multi30k.yaml", "small.yaml"],
+        ),
+        ("recipie: small.yaml", [], ["recipie: unknown key; did you mean recipe?"]),
+        ("recipe: tiny\nmodel: 3", [], ["x.yaml: model: must have keys", "found 3"]),
+        ("tokenizer: {vocab_size: atuo}", [], ["tokenizer.vocab_size", "whole number or auto"]),
+        ("model: {dropout: 1.5}", [], ["model.dropout: must be below 1, found 1.5"]),
+    ],
+)
+def test_faults_of_recipes_and_auto(
+    text: str, sets: list[str], parts: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, *sets)
+    assert says(str(caught.value), *parts)
+
+
 # --- saving and the schema --------------------------------------------------------------------
 
 
@@ -432,7 +491,9 @@ def test_the_description_of_dropout_gives_its_true_rate_on_a_cpu() -> None:
 def test_schema_holds_defaults_limits_and_choices() -> None:
     definitions = json_schema()["$defs"]
     dropout = definitions["ModelConfig"]["properties"]["dropout"]
-    assert (dropout["default"], dropout["minimum"], dropout["exclusiveMaximum"]) == (0.1, 0, 1)
+    number, auto = dropout["anyOf"]
+    assert (dropout["default"], number["minimum"], number["exclusiveMaximum"]) == (0.1, 0, 1)
+    assert auto["const"] == "auto"
     assert definitions["ModelConfig"]["properties"]["norm"]["enum"] == ["pre", "post"]
     assert definitions["Source"]["anyOf"] == [{"required": ["src", "tgt"]}, {"required": ["path"]}]
     source = [{"$ref": "#/$defs/Source"}, {"type": "string"}]

@@ -226,7 +226,7 @@ optim:
             "run … must have keys (dir, seed) … found 'seed:3' … space after the colon",
         ),
         ("train: {patience: None}", ": must be a whole number … found 'None' … write null"),
-        ("model: {dropout: none}", ": must be a number, found 'none'"),
+        ("model: {dropout: none}", ": must be a number or auto, found 'none'"),
         ("optim: {peak_lr: '0,001'}", ": must be a number … found '0,001' … write 0.001"),
         (
             "data: {dedupe: 'false'}",

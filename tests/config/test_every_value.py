@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from torch import nn
 
 from mt.config import schema
+from mt.config.auto import Sizes, replace_auto
 from mt.config.schema import BatchConfig, Config, ModelConfig, OptimConfig, Source, TokenizerConfig
 from mt.data.cleaning.stages import keys_of, leaks_go
 from mt.data.reading.corpus import read_pairs
@@ -129,6 +130,14 @@ def tokenizer_type(value: Any) -> tuple[str, str]:
     return model_info(tokenizer.models[0]).algorithm, type(sampler.src).__name__
 
 
+def chosen(**values: Any) -> Any:
+    """The section of a config with this value, once `auto` is replaced."""
+    tokenizer, model = TokenizerConfig.model_construct(**values), model_config(**values)
+    config = Config.model_construct(tokenizer=tokenizer, model=model)
+    settled, _ = replace_auto(config, Sizes(7, 0.5))
+    return settled.model if "dropout" in values else settled.tokenizer
+
+
 def quoting(value: Any) -> list[str]:
     """The cells of a row of the table in the current folder."""
     source = Source.model_construct(path="a.tsv", src="de", tgt="en", quoting=value)
@@ -200,6 +209,8 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         tokenizer_type,
         {"bpe": ("bpe", "BpeDropout"), "unigram": ("unigram", "UnigramSampling")},
     ),
+    "TokenizerConfig.vocab_size": (lambda value: chosen(vocab_size=value).size, {"auto": 7}),
+    "ModelConfig.dropout": (lambda value: chosen(dropout=value).dropout_p, {"auto": 0.5}),
     "BatchConfig.tokens_per_batch": (tokens_per_batch, {"auto": 123}),
     "ModelConfig.norm": (norm, {"pre": [1.0, 3.0], "post": [-1.0, 1.0]}),
     "ModelConfig.positions": (positions, {"sinusoidal": False, "learned": True}),

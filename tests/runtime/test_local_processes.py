@@ -60,7 +60,8 @@ def test_two_processes_train_as_one_and_stop_at_a_signal(
     tiny_mapping: Mapping[str, Any], tmp_path: Path
 ) -> None:
     """Interrupted in the middle and run again, they come to the weights of a single process."""
-    settings = merged(distributed_settings(tiny_mapping), {"train": {"max_steps": 80}})
+    changes = {"train": {"max_steps": 80}, "tokenizer": {"vocab_size": "auto"}}
+    settings = merged(distributed_settings(tiny_mapping), changes)
     alone = trained(settings, tmp_path / "alone", 1)
     together = tmp_path / "together"
     command = [sys.executable, "-m", *command_of(settings, together), "--processes", "2"]

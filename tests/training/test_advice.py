@@ -10,6 +10,7 @@ import pytest
 from conftest import NO_TEST, QuickConfig, log_of
 from messages import says
 
+from mt.config.auto import replace_auto, sizes_for
 from mt.config.load import config_from_mapping, load_config
 from mt.report.provenance import notable_lines
 from mt.report.run_summary import read_run
@@ -21,10 +22,10 @@ from mt.training.launch import train
 @pytest.mark.parametrize(
     ("config", "n_pairs", "is_cuda", "recipe"),
     [
-        ("base.yaml", 29_000, False, "multi30k.yaml"),
-        ("base.yaml", 29_000, True, "multi30k.yaml"),
-        ("iwslt14.yaml", 29_000, True, "multi30k.yaml"),
-        ("iwslt14.yaml", 172_000, False, "multi30k.yaml"),
+        ("base.yaml", 29_000, False, "small.yaml"),
+        ("base.yaml", 29_000, True, "small.yaml"),
+        ("iwslt14.yaml", 29_000, True, "small.yaml"),
+        ("iwslt14.yaml", 172_000, False, "small.yaml"),
         ("base.yaml", 172_000, True, "iwslt14.yaml"),
         ("multi30k.yaml", 172_000, True, "iwslt14.yaml"),
         ("multi30k.yaml", 4_500_000, True, "base.yaml"),
@@ -44,21 +45,20 @@ from mt.training.launch import train
 def test_a_recipe_is_named_where_the_config_is_plainly_of_another_kind(
     config: str, n_pairs: int, is_cuda: bool, recipe: str
 ) -> None:
-    found = recipe_note(load_config(config).config, n_pairs, is_cuda)
+    settled, _ = replace_auto(load_config(config).config, sizes_for(n_pairs))
+    found = recipe_note(settled, n_pairs, is_cuda)
     where = "GPU" if is_cuda else "CPU"
     assert (
-        says(found, f"{n_pairs:,} pairs on a {where}", f"--config {recipe}")
-        if recipe
-        else not found
+        says(found, f"{n_pairs:,} pairs on a {where}", f"recipe: {recipe}") if recipe else not found
     )
 
 
 def test_a_recipe_is_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a file of its name in the current folder, which would end training if it has faults."""
-    (tmp_path / "multi30k.yaml").write_text("nonsense: 1\n", encoding="utf-8")
+    (tmp_path / "small.yaml").write_text("nonsense: 1\n", encoding="utf-8")
     config = load_config("base.yaml").config
     monkeypatch.chdir(tmp_path)
-    assert says(recipe_note(config, 29_000, False), "--config multi30k.yaml", "dropout 0.2")
+    assert says(recipe_note(config, 29_000, False), "recipe: small.yaml", "dropout 0.2")
 
 
 def test_weights_and_dropout_are_named_and_fine_tuning_is_left_alone() -> None:
@@ -131,5 +131,5 @@ def test_both_notes_are_in_the_log_and_in_the_report(
         train(config, tmp_path, "cpu")
     notes = [line for line in notable_lines(read_run(tmp_path, "run")) if "note: " in line]
     assert len(notes) == log_of(tmp_path).count("note: ") == 2
-    assert says(notes[0], "2,000 pairs on a CPU", "multi30k.yaml")
+    assert says(notes[0], "2,000 pairs on a CPU", "small.yaml")
     assert says(notes[1], "since update 2 of 8", "training nll fell")

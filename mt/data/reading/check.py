@@ -48,6 +48,7 @@ class DataCheck:
     warnings: list[str] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)  # what was not read, and so not checked
     records: FileRecords = field(default_factory=dict)  # of the files that were read whole
+    n_pairs: int = 0  # of training texts, as far as they were read
 
 
 def check_data(
@@ -101,6 +102,7 @@ def check_data(
             every = is_text and aligned_files_faults(source, root, where, check.records)
             check.faults += every or str(error).split("\n")
         else:
+            check.n_pairs += sample.pairs * is_training
             check.warnings += sample.warnings(source, root, where, {data.src_lang, data.tgt_lang})
             check.warnings += [f"{where}: {message}" for message in damage.messages()]
             check.faults += sample.faults(where)

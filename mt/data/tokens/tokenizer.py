@@ -291,26 +291,25 @@ def train_tokenizer(
     pairs: Iterable[tuple[str, str]],
     seed: int,
     log: Callable[[str], None],
-    unit: str = "pairs",
-    change: Callable[[PairSample], None] = lambda _: None,
 ) -> Tokenizer:
     """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
 
     Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
     than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
-    is no text, or where `cfg.vocab_size` is smaller than the alphabet. `unit`: what messages call a
-    pair. `change` gets what is drawn before it is learnt from.
+    is no text, or where `cfg.vocab_size` is smaller than the alphabet.
     """
     sample = PairSample(cfg.sample_lines, seed)
     deque(sample.watch(pairs), maxlen=0)
-    change(sample)
-    return train_on_sample(cfg, sample, log, unit)
+    return train_on_sample(cfg, sample, log)
 
 
 def train_on_sample(
     cfg: TokenizerConfig, sample: PairSample, log: Callable[[str], None], unit: str = "pairs"
 ) -> Tokenizer:
-    """Learn the vocabulary or vocabularies from pairs drawn before; see `train_tokenizer`."""
+    """Learn the vocabulary or vocabularies from pairs drawn before; see `train_tokenizer`.
+
+    `unit`: what messages call a pair.
+    """
     src, tgt = sample.src, sample.tgt
     if sample.seen > len(src):
         log(f"tokenizer: trained on {len(src):,} of {sample.seen:,} {unit}, drawn at random")
@@ -351,10 +350,10 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
             needed = match[1]
             continue
         size = Tokenizer(model).src.size
-        if size < cfg.vocab_size:
+        if size < cfg.size:
             log(
                 f"tokenizer: the {side}training data supports {size:,} tokens, fewer than "
-                f"tokenizer.vocab_size {cfg.vocab_size:,}; the {side}vocabulary has {size:,}"
+                f"tokenizer.vocab_size {cfg.size:,}; the {side}vocabulary has {size:,}"
             )
         return model
     raise DataError(_too_small(cfg, side, int(needed)))
@@ -365,11 +364,11 @@ def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
     if cfg.user_defined_symbols:
         parts += f", {len(cfg.user_defined_symbols):,} user-defined symbols"
     characters = needed - cfg.symbols
-    bytes_fit = not cfg.byte_fallback and cfg.vocab_size > 4 + 256
+    bytes_fit = not cfg.byte_fallback and cfg.size > 4 + 256
     remedy = ", or set tokenizer.byte_fallback to true" if bytes_fit else ""
     return (
         f"tokenizer.vocab_size: the {side}vocabulary needs at least {needed:,} tokens ({parts}, "
-        f"{characters:,} characters of the training data), found {cfg.vocab_size:,}. "
+        f"{characters:,} characters of the training data), found {cfg.size:,}. "
         f"Set it to several times {needed:,}, so that there is room for words{remedy}."
     )
 
@@ -384,7 +383,7 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         sentence_iterator=iter(text),
         model_writer=model,
         model_type=cfg.type,
-        vocab_size=cfg.vocab_size,
+        vocab_size=cfg.size,
         # With a hard limit training fails where the text does not support the size.
         hard_vocab_limit=False,
         character_coverage=coverage,

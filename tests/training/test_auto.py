@@ -1,0 +1,92 @@
+"""Vocabulary and dropout that are `auto`: chosen by the number of pairs, kept by a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import BLIND, Mt, QuickConfig, equal_weights, log_of
+from messages import says
+
+from mt.config import auto
+from mt.config.auto import Sizes, sizes_for
+from mt.config.load import load_config
+from mt.model.checkpoint import load_weights
+from mt.training.launch import train
+
+AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
+
+
+@pytest.mark.parametrize(
+    ("n_pairs", "sizes"),
+    [
+        (0, (4_000, 0.3)),
+        (19_999, (4_000, 0.3)),
+        (20_000, (8_000, 0.2)),
+        (29_000, (8_000, 0.2)),
+        (200_000, (16_000, 0.2)),
+        (499_999, (16_000, 0.2)),
+        (4_500_000, (32_000, 0.1)),
+    ],
+)
+def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float]) -> None:
+    assert sizes_for(n_pairs) == sizes
+
+
+@pytest.fixture(autouse=True)
+def sizes_of_the_tiny_corpus(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has 2,000 pairs."""
+    if "n_pairs" not in request.fixturenames:
+        monkeypatch.setattr(auto, "SIZES", {2_000: Sizes(300, 0.4), math.inf: Sizes(310, 0.25)})
+
+
+def test_a_run_chooses_once_says_so_and_records_numbers(
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the run of those numbers, and resumes as it began, whatever the table says now."""
+    given: dict[str, Any] = {"tokenizer": {"vocab_size": 310}, "model": {"dropout": 0.25}}
+    for name, values in (("auto", AUTO), ("given", given)):
+        train(quick_config(BLIND, values, train={"max_steps": 1}), tmp_path / name, "cpu")
+    one, other = tmp_path / "auto", tmp_path / "given"
+    assert "vocab_size: auto is 310, model.dropout: auto is 0.25, for 2,000 pairs\n" in log_of(one)
+    assert (one / "config.yaml").read_bytes() == (other / "config.yaml").read_bytes()
+    last = "checkpoints/step-00000001"
+    assert equal_weights(load_weights(one / last), load_weights(other / last))
+
+    monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4)})
+    train(quick_config(BLIND, AUTO, train={"max_steps": 2}), one, "cpu")
+    resumed = log_of(one).split("resuming")[0].rsplit("train.max_steps: was 1", 1)[1]
+    assert says(resumed, "auto is 310", "auto is 0.25, since this run was started")
+    assert "dropout: was" not in log_of(one)
+
+
+def test_a_vocabulary_that_is_kept_has_its_size(
+    quick_config: QuickConfig, tiny_run: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """No sample is drawn of the text then, and it is counted all the same."""
+    start = {"init_from": str(tiny_run), "freeze": ["encoder"], "max_steps": 1}
+    train(quick_config(BLIND, AUTO, train=start), tmp_path, "cpu")
+    recorded = load_config(str(tmp_path / "config.yaml")).config
+    assert (recorded.tokenizer.vocab_size, recorded.model.dropout) == (320, 0.25)
+    assert "auto is 320, model.dropout: auto is 0.25, for 2,000 pairs\n" in log_of(tmp_path)
+
+
+def test_commands_without_training(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
+    """mt tokenizer train counts what it reads; mt inspect reads no data, and says what it takes."""
+    sets = ["--set", "tokenizer.vocab_size=auto", "--set", "model.dropout=auto"]
+    command = ["tokenizer", "train", "-c", tiny_config, *sets, "--set", "data.clean={}"]
+    ended = mt(*command, "-o", tmp_path / "a.model")
+    assert says(ended.err, "data.clean: not applied", "auto is 310", "2,000 pairs", "310 tokens")
+    files = [tiny_config.parent / f"lines.{side}" for side in ("de", "en")]
+    for file in files:
+        file.write_text("eins zwei drei vier\n" * 1_500, encoding="utf-8")
+    ended = mt(*command, *files, "-o", tmp_path / "b.model")
+    assert says(ended.err, "auto is 300", "1,500 pairs")
+    assert "data.clean" not in ended.err
+    ended = mt("inspect", "model", "-c", tiny_config, *sets)
+    assert says(ended.err, "auto is 310", "auto is 0.25", "100,000 pairs", "mt train counts")
+    assert "V 310," in ended.lines[0]
