@@ -199,8 +199,8 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     wanted = max(1, round(updates))
     of = " and ".join(f"{length:,}" for length in lengths)
     log.say(
-        f"train.max_epochs: {epochs:g} epochs of {of} updates are {wanted:,} updates"
-        + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")
+        f"train.max_epochs: {epochs:g} epoch{'s' * (epochs != 1)} of {of} updates are {wanted:,} "
+        "updates" + (f"; train.max_steps ends training after {most:,}" if most < wanted else "")
     )
     log.total = min(most, wanted)
     warmup = config.optim.warmup_steps

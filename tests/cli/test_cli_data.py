@@ -31,6 +31,7 @@ def test_shards_prepare_the_run_that_one_process_prepares_and_training_uses_it(
     assert says(first.lines[-1], tmp_path / "sharded", "shard 2 of 2", "others are not")
     assert says(last.lines[-1], tmp_path / "sharded", "ready to train on 2,000 pairs")
     assert first.err.count("tokenizer: training 4,000 tokens") == 1
+    assert "auto is 4,000, model.dropout: auto is 0.3, for 2,000 pairs\n" in first.err
     assert says(last.err, "auto is 4,000, model.dropout: auto is 0.3, since this run was started")
     assert last.err.count("tokenizer: training") == 0
     assert written(tmp_path / "sharded") == written(tmp_path / "alone")

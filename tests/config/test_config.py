@@ -14,7 +14,6 @@ import torch
 import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from messages import says
 
 from mt.config.load import (
     Loaded,
@@ -361,61 +360,6 @@ def test_settings_go_before_the_file_and_the_file_before_defaults(tmp_path: Path
         **{f"data.test[0].{key}": "--set" for key in Source.model_fields},
         "optim.betas": "--set",
     }
-
-
-# --- recipes ----------------------------------------------------------------------------------
-
-
-def test_a_recipe_gives_what_the_file_leaves_out(tmp_path: Path) -> None:
-    """Key by key; what names the data is never taken, as the texts of tiny.yaml here."""
-    text = "recipe: tiny.yaml\nmodel: {d_model: 32, dropout: 0.1}\ndata: {train: {src: a, tgt: b}}"
-    loaded = load(tmp_path, text, "optim.peak_lr=1e-3")
-    config, tiny = loaded.config, load_config("tiny.yaml").config
-    assert config.data == DataConfig(train=[Source(src="a", tgt="b")], max_tokens=128)
-    assert config.model == tiny.model.model_copy(update={"d_model": 32, "dropout": 0.1})
-    assert config.optim == tiny.optim.model_copy(update={"peak_lr": 1e-3})
-    assert (config.train, config.tokenizer) == (tiny.train, tiny.tokenizer)
-    origins = loaded.origins
-    assert (origins["data.max_tokens"], origins["model.d_ff"]) == ("tiny.yaml", "tiny.yaml")
-    assert (origins["model.d_model"], origins["optim.peak_lr"]) == ("x.yaml", "--set")
-    assert (origins["data.src_lang"], origins["model.norm"]) == ("default", "default")
-    assert "recipe" not in config.to_yaml()
-    assert "recipe" in json_schema()["properties"]
-
-
-def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
-    config = load(tmp_path, "recipe: tiny.yaml", "recipe=small").config
-    assert config.train.max_epochs == load_config("small.yaml").config.train.max_epochs
-    assert load(tmp_path, "recipe: tiny.yaml", "recipe=null").config == Config()
-
-
-@pytest.mark.parametrize(
-    ("text", "sets", "parts"),
-    [
-        (
-            "recipe: smal.yaml",
-            [],
-            ["x.yaml: recipe: ", "base.yaml, ", "found 'smal.yaml'", "small."],
-        ),
-        ("run: {seed: 2}", ["recipe=9"], ["--set: recipe: ", "shipped config", "found 9"]),
-        ("run: {seed: 2}", ["recipe=[a"], ["--set recipe=[a: ", "not valid YAML"]),
-        (
-            "recipe: multi30k",
-            [],
-            ["without a recipe of its own, found multi30k.yaml", "small.yaml"],
-        ),
-        ("recipie: small.yaml", [], ["recipie: unknown key; did you mean recipe?"]),
-        ("recipe: tiny\nmodel: 3", [], ["x.yaml: model: must have keys", "found 3"]),
-        ("tokenizer: {vocab_size: atuo}", [], ["tokenizer.vocab_size", "whole number or auto"]),
-        ("model: {dropout: 1.5}", [], ["model.dropout: must be below 1, found 1.5"]),
-    ],
-)
-def test_faults_of_recipes_and_auto(
-    text: str, sets: list[str], parts: list[str], tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(tmp_path, text, *sets)
-    assert says(str(caught.value), *parts)
 
 
 # --- saving and the schema --------------------------------------------------------------------

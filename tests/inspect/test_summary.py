@@ -20,7 +20,7 @@ TINY |= {"n_encoder_layers": 1, "n_decoder_layers": 1}
 def paper(**options: Any) -> Summary:
     """The base model of the 2017 paper as shipped."""
     loaded = load_config("vaswani2017.yaml").config
-    words = loaded.tokenizer.vocab_size
+    words = loaded.tokenizer.size
     config = loaded.model.model_copy(update=options)
     return summarise(config, words, words, loaded.tokenizer.joint)
 

@@ -13,6 +13,7 @@ from messages import says
 from mt.config import auto
 from mt.config.auto import Sizes, sizes_for
 from mt.config.load import load_config
+from mt.data.reading import check
 from mt.model.checkpoint import load_weights
 from mt.training.launch import train
 
@@ -65,9 +66,10 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 
 
 def test_a_vocabulary_that_is_kept_has_its_size(
-    quick_config: QuickConfig, tiny_run: Path, tmp_path: Path, mt: Mt
+    quick_config: QuickConfig, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No sample is drawn of the text then, and it is counted all the same."""
+    """No sample is drawn of the text then, and all of it is counted all the same."""
+    monkeypatch.setattr(check, "MAX_PAIRS_BEFORE_TRAINING", 500)
     start = {"init_from": str(tiny_run), "freeze": ["encoder"], "max_steps": 1}
     train(quick_config(BLIND, AUTO, train=start), tmp_path, "cpu")
     recorded = load_config(str(tmp_path / "config.yaml")).config

@@ -53,7 +53,7 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     """Where it says nothing, those of the section data; a text of weight or share 0 never comes."""
     data = data_of(
         {"until": {"updates": 9}},
-        {"until": {"updates": 9}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
+        {"until": {"updates": 9, "epochs": 1}, "weights": [1, 2, 0], "augment": {"caps": 0.5}},
         {"shares": [0, 0.25, 0.75]},
         train=[TEXTS[0] | {"share": 0.5}, *TEXTS[1:]],
         augment={"caps": 0.1},
@@ -65,7 +65,8 @@ def test_each_stage_has_its_mixture_and_its_changes() -> None:
     augments = [one.augment and one.augment.caps for one in stages_of(data)]
     assert augments == [0.1, 0.5, 0.1]
     end, epoch, *mixture = describe_stage(data, 1, (100, 50, 30), plans[1].drawn)
-    assert says(end, "data.stages[1]", "stage 2 of 3", "until 9 updates")
+    assert says(end, "data.stages[1]", "stage 2 of 3", "until 9 updates or 1 epoch")
+    assert not end.endswith("epochs")
     assert says(epoch, "an epoch", "200 sentences")
     assert says(mixture[1], "data.train[1]", "weight 2", "delivered 50.00%", "100 sentences")
     with pytest.raises(DataError) as error:

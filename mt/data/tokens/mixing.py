@@ -107,11 +107,14 @@ def describe_stage(
 ) -> Iterator[str]:
     """Where a stage ends, and its mixture."""
     stages = data.stages or []
-    words = {"updates": "updates", "tokens": "target tokens", "epochs": "epochs"}
-    words["stall"] = "validations without a new best"
+    words = {"updates": "update{}", "tokens": "target token{}", "epochs": "epoch{}"}
+    words["stall"] = "validation{} without a new best"
     until = stages[number].until
     given = {key: value for key in words if (value := getattr(until, key, None)) is not None}
-    ends = {key: f"{value:,} {words[key]}".replace(".0 ", " ") for key, value in given.items()}
+    ends = {
+        key: f"{value:,} {words[key].format('s' * (value != 1))}".replace(".0 ", " ")
+        for key, value in given.items()
+    }
     if until is not None and until.text is not None:
         ends["epochs"] += f" of data.train[{until.text}]"
     end = f"until {' or '.join(ends.values())}" if ends else "to the end"
