@@ -115,7 +115,8 @@ def test_messages(
         write_lines(tmp_path / name, ["eins"])
     (tmp_path / "empty").touch()
     before = sorted(tmp_path.iterdir())
-    assert refused(mt("distill", "-m", tiny_run, "-o", "d.tsv", *options)).startswith(message)
+    output = [] if "-o" in options else ["-o", "d.tsv"]
+    assert refused(mt("distill", "-m", tiny_run, *output, *options)).startswith(message)
     assert sorted(tmp_path.iterdir()) == before
 
 
