@@ -18,6 +18,7 @@ def backtranslate(
     models: list[Path],
     source: str,
     corpus: str,
+    to: str | None = None,
     errors: str = "strict",
     tag: str | None = None,
     resume: bool = False,
@@ -45,6 +46,7 @@ def backtranslate(
         source=source, output=corpus, errors=errors, resume=resume, overwrite=overwrite
     )
     search = SearchOptions(
+        to=to,
         beam_size=beam_size,
         length_penalty=length_penalty,
         with_scores=False,

@@ -73,6 +73,7 @@ def evaluate(
     ref: list[str] | None = None,
     model: list[str] | None = None,
     src: str | None = None,
+    to: str | None = None,
     test_set: list[str] | None = None,
     metrics: str = "bleu,chrf,ter",
     comet_model: Path | None = None,
@@ -133,6 +134,7 @@ def evaluate(
     _check_slices(sliced, train_src, tokenizer_of)
     systems = systems_of(hyp or [], model or [], baseline)
     decoding = {
+        "--to": to,
         "--beam-size": beam_size,
         "--length-penalty": length_penalty,
         "--split-sentences": None if split_sentences == "auto" else split_sentences,
@@ -159,24 +161,27 @@ def evaluate(
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
     if seed is not None and not tests and n_resamples is None:
         raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
-    texts = read_texts(systems, test_set or [], src, ref or [], domain)
+    texts = read_texts(systems, test_set or [], src, ref or [], domain, to=to)
     models = [system.model for system in systems if system.model is not None]
     slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
     data = [with_slices(one, slicers) for one in texts]
     comet = _load_comet(names, comet_model, texts, device)
-    language, choice = scoring_of(models, tgt_lang, tokenize)
-    settings = Settings(
-        names,
-        choose_tokenizer(language, choice, say, "--tokenize"),
-        n_resamples,
-        tests,
-        (seed or default_seed()) if tests or n_resamples else None,
-        differences,
-        comet,
-        language,
-    )
+    settings: dict[tuple[str, str] | None, Settings] = {}
+    for languages in dict.fromkeys(one.languages for one in data):
+        into = languages and languages[1]
+        language, choice = scoring_of(models, tgt_lang, tokenize, into)
+        settings[languages] = Settings(
+            names,
+            choose_tokenizer(language, choice, say, "--tokenize"),
+            n_resamples,
+            tests,
+            (seed or default_seed()) if tests or n_resamples else None,
+            differences,
+            comet,
+            language,
+        )
     if perturb:
-        languages = read_config(models[0]).data.src_lang, language
+        src_lang = read_config(models[0]).data.src_lang
 
         def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
             flat = [Texts(one, {}, None) for one in sets]
@@ -185,13 +190,21 @@ def evaluate(
         evaluations = [
             evaluation
             for one in data
-            for evaluation in evaluate_perturbed(one, kinds, languages, translate, settings)
+            for evaluation in evaluate_perturbed(
+                one,
+                kinds,
+                ((one.languages or [""])[0] or src_lang, settings[one.languages].tgt_lang),
+                translate,
+                settings[one.languages],
+            )
         ]
     else:
         outputs = outputs_of(systems, texts, decoding)
         evaluations = [
             evaluate_systems(
-                one, {system.name: outputs[system.name][number] for system in systems}, settings
+                one,
+                {system.name: outputs[system.name][number] for system in systems},
+                settings[one.languages],
             )
             for number, one in enumerate(data)
         ]

@@ -72,8 +72,13 @@ def _first_twice(names: Sequence[str]) -> str | None:
     return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
-def scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> tuple[str, str]:
-    """Target language and BLEU tokenizer: as given, else those of the models' configs."""
+def scoring_of(
+    models: Sequence[Path], tgt_lang: str | None, tokenize: str, into: str | None = None
+) -> tuple[str, str]:
+    """Target language and BLEU tokenizer: as given, else those of the models' configs.
+
+    `into`: the target language of a test set, instead of the configs'.
+    """
     from mt.runs.model_folder import read_config
 
     if not models or (tgt_lang is not None and tokenize != "auto"):
@@ -82,7 +87,7 @@ def scoring_of(models: Sequence[Path], tgt_lang: str | None, tokenize: str) -> t
     for model in models:
         config = read_config(model)
         choice = config.train.bleu_tokenize if tokenize == "auto" and tgt_lang is None else tokenize
-        pairs.append((tgt_lang or config.data.tgt_lang, choice))
+        pairs.append((tgt_lang or into or config.data.tgt_lang, choice))
     if len(set(pairs)) > 1:
         each = "; ".join(
             f"{model} {', '.join(pair)}" for model, pair in zip(models, pairs, strict=True)
@@ -104,24 +109,32 @@ def read_texts(
     ref: Sequence[str],
     domain: str | None,
     section: str = "test",
+    to: str | None = None,
 ) -> list[Texts]:
     """Read every test set and the outputs for it.
 
     `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
-    `data.test`, or other `section`, of the first model's config. Raises DataError for missing files
-    and unequal counts.
+    `data.test`, or other `section`, of the first model's config. `to`: the language that models
+    translate into. Raises DataError for missing files and unequal counts.
     """
     from mt.evaluation.metrics import check_counts
     from mt.evaluation.systems import EvaluationSet
 
     models = [system.model for system in systems if system.model is not None]
+    languages: list[tuple[str, str] | None] = []
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
     elif ref:
         sources = {} if src is None else {f"--src {src}": read(src, "--src")}
         sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
-        sets = _configured_sets(models[0], section)
+        sets, languages = _configured_sets(models[0], section)
+        if to is not None:
+            raise DataError(
+                f"--to {to}: the texts of data.{section} have languages of their own; give --src "
+                "and --ref, or leave --to out"
+            )
+    languages = languages or [None if to is None else ("", to)] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -145,7 +158,8 @@ def read_texts(
         check_counts(own)
         own, numbers = _with_references(name, own, refs)
         src_lines = next((own[one] for one in sources), None)
-        data = EvaluationSet(name, [own[one] for one in refs], src_lines, numbers=numbers)
+        lines = [own[one] for one in refs]
+        data = EvaluationSet(name, lines, src_lines, [], languages[number], numbers)
         texts.append(Texts(data, {one: own[hyp] for one, hyp in hyps.items()}, own.get(label)))
     return texts
 
@@ -206,8 +220,10 @@ def _listed_set(text: str) -> NamedSet:
     return name, sources, references
 
 
-def _configured_sets(model: Path, section: str) -> list[NamedSet]:
-    """The texts of `data.test`, or of `data.valid`, in a model's config."""
+def _configured_sets(
+    model: Path, section: str
+) -> tuple[list[NamedSet], list[tuple[str, str] | None]]:
+    """The texts of `data.test`, or of `data.valid`, in a model's config, and their languages."""
     from mt.data.reading.corpus import data_root, read_pairs
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
@@ -216,7 +232,7 @@ def _configured_sets(model: Path, section: str) -> list[NamedSet]:
     tests = config.data.test
     remedy = "give --src FILE and --ref FILE"
     if section == "valid":
-        tests = [config.data.valid] if config.data.valid else []
+        tests = config.data.valid_texts
     else:
         remedy += ", or --test-set NAME=SRC,REF"
     if not tests:
@@ -230,7 +246,9 @@ def _configured_sets(model: Path, section: str) -> list[NamedSet]:
             raise DataError(f"{error} This is data.{section} of {model}; or {remedy}") from error
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         sets.append((name, {f"{where}.src": sources}, {where: refs}))
-    return sets
+    data = config.data
+    own = [data.language_tokens or one.src_lang or one.tgt_lang for one in tests]
+    return sets, [data.direction(one) if has else None for one, has in zip(tests, own, strict=True)]
 
 
 # --- outputs of models ------------------------------------------------------------------------
@@ -256,11 +274,14 @@ def _translate(
     model: Path, data: Sequence[EvaluationSet], decoding: Mapping[str, Any], name: str
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
+    from mt.runs.model_folder import read_config
     from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.load import load_translator
     from mt.translate.progress import Progress, Tally, can_show_bar
 
+    into = [one.languages and one.languages[1] for one in data]
     search = SearchOptions(
+        to=into[0],
         beam_size=decoding["--beam-size"],
         length_penalty=decoding["--length-penalty"],
         split_sentences=decoding["--split-sentences"] or "auto",
@@ -275,7 +296,9 @@ def _translate(
     )
     outputs = []
     with load_translator(search, options, say) as translator:
-        for one in data:
+        for one, to in zip(data, into, strict=True):
+            section = read_config(model).data
+            translator.first_ids = translator.tokenizer.before_source(to, section)
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []
             with Progress(len(sources), 0, say, can_show_bar()) as bar:

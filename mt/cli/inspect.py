@@ -110,6 +110,7 @@ def model(
 def attention(
     model: Path,
     sentence: str,
+    to: str | None = None,
     target: str | None = None,
     kind: str = "cross",
     layer: int | None = None,
@@ -139,7 +140,7 @@ def attention(
     is_page = attention_map.is_page(output)
     kinds = list(dict.fromkeys([kind, *KINDS])) if is_page else [kind]
     device = choose_device("cpu", "fp32")
-    attentions = read_attentions(load_model(model), device, sentence, target, kinds, pieces)
+    attentions = read_attentions(load_model(model), device, sentence, target, kinds, pieces, to)
     shown = attentions[kind]
     # Also checks that the model has the layer and the head.
     weights, title = attention_map.chosen(shown.weights, layer, heads)

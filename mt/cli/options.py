@@ -31,6 +31,7 @@ SHARED = read_rows("""
     source = IN: text file, also compressed; - is stdin
     --side NAME: src or tgt: which vocabulary, where source and target have their own
     sentence = SENTENCE: source sentence
+    --to CODE: language to translate into, such as fr, of a model that knows several
     names = IN: corpora: two text files in a row are source and target; others are files of pairs,
         folders, what two text files have in common (corpus/train), hub names, or a source as in a
         config ({path: a.jsonl, src: translation.de, tgt: translation.en})

@@ -30,6 +30,7 @@ def score(
     model: Path,
     src: str | None = None,
     tgt: str | None = None,
+    to: str | None = None,
     contrastive: list[str] | None = None,
     phenomena: str | None = None,
     output: str = "-",
@@ -65,7 +66,7 @@ def score(
     from mt.translate.score_lines import load_scorer
 
     heads = alignment_heads or ("auto" if alignments else None)
-    search = SearchOptions(length_penalty=length_penalty, alignments=heads)
+    search = SearchOptions(to=to, length_penalty=length_penalty, alignments=heads)
     options = EngineOptions(
         models=[model],
         engine="torch",

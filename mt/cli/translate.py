@@ -44,6 +44,7 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
 def translate(
     models: list[Path],
     source: str = "-",
+    to: str | None = None,
     form: str | None = None,
     column: int | None = None,
     field: str | None = None,
@@ -80,6 +81,7 @@ def translate(
     cat input.de | mt translate --model runs/base --beam-size 1 > output.en
     mt translate --model runs/base --format jsonl --resume in.jsonl -o out.jsonl
     mt translate -m de-en --rerank-with en-de --beam-size 10 in.de -o out.en
+    mt translate --model runs/europe --to fr input.de -o output.fr
     mt translate --model runs/base page.de.html -o page.en.html
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
@@ -99,6 +101,7 @@ def translate(
         max_wait=max_wait,
     )
     search = SearchOptions(
+        to=to,
         beam_size=beam_size,
         length_penalty=length_penalty,
         split_sentences=split_sentences,

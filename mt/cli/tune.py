@@ -30,6 +30,7 @@ def tune(
     trained: Path,
     src: str | None = None,
     ref: str | None = None,
+    to: str | None = None,
     shortlist: Path | None = None,
     as_json: bool = False,
     reset: bool = False,
@@ -63,8 +64,14 @@ def tune(
         raise DataError("tune: --src and --ref go together; give both, or neither")
     described = read_folder(trained)
     systems = [System(str(trained), str(trained), trained)]
-    (texts,) = read_texts(systems, [], src, [ref] if ref else [], None, section="valid")
-    language, choice = scoring_of([trained], None, "auto")
+    refs = [ref] if ref else []
+    texts, *others = read_texts(systems, [], src, refs, None, section="valid", to=to)
+    if others:
+        raise DataError(
+            f"tune: data.valid has {1 + len(others)} directions; give --src, --ref and --to"
+        )
+    into = texts.data.languages and texts.data.languages[1]
+    language, choice = scoring_of([trained], None, "auto", into)
     tokenize = choose_tokenizer(language, choice, say)
     scoring = tuning.scoring_settings(tokenize, language)
     engine = EngineOptions(models=[trained], device=device, workers=workers, shortlist=shortlist)

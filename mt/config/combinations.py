@@ -157,6 +157,38 @@ def _shares(data: DataConfig) -> Iterator[Fault]:
                 )
 
 
+def _languages(data: DataConfig) -> Iterator[Fault]:
+    """What the languages of texts, and tokens for them, need."""
+    if (valid := data.valid) is not None and valid.directions is not None and not valid.path:
+        yield Fault(["data.valid.directions", "data.valid.path"], "stands with path; add path")
+    for path, source in named_sources(data):
+        if source.directions is not None:
+            yield Fault(
+                [f"{path}.directions", f"{path}.path"],
+                "stands with path, and without src, tgt, src_lang, tgt_lang and reverse, which it "
+                "says for each direction; name what the files have in common with path",
+            )
+        into = data.direction(source)[1]
+        if data.language_tokens and data.train and into not in data.target_languages:
+            yield Fault(
+                [f"{path}.tgt_lang", "data.language_tokens"],
+                f"must be a language that data.train translates into "
+                f"({', '.join(data.target_languages)}), found {into}",
+            )
+    if data.language_tokens:
+        return
+    targets: dict[tuple[str, str | None], str] = {}
+    for number, source in enumerate(data.train):
+        src, tgt = data.direction(source)
+        if (other := targets.setdefault((src, source.tag), tgt)) != tgt:
+            yield Fault(
+                ["data.language_tokens", f"data.train[{number}].tgt_lang"],
+                f"must be true where {src} is translated into {other} and {tgt}, or nothing would "
+                "tell the model which; set it, or give the texts a tag each",
+            )
+            return
+
+
 def _tags(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
     if tokenizer.model is not None:  # its pieces are looked at when texts are encoded
         return
@@ -325,6 +357,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _names: ("data",),
     _shares: ("data",),
     _stages: ("data",),
+    _languages: ("data",),
     _tags: ("data", "tokenizer"),
     _directions: ("data", "tokenizer"),
     _vocabulary: ("tokenizer",),

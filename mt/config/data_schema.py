@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -10,6 +12,7 @@ from mt.config.values import (
     Coefficient,
     Count,
     Delimiter,
+    Direction,
     FileOrColumn,
     Flag,
     Length,
@@ -80,6 +83,13 @@ class Source(Section):
     reverse: Flag = key(
         False,
         "train with target as source; two entries, with it and without, read and store a text once",
+    )
+    src_lang: Text | None = key(None, "code of its source language; null: data.src_lang")
+    tgt_lang: Text | None = key(None, "code of its target language; null: data.tgt_lang")
+    directions: list[Direction] | None = key(
+        None,
+        "with path: a text for each of these directions, such as [de-en, en-de, de-fr], whose "
+        "sides are called by their codes",
     )
     path: Text | None = key(
         None,
@@ -221,10 +231,15 @@ class DataConfig(Section):
         "src", "code of the source language, such as de; used by data.clean and augment"
     )
     tgt_lang: Text = key("tgt", "code of the target language, such as en; sets BLEU's tokenizer")
+    language_tokens: Flag = key(
+        False,
+        "put a token for its target language, <2fr>, before each source; see mt translate --to",
+    )
     train: list[Source] = _texts("texts to train on")
     valid: Source | None = Field(
         default=None,
-        description="text for validation and early stopping; null means none",
+        description="text for validation and early stopping; of several directions, all of them "
+        "are joined; null means none",
         json_schema_extra=_or_a_path,
     )
     test: list[Source] = _texts("texts to score after training")
@@ -281,10 +296,37 @@ class DataConfig(Section):
         tags = {entry.reverse: entry.tag for number, entry in entries if number == text}
         return [tags.get(False), tags.get(True)]
 
+    def direction(self, text: Source) -> tuple[str, str]:
+        """The languages that a text is translated from and into."""
+        languages = text.src_lang or self.src_lang, text.tgt_lang or self.tgt_lang
+        return (languages[1], languages[0]) if text.reverse else languages
+
+    def token_languages(self, text: int) -> list[str | None]:
+        """The languages whose tokens stand before source and target of a text, as `tags_of`."""
+        entries = zip(self.text_numbers, self.train, strict=True)
+        into = {one.reverse: self.direction(one)[1] for number, one in entries if number == text}
+        return [into.get(False), into.get(True)] if self.language_tokens else [None, None]
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that training translates into, each once."""
+        into = [self.direction(text)[1] for text in self.train] or [self.tgt_lang]
+        return list(dict.fromkeys(into))
+
+    @property
+    def valid_texts(self) -> list[Source]:
+        """The texts of `valid`: one for each of its directions."""
+        if self.valid is None or self.valid.directions is None:
+            return [] if self.valid is None else [self.valid]
+        return [Source(**one) for one in _by_direction(self.valid.model_dump())]
+
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, values: Any) -> Any:
-        """Give the sources with a path, but without src or tgt, the languages for them."""
+        """Make an entry for each of a text's `directions`, and name the sides of a path.
+
+        Those are the languages, where src or tgt is missing. `valid` keeps its directions.
+        """
         if not isinstance(values, dict):
             return values
         sides = {
@@ -295,19 +337,52 @@ class DataConfig(Section):
         def completed(source: Any) -> Any:
             if not isinstance(source, dict) or source.get("path") is None:
                 return source
-            missing = {side: name for side, name in sides.items() if source.get(side) is None}
-            return source | missing
+            own = {side: source.get(f"{side}_lang") or name for side, name in sides.items()}
+            return source | {side: name for side, name in own.items() if source.get(side) is None}
+
+        def entries(found: Any, twins: bool) -> Any:
+            if not isinstance(found, list):
+                return completed(found)
+            each = (_by_direction(one, twins) if _has_directions(one) else [one] for one in found)
+            return [completed(one) for group in each for one in group]
 
         sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
-        return values | {
-            key: [completed(one) for one in found] if isinstance(found, list) else completed(found)
-            for key, found in sources.items()
-        }
+        return values | {key: entries(found, key == "train") for key, found in sources.items()}
+
+
+def _has_directions(source: Any) -> bool:
+    """Whether a source can become one for each of its directions; if not, loading says why."""
+    directions = source.get("directions") if isinstance(source, dict) else None
+    if not isinstance(directions, list) or not directions:
+        return False
+    sides = ("src", "tgt", "src_lang", "tgt_lang", "reverse")
+    is_plain = source.get("path") is not None and not any(map(source.get, sides))
+    return is_plain and all(re.fullmatch(r"[^\s-]+-[^\s-]+", str(one)) for one in directions)
+
+
+def _by_direction(source: Mapping[str, Any], twins: bool = False) -> list[dict[str, Any]]:
+    """A source for each of the directions of one, in their order; a `share` is divided.
+
+    With `twins` the reverse of an earlier direction is its text with `reverse`, stored once.
+    """
+    entries: dict[str, dict[str, Any]] = {}
+    common = {**source, "directions": None}
+    if source.get("share") is not None:
+        common["share"] = source["share"] / len(source["directions"])
+    for direction in source["directions"]:
+        src, _, tgt = direction.partition("-")
+        is_twin = twins and f"{tgt}-{src}" in entries
+        if is_twin:
+            src, tgt = tgt, src
+        sides = {"src": src, "tgt": tgt, "src_lang": src, "tgt_lang": tgt, "reverse": is_twin}
+        entries[direction] = common | sides
+    return list(entries.values())
 
 
 def named_sources(data: DataConfig) -> list[tuple[str, Source]]:
     """Return every source with its path, such as `data.train[0]`."""
     named = [(f"data.train[{i}]", source) for i, source in enumerate(data.train)]
-    if data.valid is not None:
-        named.append(("data.valid", data.valid))
+    for one in data.valid_texts:
+        several = f" ({'-'.join(data.direction(one))})" if len(data.valid_texts) > 1 else ""
+        named.append((f"data.valid{several}", one))
     return named + [(f"data.test[{i}]", source) for i, source in enumerate(data.test)]

@@ -23,6 +23,7 @@ _REQUIRED = {
     "string_type": "must be text",
     "string_too_short": "must not be empty",
     "string_too_long": "must be one character",
+    "string_pattern_mismatch": "must be two language codes, such as de-fr or pt_BR-en",
     "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",

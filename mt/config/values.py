@@ -66,6 +66,7 @@ UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Portion = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
+Direction = Annotated[str, Field(strict=True, pattern=r"^[^\s-]+-[^\s-]+$")]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[
     Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)

@@ -47,6 +47,7 @@ class EvaluationSet:
     refs: list[list[str]]
     sources: list[str] | None = None
     slicings: list[Slicing] = field(default_factory=list)
+    languages: tuple[str, str] | None = None  # from, into; None: those of the model
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
 
     def number(self, line: int) -> int:

@@ -49,6 +49,7 @@ def read_attentions(
     target: str | None,
     kinds: Iterable[str],
     pieces: bool = False,
+    to: str | None = None,
 ) -> dict[str, AttentionOfSentence]:
     """Return the attention weights for one sentence, translated by the model if `target` is None.
 
@@ -64,13 +65,17 @@ def read_attentions(
         raise ConfigError(f"--kind: must be one of {', '.join(KINDS)}, found {unknown[0]!r}")
     tokenizer = loaded.tokenizer
     inference = Inference(loaded.model, device)
-    src = _checked(tokenizer.src.encode([source])[0], "the sentence", inference.max_tokens)
+    first_ids = tokenizer.before_source(to, loaded.config.data)
+    longest = inference.max_tokens - len(first_ids)
+    src = first_ids + _checked(tokenizer.src.encode([source])[0], "the sentence", longest)
     if target is None:
         (tgt,) = TorchEngine(inference, loaded.config.decode).search([src], [[]]).ids()
     else:
         tgt = _checked(tokenizer.tgt.encode([target])[0], "--target", inference.max_tokens)
     batch = collate([(np.asarray(src, np.int64), np.asarray(tgt, np.int64))]).to(device.device)
-    src_side = _labels(tokenizer.src.pieces_of(src), source, pieces)
+    own, numbers = _labels(tokenizer.src.pieces_of(src[len(first_ids) :]), source, pieces)
+    tokens = tokenizer.src.pieces_of(first_ids)  # of the target language: a column of its own
+    src_side = (*tokens, *own), [*range(len(tokens)), *(n + len(tokens) for n in numbers)]
     tgt_side = _labels(tokenizer.tgt.pieces_of(tgt), tokenizer.tgt.decode([tgt])[0], pieces)
     src_then_eos, tgt_then_eos = (
         ((*words, EOS), [*numbers, len(words)]) for words, numbers in (src_side, tgt_side)

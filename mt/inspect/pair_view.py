@@ -91,7 +91,7 @@ def pattern_of(match: str | None) -> re.Pattern[str] | None:
 
 def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
     """Yield the pairs of a plan's corpora that meet the conditions. Raises DataError."""
-    scorer = PairScorer(conditions.clean, plan.src_lang, plan.tgt_lang)
+    scorers = plan.scorers_by(conditions.clean)
     for part in plan.parts:
         where = plan.corpora[part.corpus].where
         pairs = enumerate(read_pairs(part.source, plan.root, where))
@@ -100,7 +100,7 @@ def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[Place
             if (pattern := conditions.pattern) is not None:
                 found = [one for one in chunk if any(map(pattern.search, one[1]))]
             if conditions.rules and found:
-                found = _rejected(found, conditions, scorer)
+                found = _rejected(found, conditions, scorers[part.corpus])
             yield from (PlacedPair(part.place(number), *pair) for number, pair in found)
 
 

@@ -79,12 +79,14 @@ def export_package(
     }
     if faults := list(_faults(loaded, output, metadata)):
         raise ConfigError("\n".join(faults))
+    to = target if loaded.config.data.language_tokens else None
+    first_ids = loaded.tokenizer.before_source(to, loaded.config.data, "--to-code")
     folder = f"translate-{source}_{target}-{names.version.replace('.', '_')}"
     try:
         with tempfile.TemporaryDirectory() as place:
             package = Path(place) / folder
             (package / "model").mkdir(parents=True)
-            parity = write_model(loaded, package / "model", quantization)
+            parity = write_model(loaded, package / "model", quantization, first_ids)
             (sentencepiece,) = loaded.tokenizer.models
             (package / SENTENCEPIECE).write_bytes(with_normalization(sentencepiece))
             text = json.dumps(metadata, indent=1, ensure_ascii=False)
@@ -93,7 +95,7 @@ def export_package(
             card = model_card(loaded, usage)
             (package / "README.md").write_text(card, encoding="utf-8")
             search = loaded.config.decode.model_copy(update=SEARCH)
-            compared = compare_translations(loaded, as_argos(package), search)
+            compared = compare_translations(loaded, as_argos(package), search, to)
             output.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(output) as file, ZipFile(file, "w", ZIP_DEFLATED) as zipped:
                 for path in sorted(filter(Path.is_file, package.rglob("*"))):

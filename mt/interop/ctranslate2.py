@@ -18,7 +18,13 @@ from torch import nn
 from mt.config.schema import DecodeConfig
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import Translate, compare_translations, import_package, new_folder
+from mt.interop.exporter import (
+    Translate,
+    compare_translations,
+    import_package,
+    new_folder,
+    validation_text,
+)
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
@@ -69,6 +75,8 @@ def export(
         loaded.tokenizer.save(partial)
         source = min(path.name for path in partial.glob("*.model"))
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
+        if tokens := loaded.tokenizer.src.pieces_of([*loaded.tokenizer.languages.values()]):
+            usage += f"\n\nOne of {', '.join(tokens)} before the pieces names the target language."
         write_whole(partial / "README.md", model_card(loaded, usage))
         if store is not None:
             pieces = write_shortlist(store, loaded.tokenizer, partial / SHORTLIST)
@@ -85,8 +93,12 @@ def export(
     return parity
 
 
-def write_model(loaded: LoadedModel, folder: Path, quantization: str) -> Parity:
+def write_model(
+    loaded: LoadedModel, folder: Path, quantization: str, first_ids: Sequence[int] = ()
+) -> Parity:
     """Write what CTranslate2 reads to a folder, then prove it; raises as `export` does.
+
+    `first_ids`: the token of a language that CTranslate2 puts before each source.
 
     Computations in float32 with equal weights are compared; then what rounding changes is measured.
     """
@@ -94,16 +106,16 @@ def write_model(loaded: LoadedModel, folder: Path, quantization: str) -> Parity:
         known = ", ".join(QUANTIZATIONS)
         raise ConfigError(f"--quantization: must be one of {known}, found {quantization!r}")
     library = import_package("ctranslate2", "ctranslate2")
-    specification(loaded.model, loaded.tokenizer, quantization).save(str(folder))
+    specification(loaded.model, loaded.tokenizer, quantization, first_ids).save(str(folder))
     score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="float32"))
     if quantization == "fp32":
-        return prove(loaded, "ctranslate2", score)
+        return prove(loaded, "ctranslate2", score, first_ids=first_ids)
     same = replace(loaded, model=rounded(loaded.model, quantization))
     tolerance = INT8_TOLERANCE if quantization == "int8" else TOLERANCE
-    parity = prove(same, "ctranslate2", score, tolerance)
+    parity = prove(same, "ctranslate2", score, tolerance, first_ids)
     if quantization == "int8":  # as it runs: activations are rounded, too
         score = scorer(loaded.tokenizer, library.Translator(str(folder), compute_type="int8"))
-    changed = prove(loaded, "ctranslate2", score, math.inf)
+    changed = prove(loaded, "ctranslate2", score, math.inf, first_ids)
     return replace(parity, quantization=quantization, change=changed.mean_difference)
 
 
@@ -121,6 +133,7 @@ def translate_with(folder: Path, loaded: LoadedModel, quantization: str) -> Tran
         positions = config.model.max_positions
         engine = CTranslate2Engine(model, tokenizer, search, positions, "int8" if int8 else "fp32")
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
+        _, translator.first_ids = validation_text(loaded)
         return [translation.texts[0] for translation in translator.translate(lines)]
 
     return translate

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from mt.config.schema import DecodeConfig
+from mt.config.schema import DecodeConfig, Source
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
@@ -71,29 +71,46 @@ def new_folder(output: Path, model: Transformer) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def validation_text(loaded: LoadedModel, to: str | None = None) -> tuple[Source | None, list[int]]:
+    """The validation text, of several the first one `to` a language; the ids before its sources."""
+    data = loaded.config.data
+    for text in data.valid_texts:
+        into = data.direction(text)[1] if data.language_tokens else None
+        if to in (None, into):
+            return text, loaded.tokenizer.before_source(into, data)
+    return None, []
+
+
 def compare_translations(
-    loaded: LoadedModel, translate: Translate, search: DecodeConfig | None = None
+    loaded: LoadedModel,
+    translate: Translate,
+    search: DecodeConfig | None = None,
+    to: str | None = None,
 ) -> str:
     """Translate the validation text with mt in fp32 and with `translate`; return what to report.
 
-    `search`: settings for both; None means those of the model's config. A model may be exported far
+    `search`: settings for both; None means those of the model's config. `to`: the language, of a
+    model that knows several; None: that of the text. A model may be exported far
     from where it was trained: if that text cannot be read, the reason is returned.
     """
     data = loaded.config.data
-    if data.valid is None:
-        return "the model's config has no data.valid, so no translations were compared"
+    valid, first_ids = validation_text(loaded, to)
+    if valid is None:
+        into = f" into {to}" if to else ""
+        return f"the model's config has no data.valid{into}, so no translations were compared"
     try:
-        pairs = list(itertools.islice(read_pairs(data.valid, data_root(data), "data.valid"), LINES))
+        pairs = list(itertools.islice(read_pairs(valid, data_root(data), "data.valid"), LINES))
     except MtError as error:
         return f"no translations were compared: {error}"
     sources, references = ([pair[side] for pair in pairs] for side in (0, 1))
     search = search or loaded.config.decode
     engine = TorchEngine(Inference(loaded.model, Device(torch.device("cpu"), "fp32")), search)
     translator = Translator(engine, loaded.tokenizer, max_source=data.max_tokens)
+    translator.first_ids = first_ids
     ours = [translation.texts[0] for translation in translator.translate(sources)]
     theirs = list(translate(sources, search))
     same = sum(one == other for one, other in zip(ours, theirs, strict=True))
-    tokenize = choose_tokenizer(data.tgt_lang, loaded.config.train.bleu_tokenize)
+    tokenize = choose_tokenizer(data.direction(valid)[1], loaded.config.train.bleu_tokenize)
     bleu = Bleu([references], tokenize=tokenize)
     our_bleu, their_bleu = (bleu.score(texts).value for texts in (ours, theirs))
     return (

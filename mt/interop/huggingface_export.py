@@ -20,7 +20,7 @@ from mt.config.schema import DecodeConfig
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.interop.exporter import compare_translations, import_package, new_folder
+from mt.interop.exporter import compare_translations, import_package, new_folder, validation_text
 from mt.interop.huggingface_layout import (
     CONFIG_KEYS,
     NO_TOKEN,
@@ -47,7 +47,8 @@ print(tokenizer.batch_decode(model.generate(**inputs), skip_special_tokens=True)
 ```
 
 The tokenizer makes Unicode NFC and plain spaces of a text, as `mt` does; only a letter with three
-or more combining marks, or with a mark that is part of no character, may be split otherwise. A text
+or more combining marks, or with a mark that is part of no character, may be split otherwise."""
+NO_LANGUAGE = """ A text
 must not begin with `>>...<<`: Marian's tokenizer takes that for a language."""
 
 
@@ -80,8 +81,15 @@ def export(
         parity = prove(loaded, "huggingface", exported.log_probs)
         notes = [f"{type(exported.model).__name__}; {parity}"]
         if say is not None:
+            _, first_ids = validation_text(loaded)
+            exported.before = "".join(exported.tokenizer.convert_ids_to_tokens(first_ids))
             notes.append(compare_translations(loaded, exported.translate))
         usage = USAGE.replace("FOLDER", output.name)
+        if codes := sorted(loaded.tokenizer.languages):
+            usage += f"\n\nA text begins with its target language, as `>>{codes[0]}<< ...`: one of "
+            usage += f"{', '.join(codes)}."
+        else:
+            usage += NO_LANGUAGE
         card = model_card(loaded, usage, license_name, "transformers")
         write_whole(partial / "README.md", card)
     if say is not None:
@@ -110,6 +118,7 @@ class ExportedFolder:
     """An exported folder, opened as its users open it."""
 
     def __init__(self, library: Any, folder: Path) -> None:
+        self.before = ""  # each line: the piece of its target language
         self.model = library.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
         self.tokenizer = library.AutoTokenizer.from_pretrained(folder)
         # With the package sacremoses it would change quotation marks and dashes.
@@ -131,7 +140,7 @@ class ExportedFolder:
         texts = []
         for line in lines:
             cut = {"truncation": True, "max_length": positions}
-            inputs = self.tokenizer(line, return_tensors="pt", **cut)
+            inputs = self.tokenizer(self.before + line, return_tensors="pt", **cut)
             length = inputs.input_ids.shape[1] - 1  # eos
             limit = max(1, int(search.max_len_factor * length + search.max_len_extra))
             outputs = self.model.generate(

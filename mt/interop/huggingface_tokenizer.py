@@ -165,7 +165,9 @@ def write_tokenizer(loaded: LoadedModel, folder: Path) -> None:
     (folder / TARGET_MODEL).write_bytes(with_normalization(tokenizer.models[-1]))
     special = zip(("pad", "unk", "bos", "eos"), SPECIAL_PIECES, strict=True)
     source = tokenizer.src.all_pieces()
-    target = tokenizer.tgt.all_pieces()
+    target = source if tokenizer.joint else tokenizer.tgt.all_pieces()
+    for code, number in tokenizer.languages.items():  # Marian's tokenizer knows such pieces
+        source[number] = f">>{code}<<"
     contents: dict[str, dict[str, Any]] = {
         VOCABULARY: {piece: number for number, piece in enumerate(source)},
         TARGET_VOCABULARY: {piece: number for number, piece in enumerate(target)},

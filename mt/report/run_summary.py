@@ -138,7 +138,8 @@ def read_run(folder: Path, label: str) -> RunSummary:
 
 def scored_sources(data: DataConfig) -> dict[str, Source]:
     """The validation and test sets of a config, by the names of their scores."""
-    validation = {} if data.valid is None else {VALIDATION: data.valid}
+    # The outputs of several directions are kept; one is translated again.
+    validation = {VALIDATION: data.valid} if len(data.valid_texts) == 1 and data.valid else {}
     return validation | dict(zip(names_of(data.test), data.test, strict=True))
 
 

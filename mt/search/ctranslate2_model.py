@@ -31,8 +31,16 @@ WHOLE = slice(None)
 LEAST_POSITIONS = 512
 
 
-def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = "fp32") -> Any:
-    """Translate the model into CTranslate2's specification, ready to be saved."""
+def specification(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    quantization: str = "fp32",
+    first_ids: Sequence[int] = (),
+) -> Any:
+    """Translate the model into CTranslate2's specification, ready to be saved.
+
+    `first_ids`: the token that CTranslate2 puts before each source, none or one.
+    """
     from ctranslate2.specs import transformer_spec
 
     config = model.config
@@ -66,6 +74,9 @@ def specification(model: Transformer, tokenizer: Tokenizer, quantization: str = 
     spec.register_source_vocabulary(tokenizer.src.all_pieces())
     spec.register_target_vocabulary(tokenizer.tgt.all_pieces())
     spec.config.add_source_eos = True  # src = tokens + eos
+    if first_ids:
+        (spec.config.bos_token,) = tokenizer.src.pieces_of(first_ids)
+        spec.config.add_source_bos = True
     spec.config.layer_norm_epsilon = model.encoder_layers[0].around_attention.norm.eps
     spec.validate()
     spec.optimize(quantization=QUANTIZATIONS[quantization])

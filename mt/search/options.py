@@ -89,6 +89,8 @@ class SearchOptions:
     sample: Sampling | None = None
     # The heads whose mean gives word alignments, as for `parse_heads`; None: no alignments.
     alignments: str | None = None
+    # The language to translate into, for a model that knows several.
+    to: str | None = None
     # Whether the sentences of a line are translated one by one: auto, always or never.
     split_sentences: str = "auto"
 

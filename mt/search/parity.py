@@ -50,15 +50,20 @@ class Parity:
 
 
 def prove(
-    loaded: LoadedModel, program: str, log_probs: LogProbs, tolerance: float = TOLERANCE
+    loaded: LoadedModel,
+    program: str,
+    log_probs: LogProbs,
+    tolerance: float = TOLERANCE,
+    first_ids: Sequence[int] = (),
 ) -> Parity:
     """Score the same random pairs with mt and with the exported model.
 
-    `program`: as in `mt export PROGRAM`. Raises CheckpointError if the log-probability of a token
-    differs by more than `tolerance`.
+    `program`: as in `mt export PROGRAM`. `first_ids`: what it puts before a source. Raises
+    CheckpointError if the log-probability of a token differs by more than `tolerance`.
     """
     pairs = random_pairs(loaded)
-    ours = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32"))).score(pairs)
+    forced = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32")))
+    ours = forced.score([([*first_ids, *src], tgt) for src, tgt in pairs])
     differences = np.abs(
         [
             one - other

@@ -43,7 +43,7 @@ def clean_training_text(config: Config, run_dir: Path, log: RunLog, world: World
 def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
     """The `data` section of a run with the cleaned corpora, at their weights, for the original."""
     folder = (run_dir / FOLDER).absolute()
-    kept = {"weight", "share", "tag", "reverse"}
+    kept = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang"}
     train = [
         Source(
             src=str(folder / f"{n}.src"),

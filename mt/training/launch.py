@@ -350,7 +350,11 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
         """The names of the texts whose scores can stand beside new ones."""
         lines = log.recorded("test", step)
         tokenizers = {line["name"]: tokenizer_of(line["signature"]) for line in lines}
-        return {name for name, one in tokenizers.items() if one == scoring.tokenize}
+        return {
+            name
+            for name, text in zip(names_of(config.data.test), config.data.test, strict=True)
+            if tokenizers.get(name) == scoring.tokenizer_into(config.data.direction(text)[1])
+        }
 
     done = world.on_main(scored)
     if best is None or done.issuperset(names_of(config.data.test)):

@@ -106,6 +106,8 @@ class Prepared:
         if (augment := config.data.augment) is not None:
             data = config.data
             parts += [augment.model_dump_json(), data.src_lang, data.tgt_lang]
+            if any(one.src_lang or one.tgt_lang for one in data.train):
+                parts.append([data.direction(one) for one in data.train])
         for section, known in PLAN_KEYS.items():
             if others := other_settings(getattr(config, section), known):
                 parts.append(json.dumps({section: others}, sort_keys=True))
@@ -158,8 +160,8 @@ def prepare(
     # Rank 0 alone scores: a tokenizer may not be installed on the other machines.
     scoring = world.on_main(lambda: Scoring.of_run(config, run_dir, log.say, device.is_cuda))
     validation = None
-    if (valid := config.data.valid) is not None:
-        validation = Validation(config, valid, run_dir, tokenizer, log, world, scoring)
+    if texts := config.data.valid_texts:
+        validation = Validation(config, texts, run_dir, tokenizer, log, world, scoring)
     return Prepared(
         config, recorded, tokenizer, store, updater, plans, scoring, validation, started
     )
@@ -255,7 +257,9 @@ def prepare_tokenizer(
                 pairs = log.watch(training_pairs(config.data), "reading data.train")
                 deque(drawn.watch(pairs), maxlen=0)
             augment_sample(drawn, config.data, config.run.seed)
-            tokenizer = train_on_sample(with_placeholders(config), drawn, log.say)
+            languages = config.data.target_languages if config.data.language_tokens else []
+            symbols = with_placeholders(config)
+            tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)
             drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer

@@ -191,7 +191,10 @@ def tune(
 
     def decode(setting: Setting) -> TimedOutputs:
         search = SearchOptions(
-            beam_size=setting.beam_size, length_penalty=setting.length_penalty, with_scores=False
+            beam_size=setting.beam_size,
+            length_penalty=setting.length_penalty,
+            with_scores=False,
+            to=data.languages and data.languages[1],
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +21,13 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.plan import bucket
 from mt.data.tokens.store import open_built, open_or_build
 from mt.errors import ConfigError, NonFiniteError
-from mt.evaluation.bleu_tokenizer import DEFAULT, check_tokenizer, choose_tokenizer, tokenizer_of
+from mt.evaluation.bleu_tokenizer import (
+    DEFAULT,
+    check_tokenizer,
+    choose_tokenizer,
+    fitting_tokenizer,
+    tokenizer_of,
+)
 from mt.evaluation.comet import Comet, check_comet
 from mt.evaluation.metrics import METRICS, Metric, Score
 from mt.runs.metrics import metrics_lines
@@ -60,13 +68,27 @@ def read_text(data: DataConfig, source: Source, where: str) -> tuple[list[str], 
 
 
 def translate(
-    config: Config, model: Transformer, tokenizer: Tokenizer, device: Device, lines: list[str]
+    config: Config,
+    model: Transformer,
+    tokenizer: Tokenizer,
+    device: Device,
+    lines: list[str],
+    into: Sequence[str] | None = None,
 ) -> list[Translation]:
-    """Translate lines with the config's decode settings; ConfigError if memory runs out."""
+    """Translate lines with the config's decode settings; ConfigError if memory runs out.
+
+    `into`: the target language of each line, where the model is told it.
+    """
     try:
         engine = TorchEngine(Inference(model, device), config.decode)  # a copy of the model
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
-        return list(translator.translate(lines))
+        if into is None or not config.data.language_tokens:
+            return list(translator.translate(lines))
+        translations: list[Translation] = []
+        for to, group in groupby(zip(into, lines, strict=True), key=itemgetter(0)):
+            translator.first_ids = tokenizer.before_source(to, config.data)
+            translations += translator.translate([line for _, line in group])
+        return translations
     except (MemoryError, RuntimeError) as error:
         raise_unless_out_of_memory(error)
         raise ConfigError(
@@ -81,7 +103,7 @@ class Scoring:
     """How the translations of a run are scored: metrics, BLEU's one tokenizer, COMET's model."""
 
     config: Config
-    tokenize: str  # for BLEU
+    tokenize: str  # for BLEU of validations
     on_gpu: bool = False  # whether COMET may use the GPU
 
     @classmethod
@@ -92,14 +114,33 @@ class Scoring:
         lines = [line for line in metrics_lines(run_dir) if line and "signature" in line]
         recorded = tokenizer_of(str(lines[-1]["signature"])) if lines else ""
         choice = config.train.bleu_tokenize
-        tokenize = choose_tokenizer(config.data.tgt_lang, choice, say, recorded=recorded)
+        languages = validation_languages(config.data)
+        tokenizers = {one: fitting_tokenizer(one) for one in languages}
+        if choice == "auto" and len(set(tokenizers.values())) > 1:
+            found = ", ".join(f"{name} for {one}" for one, name in tokenizers.items())
+            raise ConfigError(
+                "train.bleu_tokenize: must be one tokenizer for all languages that data.valid "
+                f"joins, found auto: {found}; set it, or leave only one of them in data.valid"
+            )
+        tokenize = choose_tokenizer(languages[0], choice, say, recorded=recorded)
         return cls(config, tokenize, on_gpu)
 
-    def metrics(self, src: list[str], ref: list[str]) -> dict[str, Metric]:
-        """The metrics of a text by name; only rank 0 can make them."""
-        language = self.config.data.tgt_lang
+    def tokenizer_into(self, language: str) -> str:
+        """BLEU's tokenizer for texts in a language: that of validations, if it fits as well."""
+        valid = validation_languages(self.config.data)[0]
+        if fitting_tokenizer(language) == fitting_tokenizer(valid):
+            return self.tokenize
+        return choose_tokenizer(language, self.config.train.bleu_tokenize)
+
+    def metrics(self, src: list[str], ref: list[str], language: str = "") -> dict[str, Metric]:
+        """The metrics of a text by name; only rank 0 can make them.
+
+        `language`: the target's, if it is not that of validations.
+        """
+        language = language or validation_languages(self.config.data)[0]
+        tokenize = self.tokenizer_into(language)
         return {
-            name: METRICS[name]([ref], src, self.tokenize, self.comet, language)
+            name: METRICS[name]([ref], src, tokenize, self.comet, language)
             for name in metric_names(self.config)
         }
 
@@ -110,9 +151,18 @@ class Scoring:
             return None
         return Comet(self.config.train.comet_model, "train.comet_model", self.on_gpu)
 
-    def scores(self, outputs: list[str], src: list[str], ref: list[str]) -> dict[str, Score]:
+    def scores(
+        self, outputs: list[str], src: list[str], ref: list[str], language: str = ""
+    ) -> dict[str, Score]:
         """The scores of translations by the name of the metric."""
-        return {name: metric.score(outputs) for name, metric in self.metrics(src, ref).items()}
+        metrics = self.metrics(src, ref, language)
+        return {name: metric.score(outputs) for name, metric in metrics.items()}
+
+
+def validation_languages(data: DataConfig) -> list[str]:
+    """The target languages of `data.valid`, each once; without it that of the section."""
+    into = [data.direction(text)[1] for text in data.valid_texts] or [data.tgt_lang]
+    return list(dict.fromkeys(into))
 
 
 def metric_names(config: Config) -> list[str]:
@@ -140,7 +190,7 @@ class Validation:
     def __init__(
         self,
         config: Config,
-        source: Source,
+        texts: list[Source],
         run_dir: Path,
         tokenizer: Tokenizer,
         log: RunLog,
@@ -153,14 +203,17 @@ class Validation:
         self.log = log
         self.scoring = scoring
         self._notes: set[str] = set()  # on scores, reported once each
-        self.src, self.ref = world.on_main(lambda: read_text(config.data, source, "data.valid"))
+        read = world.on_main(lambda: [read_text(config.data, one, "data.valid") for one in texts])
+        self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
+        into = [config.data.direction(text)[1] for text in texts]
+        self.into = [to for to, (src, _) in zip(into, read, strict=True) for _ in src]
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
         data = config.data.model_copy(update=limits)
         folder = run_dir / STORE / "valid"
         self.store = world.main_first(
-            lambda: open_or_build(folder, [source], "data.valid", data, tokenizer, log.say),
+            lambda: open_or_build(folder, texts, "data.valid", data, tokenizer, log.say),
             lambda: open_built(folder),
         )
         world.require_same(run_dir, validation_store=self.store.fingerprint)
@@ -175,9 +228,9 @@ class Validation:
         own: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model, device, world)
-            lines = self.src[world.rank :: world.size]
+            lines, into = (side[world.rank :: world.size] for side in (self.src, self.into))
             try:
-                own = losses, translate(self.config, model, self.tokenizer, device, lines)
+                own = losses, translate(self.config, model, self.tokenizer, device, lines, into)
             except NonFiniteError as error:  # training itself recovers, or rolls back
                 self.log.say(f"valid | not translated: the model's output is non-finite | {error}")
                 own = losses, [Translation(("",), (math.nan,))] * len(lines)
@@ -265,7 +318,9 @@ class Validation:
 
 def names_of(tests: Sequence[Source]) -> list[str]:
     """A name for each text of `data.test`: its path, or all its fields if that is ambiguous."""
-    paths = [test.path or test.src for test in tests]
+    sides = [(one.src_lang, one.tgt_lang) for one in tests]
+    languages = [f" {src}-{tgt}" if src and tgt else "" for src, tgt in sides]
+    paths = [(one.path or one.src) + own for one, own in zip(tests, languages, strict=True)]
     fields = [
         (test.path, test.name, test.path and test.split, test.src, test.tgt) for test in tests
     ]
@@ -298,10 +353,12 @@ def score_tests(
         n_done += 1
         src, ref = world.on_main(partial(read_text, config.data, source, f"data.test[{number}]"))
         lines = src[world.rank :: world.size]
-        shards = world.all_gather(translate(config, model, tokenizer, device, lines))
+        into = config.data.direction(source)[1]
+        own = translate(config, model, tokenizer, device, lines, [into] * len(lines))
+        shards = world.all_gather(own)
         translations = interleaved(shards)
         outputs = [translation.texts[0] for translation in translations]
-        scores = world.on_main(partial(scoring.scores, outputs, src, ref))
+        scores = world.on_main(partial(scoring.scores, outputs, src, ref, into))
         sentences = as_sentences(src, ref, translations)
         write = partial(write_test_outputs, run_dir, step, n_done, sentences)
         yield name, scores, world.on_main(write)

@@ -53,6 +53,11 @@ def distill(
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
     config = read_config(engine.models[0])  # without what mt tune chose for the teacher
+    if config.data.language_tokens:
+        raise ConfigError(
+            "--model: translates into several languages, and a student learns one direction; write "
+            "its corpus with mt translate --to"
+        )
     root, sources = _sources(config.data, text)
     inputs = [
         (name, file) for name, source in sources.items() for file in local_files(source, root)

@@ -34,7 +34,10 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 # A wider beam is more likely a mistake than a wish.
 LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
-NOT_IN_SETTINGS = {"with_scores", "prefixes", "split_sentences", "rerank_with", "rerank_weight"}
+NOT_IN_SETTINGS = {
+    *("with_scores", "prefixes", "split_sentences", "rerank_with", "rerank_weight"),
+    "to",  # the ids that it stands for
+}
 # Share of training lines with several sentences below which `auto` translates them one by one.
 LEAST_SEVERAL = 0.05
 
@@ -74,8 +77,11 @@ def load_translator(
         report(note)
     # Several outputs, and drawn ones, show what the model gives.
     translator.escapes_loops = search.n_best == 1 and search.sample is None
-    texts = read_config(engine.models[0]).data.train
-    translator.tags = {text.tag for text in texts if text.tag}
+    data = read_config(engine.models[0]).data
+    translator.tags = {text.tag for text in data.train if text.tag}
+    translator.first_ids = translator.tokenizer.before_source(search.to, data)
+    if translator.first_ids:
+        translator.settings["--to"] = str(translator.first_ids)
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"

@@ -35,6 +35,7 @@ class Reranker:
     forward: Tokenizer
     weight: float
     tag: str  # before each source of the reverse model
+    first_ids: list[int]  # and before that, for its target language
     tags: frozenset[str]  # what a source of the forward model may begin with
     n_best: int  # outputs to keep
     weights_hash: str
@@ -53,7 +54,7 @@ class Reranker:
         targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
         before = f"{self.tag} " * bool(self.tag)
         outputs = [before + one.text for segment in segments for one in segment.outputs]
-        sources = iter(self.reverse.src.encode(outputs))
+        sources = (self.first_ids + ids for ids in self.reverse.src.encode(outputs))
         pairs = [
             (next(sources), target)
             for segment, target in zip(segments, targets, strict=True)
@@ -101,14 +102,21 @@ def load_reranker(
     """
     assert search.rerank_with is not None
     config, reverse = read_config(engine.models[0]), read_config(search.rerank_with)
+    if config.data.language_tokens:
+        raise ConfigError(
+            "--rerank-with: not where --model translates into several languages, as the reverse "
+            "model must be told the source's, which may be any; leave it out"
+        )
     options = EngineOptions(models=[search.rerank_with], device=engine.device)
-    scorer = load_scorer(SearchOptions(), options, report)
+    to = config.data.src_lang if reverse.data.language_tokens else None
+    scorer = load_scorer(SearchOptions(to=to), options, report)
     return Reranker(
         scorer.forced,
         scorer.tokenizer,
         forward,
         WEIGHT if search.rerank_weight is None else search.rerank_weight,
         _tag_of(reverse, config, search.rerank_with),
+        scorer.first_ids,
         frozenset(entry.tag for entry in config.data.train if entry.tag),
         n_best,
         read_meta(find_model(search.rerank_with), [])["sha256"][WEIGHTS],
@@ -120,10 +128,9 @@ def _tag_of(reverse: Config, forward: Config, model: Path) -> str:
     data = reverse.data
     wanted = [base_code(forward.data.tgt_lang), base_code(forward.data.src_lang)]
     languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
-    # An imported model names no training text.
-    directions = [(entry.tag, entry.reverse) for entry in data.train] or [(None, False)]
-    for tag, is_reverse in directions:
-        if (languages[::-1] if is_reverse else languages) == wanted:
+    directions = [([*map(base_code, data.direction(entry))], entry.tag) for entry in data.train]
+    for direction, tag in directions or [(languages, None)]:  # an imported model has no texts
+        if direction == wanted:
             return tag or ""
     raise ConfigError(
         f"--rerank-with {model}: must translate from {wanted[0]} to {wanted[1]}, the reverse of "

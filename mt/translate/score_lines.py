@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mt.data.tokens.tokenizer import Tokenizer
@@ -52,6 +52,7 @@ class Scorer:
     forced: ForcedDecoder
     tokenizer: Tokenizer
     length_penalty: float
+    first_ids: list[int] = field(default_factory=list)  # of each source: its target language
     pairs: int = 0
     tokens: int = 0  # of the target, eos included
     log_prob: float = 0.0
@@ -90,7 +91,8 @@ class Scorer:
     def _score_window(self, lines: list[tuple[str, str]]) -> list[ScoredPair]:
         start = time.perf_counter()
         tokenizer = self.tokenizer
-        sources = tokenizer.src.encode([source for source, _ in lines])
+        rows = tokenizer.src.encode([source for source, _ in lines])
+        sources = [self.first_ids + ids for ids in rows]
         targets = tokenizer.tgt.encode([target for _, target in lines])
         pairs = list(zip(sources, targets, strict=True))
         results = []
@@ -99,7 +101,10 @@ class Scorer:
         ):
             total = sum(forced.log_probs)
             score = total / (len(tgt) + 1) ** self.length_penalty if forced.log_probs else math.nan
-            src_pieces = tuple(tokenizer.src.pieces_of(src))
+            n_first = len(self.first_ids)  # which are no part of the line
+            if n_first and forced.attention is not None:
+                forced = replace(forced, attention=forced.attention[:, n_first:])
+            src_pieces = tuple(tokenizer.src.pieces_of(src[n_first:]))
             tgt_pieces = tuple(tokenizer.tgt.pieces_of(tgt))
             results.append(ScoredPair(*lines[number], src_pieces, tgt_pieces, forced, score))
             if not forced.log_probs:
@@ -121,7 +126,9 @@ def load_scorer(
     device = choose_device(options.device, options.precision, report)
     loaded = load_model(options.models[0])
     forced = ForcedDecoder(Inference(loaded.model, device), search.alignments, options.batch_tokens)
-    return Scorer(forced, loaded.tokenizer, search.decode_config(loaded.config).length_penalty)
+    first_ids = loaded.tokenizer.before_source(search.to, loaded.config.data)
+    length_penalty = search.decode_config(loaded.config).length_penalty
+    return Scorer(forced, loaded.tokenizer, length_penalty, first_ids)
 
 
 def format_scored(pairs: Iterable[ScoredPair], as_json: bool, aligned: bool) -> Iterator[str]:

@@ -94,6 +94,8 @@ class Translator:
         self.cut: Callable[[str], list[str]] | None = None
         # What lines may begin with, and then each of their segments.
         self.tags: set[str] = set()
+        # The token of the language to translate into; see `Tokenizer.before_source`.
+        self.first_ids: list[int] = []
         # Whether to search again where an output repeats itself up to its length limit.
         self.escapes_loops = False
         self.tally = Tally()
@@ -226,15 +228,18 @@ class Translator:
         begins = encode_prefixes(prefixes, first, self.engine.max_length, self.tokenizer)
         threads = self.n_parallel if len(texts) >= LINES_PER_THREAD else 1
         sources = self.tokenizer.src.encode(texts, threads)
+        first_ids, longest = self.first_ids, self.max_source - len(self.first_ids)
         lines = []
         for number, (text, source, prefix) in enumerate(
             zip(texts, sources, begins, strict=True), first
         ):
             parts = [source] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
-            if len(source) > self.max_source or n_sentences > 1:
-                parts = split_source(text, self.tokenizer, self.max_source, self.cut, self.tags)
-            segments = [Segment(part, [] if i else prefix) for i, part in enumerate(parts)]
+            if len(source) > longest or n_sentences > 1:
+                parts = split_source(text, self.tokenizer, longest, self.cut, self.tags)
+            segments = [
+                Segment(first_ids + part, [] if i else prefix) for i, part in enumerate(parts)
+            ]
             lines.append(Line(number, text, segments, n_sentences))
         return lines
 
@@ -350,6 +355,7 @@ class Translator:
         """Give every output its word alignment, from one more pass of the model."""
         from mt.search.alignment import joined_word_links
 
+        n_first = len(self.first_ids)  # tokens that are no part of a line
         translated = [(line, line.translation) for line in lines if line.translation is not None]
         pairs = [
             (segment.source, segment.outputs[rank].tokens)
@@ -363,8 +369,8 @@ class Translator:
             for text in translation.texts:
                 parts = [
                     (
-                        forced.attention,
-                        self.tokenizer.src.pieces_of(source),
+                        forced.attention[:, n_first:],
+                        self.tokenizer.src.pieces_of(source[n_first:]),
                         self.tokenizer.tgt.pieces_of(tokens),
                     )
                     for (source, tokens), forced in itertools.islice(scored, len(line.segments))

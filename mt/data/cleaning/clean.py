@@ -45,7 +45,7 @@ def clean_corpora(
     it is removed in the end. Raises DataError where no pair is left, or a file cannot be written.
     """
     # Raises first of all where a package or a file is missing.
-    notes = plan.scorer.notes
+    notes = list(dict.fromkeys(note for one in plan.scorers for note in one.notes))
     claim_work(plan.kept.parent)  # its name depends on all files, which must be there
     waiting = f"waiting for another process in the work folder {plan.work}"
     with exclusive(plan.work / LOCK, lambda: say(waiting)):

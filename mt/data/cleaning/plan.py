@@ -52,6 +52,7 @@ class Corpus:
     name: str
     where: str  # such as data.train[0]
     source: Source
+    languages: tuple[str, str] | None = None  # None: those of the plan
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,9 @@ class CleaningPlan:
         settings["keys"] = self.finds_duplicates  # which max_targets decides too
         sets = [[name, *_state(source, self.root)] for name, source in self.evaluation]
         against = [_file_state(file) for file in self.against]
-        others = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
+        others: list[object] = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
+        if any(own := [corpus.languages for corpus in self.corpora]):
+            others.append(own)
         return self._folder("scores", self.texts.name, settings, others, sets, against)
 
     @cached_property
@@ -200,9 +203,15 @@ class CleaningPlan:
         return min(MAX_BUCKETS, -(-pairs // self.pairs_per_bucket))
 
     @cached_property
-    def scorer(self) -> PairScorer:
-        """What scores pairs. Raises DataError where a package is missing."""
-        return PairScorer(self.clean, self.src_lang, self.tgt_lang)
+    def scorers(self) -> list[PairScorer]:
+        """What scores pairs of each corpus. Raises DataError where a package is missing."""
+        return self.scorers_by(self.clean)
+
+    def scorers_by(self, clean: Clean) -> list[PairScorer]:
+        """The same with other rules; corpora in the same languages share one."""
+        languages = [one.languages or (self.src_lang, self.tgt_lang) for one in self.corpora]
+        scorers = {pair: PairScorer(clean, *pair) for pair in dict.fromkeys(languages)}
+        return [scorers[pair] for pair in languages]
 
     @property
     def finds_duplicates(self) -> bool:
@@ -215,10 +224,15 @@ def plan_of(
 ) -> CleaningPlan:
     """How the corpora of a config are cleaned; `where` opens their names in messages."""
     assert data.clean is not None
-    corpora = tuple(
-        Corpus(source.path or source.src, f"{where}[{number}]", source)
-        for number, source in data.texts.items()
-    )
+
+    def corpus(number: int, source: Source) -> Corpus:
+        name, languages = source.path or source.src, None
+        if source.src_lang or source.tgt_lang:
+            languages = data.direction(source.model_copy(update={"reverse": False}))
+            name += f" {'-'.join(languages)}" if source.path else ""
+        return Corpus(name, f"{where}[{number}]", source, languages)
+
+    corpora = tuple(corpus(number, source) for number, source in data.texts.items())
     sets = tuple((name, source) for name, source in named_sources(data) if ".train" not in name)
     languages = data.src_lang, data.tgt_lang
     return CleaningPlan(work, data_root(data), corpora, data.clean, *languages, sets, form)
@@ -303,7 +317,8 @@ def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
 def _state(source: Source, root: Path) -> list[Any]:
     """How a source is read, and its files with size and time: another state is another text."""
     states = [_file_state(path) for path in local_files(source, root)]
-    return [source.model_dump(mode="json", exclude={"weight", "share", "tag", "reverse"}), states]
+    others = {"weight", "share", "tag", "reverse", "src_lang", "tgt_lang", "directions"}
+    return [source.model_dump(mode="json", exclude=others), states]
 
 
 def _file_state(path: Path) -> list[Any]:

@@ -28,7 +28,7 @@ from mt.data.cleaning.rejected import (
     tab_free,
     write_packed,
 )
-from mt.data.cleaning.rules import decide
+from mt.data.cleaning.rules import PairScorer, decide
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.text_files import Damage, FileRecords
 
@@ -102,8 +102,10 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
 
     Writes `_columns`, with the keys ordered by bucket so that a bucket is one piece, and repairs.
     """
-    fix = plan.scorer.fix
-    pairs = shard_pairs(plan, plan.shards[number])
+    shard = plan.shards[number]
+    scorer = plan.scorers[shard.corpus]
+    fix = scorer.fix
+    pairs = shard_pairs(plan, shard)
     parts = []
     found = Found()
     repaired: dict[int, tuple[str, str]] = {}
@@ -111,7 +113,7 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
         raw = pairs[start : start + PAIRS_AT_A_TIME]
         chunk = [(fix(src), fix(tgt)) for src, tgt in raw]
         repaired |= {start + i: pair for i, pair in enumerate(chunk) if pair != raw[i]}
-        columns, own_found = _columns(plan, chunk)
+        columns, own_found = _columns(plan, chunk, scorer)
         parts.append(columns)
         found += own_found
     every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
@@ -128,7 +130,9 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
     np.save(folder / "starts.npy", np.searchsorted(bucket[order], np.arange(plan.buckets + 1)))
 
 
-def _columns(plan: CleaningPlan, pairs: Pairs) -> tuple[dict[str, npt.NDArray[Any]], Found]:
+def _columns(
+    plan: CleaningPlan, pairs: Pairs, scorer: PairScorer
+) -> tuple[dict[str, npt.NDArray[Any]], Found]:
     """What this stage finds out about n repaired pairs, n rows each; and about evaluation sets.
 
     scores (n, rules); is_short; keys (n, 3) of the source, and of the pair in two halves; flags of
@@ -136,7 +140,7 @@ def _columns(plan: CleaningPlan, pairs: Pairs) -> tuple[dict[str, npt.NDArray[An
     """
     n = len(pairs)
     columns: dict[str, npt.NDArray[Any]] = {
-        "scores": plan.scorer.scores(pairs),
+        "scores": scorer.scores(pairs),
         "is_short": np.array([len(src) < SHORT_CHARACTERS for src, _ in pairs]),
         "keys": np.zeros((n, 3), np.uint64),
         "flags": np.zeros(n, np.uint8),

@@ -103,7 +103,7 @@ def check_data(
             check.faults += every or str(error).split("\n")
         else:
             check.n_pairs += sample.pairs * is_training
-            check.warnings += sample.warnings(source, root, where, {data.src_lang, data.tgt_lang})
+            check.warnings += sample.warnings(source, root, where, set(data.direction(source)))
             check.warnings += [f"{where}: {message}" for message in damage.messages()]
             check.faults += sample.faults(where)
     check.warnings += _trained_on(data, root, check.records)

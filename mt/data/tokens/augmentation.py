@@ -46,13 +46,11 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class PairNoise:
     """Draws how pairs change, and changes them: all of `data.augment` but `join`."""
 
-    def __init__(self, data: DataConfig, is_reversed: bool = False) -> None:
-        """Without `data.augment` nothing changes."""
+    def __init__(self, data: DataConfig, languages: tuple[str, str] | None = None) -> None:
+        """`languages`: of source and target. Without `data.augment` nothing changes."""
         self.translations: dict[str, str] | None = None  # words that get placeholders
         self.shares = np.array([getattr(data.augment, kind, 0.0) for kind in KINDS])
-        self.languages = (data.src_lang, data.tgt_lang)
-        if is_reversed:
-            self.languages = (data.tgt_lang, data.src_lang)
+        self.languages = languages or (data.src_lang, data.tgt_lang)
 
     def draw(self, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
         """Which kinds each pair gets, (n, kinds), and the seed of each, (n,)."""
@@ -120,14 +118,18 @@ class Augmentation:
         self.tgt = tokenizer.tgt
         self.fixed_ids = [_fixed_ids(side) for side in (self.src, self.tgt)]
         self.seed = config.run.seed
-        self.max_tokens = config.data.max_tokens
+        self.max_tokens = config.data.max_tokens - config.data.language_tokens
         self.join_share = getattr(config.data.augment, "join", 0.0)
         self.is_copy = config.data.augment is None
-        noises = PairNoise(config.data), PairNoise(config.data, is_reversed=True)
+        directions = [config.data.direction(source) for source in config.data.train]
+        self.noises = [PairNoise(config.data, direction) for direction in directions]
         if getattr(config.data.augment, "placeholders", 0.0):
             translations = learn_translations(store, tokenizer)
-            noises[0].translations = noises[1].translations = translations
-        self.noises = [noises[source.reverse] for source in config.data.train]
+            for pair_noise in self.noises:
+                pair_noise.translations = translations
+        # The tokens of target languages, which stay what a source begins with.
+        tokens = [[tokenizer.languages[to]] for _, to in directions if config.data.language_tokens]
+        self.first_ids = np.array(tokens or [[]] * len(directions), store.src.dtype)
         self.is_used = [source.weight > 0 for source in config.data.train]  # in this stage
 
     def __call__(self, epoch: int, stop: Event | None = None) -> Store:
@@ -146,7 +148,11 @@ class Augmentation:
                 pairs = store.pairs(np.arange(start, end) + sum(store.kept[:corpus]))
                 # Subword regularisation draws from [seed, epoch, 0 or 1, chunk].
                 random = np.random.default_rng([self.seed, epoch, 2, corpus, start])
+                if len(first := self.first_ids[corpus]):
+                    pairs = [(src[1:], tgt) for src, tgt in pairs]
                 pairs = self._augment(pairs, self.noises[corpus], random, counts)
+                if len(first):
+                    pairs = [(np.append(first, src), tgt) for src, tgt in pairs]
                 for side, rows in enumerate(zip(*pairs, strict=True)):
                     ids[side].extend(np.concatenate(rows).tobytes())
                     lengths[side].extend(map(len, rows))

@@ -111,6 +111,9 @@ def in_directions(stored: Store, data: DataConfig, tokenizer: Tokenizer) -> Stor
 
 def _tokens_of_tags(data: DataConfig, text: int, tokenizer: Tokenizer) -> list[int]:
     """How many tokens stand before source and target of a text in the store."""
-    tags = data.tags_of(text)
+    tags, languages = data.tags_of(text), data.token_languages(text)
     rows = tokenizer.src.encode([f"{tag} x" if tag else "x" for tag in (None, *tags)])
-    return [len(row) - len(rows[0]) for row in rows[1:]]
+    return [
+        len(row) - len(rows[0]) + (language is not None)
+        for row, language in zip(rows[1:], languages, strict=True)
+    ]

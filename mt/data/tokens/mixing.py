@@ -130,6 +130,8 @@ def describe_mixture(data: DataConfig, kept: Sequence[int], drawn: Sequence[int]
         return
     for number, source in enumerate(data.train):
         name = f"{source.path or source.src}{', reversed' * source.reverse}"
+        if source.src_lang and source.tgt_lang:
+            name = f"{source.path or source.src}, {'-'.join(data.direction(source))}"
         declared = f"weight {source.weight:g}"
         if source.share:
             declared = f"share {source.share:.2%}"

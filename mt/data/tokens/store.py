@@ -48,11 +48,13 @@ DATA_KEYS = {
     *("temperature", "stages"),  # `Plan` applies them
     *("root", "src_lang", "tgt_lang"),  # where the texts are, and what they are called
     "augment",  # `Augmentation` applies it to what is stored
+    "language_tokens",  # in another form
 }
 SOURCE_KEYS = {
     *("src", "tgt", "path", "name", "split", "delimiter", "quoting"),  # in another form
     *("weight", "share"),  # `Plan` applies them; what stays of duplicates is in the fingerprint
     *("reverse", "tag"),  # `DirectedStore` reverses; tags are in another form
+    *("src_lang", "tgt_lang", "directions"),  # and so are the tokens of languages
 }
 # Sentences of whose starts in the file of tokens one is kept in memory.
 BLOCK = 32
@@ -144,7 +146,8 @@ def fingerprint_of(texts: StoreTexts) -> str:
         files = [records[str(path)]["sha256"] for path in local_files(source, root)]
         others = other_settings(source, SOURCE_KEYS)
         tags = zip(("tag", "tgt_tag"), texts.tags(number), strict=True)
-        others |= {key: tag for key, tag in tags if tag}
+        languages = zip(("to", "tgt_to"), texts.languages(number), strict=True)
+        others |= {key: text for key, text in (*tags, *languages) if text}
         return [columns, files or source.path, *([others] if others else [])]
 
     content = {

@@ -69,6 +69,24 @@ class StoreTexts:
         is_train = self.where == "data.train"
         return self.data.tags_of(list(self.data.texts)[number]) if is_train else [None, None]
 
+    def languages(self, number: int) -> list[str | None]:
+        """The languages whose tokens stand before source and target of a corpus; None: no token."""
+        if self.where == "data.train":
+            return self.data.token_languages(list(self.data.texts)[number])
+        into = self.data.direction(self.sources[number])[1]
+        return [into if self.data.language_tokens else None, None]
+
+    def first_ids(self, number: int) -> list[list[int]]:
+        """The tokens of languages before source and target. Raises DataError for one unknown."""
+        known = self.tokenizer.languages
+        if missing := [code for code in self.languages(number) if code and code not in known]:
+            raise DataError(
+                f"data.language_tokens: the vocabulary has no token for {missing[0]}, found "
+                f"{', '.join(known) or 'none'}; an existing vocabulary cannot get it: train a "
+                "new one, or set language_tokens to false"
+            )
+        return [[known[code]] if code else [] for code in self.languages(number)]
+
     def prefixes(self, number: int) -> list[str]:
         """What stands before source and target. Raises DataError where it is not one token."""
         for tag in filter(None, self.tags(number)):
@@ -149,6 +167,7 @@ def _encode_part(
     cleaned = with_text(pairs, counts)
     threads = usable_cores()
     before_src, before_tgt = texts.prefixes(corpus)
+    first_src, first_tgt = texts.first_ids(corpus)
     with new_result(part) as partial, ExitStack() as stack:
         files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
@@ -156,6 +175,9 @@ def _encode_part(
                 keys.append(pair_keys(chunk))
             src = texts.tokenizer.src.encode([before_src + src for src, _ in chunk], threads)
             tgt = texts.tokenizer.tgt.encode([before_tgt + tgt for _, tgt in chunk], threads)
+            # What is empty must stay so, to be found.
+            src = [first_src + ids if ids else ids for ids in src]
+            tgt = [first_tgt + ids if ids else ids for ids in tgt]
             rows = list(zip(src, tgt, strict=True))
             found = [length_fault(len(src), len(tgt), texts.data) for src, tgt in rows]
             faults += bytes(map(LENGTH_FAULTS.index, found))

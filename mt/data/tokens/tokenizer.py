@@ -8,6 +8,7 @@ import random
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,13 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
-from mt.errors import CheckpointError, DataError
+from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
 if TYPE_CHECKING:
     from sentencepiece import SentencePieceProcessor
 
-    from mt.config.schema import TokenizerConfig
+    from mt.config.schema import DataConfig, TokenizerConfig
 
     Processor = SentencePieceProcessor | PieceVocabulary
 
@@ -51,6 +52,9 @@ COVERAGE_WITHOUT_BYTES = (1.0,)
 # SentencePiece starts threads for a list of lines, also for one: 75 us instead of 5. One by one, so
 # many lines take no longer (Zen 4).
 FEW_LINES = 50
+
+# A piece before a source that names its target language: ours, and that of imported models.
+LANGUAGE = re.compile(r"<2(\S+)>|>>(\S+)<<")
 
 # Fixed, because unigram training sums floats by thread: the result depends on their number.
 TRAINING_THREADS = 4
@@ -113,14 +117,15 @@ class Side:
     def scored_pieces(self) -> list[tuple[str, float]]:
         """Text and score (for unigram a log-probability) of each id.
 
-        The text of special ids, bytes and user-defined symbols is "": they are never split or
-        joined.
+        The text of special ids, bytes, user-defined symbols and target languages is "": they are
+        never split or joined.
         """
         model = self.processor
         is_own = not isinstance(model, PieceVocabulary)
-        symbols = set(model_info(self._model).user_defined_symbols if is_own else ())
+        fixed = set(model_info(self._model).user_defined_symbols if is_own else ())
+        fixed |= {i for i in range(self.size) if i <= EOS or model.is_byte(i)}
         return [
-            ("" if i <= EOS or i in symbols or model.is_byte(i) else piece, model.get_score(i))
+            ("" if i in fixed or LANGUAGE.fullmatch(piece) else piece, model.get_score(i))
             for i, piece in enumerate(self.all_pieces())
         ]
 
@@ -186,6 +191,35 @@ class Tokenizer:
         if isinstance(self.src.processor, PieceVocabulary):
             return self.src.processor.split_language(normalize_line(line))
         return "", line
+
+    @cached_property
+    def languages(self) -> dict[str, int]:
+        """The ids of the source's pieces that name a target language, by its code."""
+        matches = ((LANGUAGE.fullmatch(one), i) for i, one in enumerate(self.src.all_pieces()))
+        return {match[1] or match[2]: i for match, i in matches if match}
+
+    def before_source(self, to: str | None, data: DataConfig, option: str = "--to") -> list[int]:
+        """The ids that a source begins with to be translated into `to`, by a model of this `data`.
+
+        None: into its one language, or that which a line of an imported model names. Raises
+        ConfigError for a language that the model does not know.
+        """
+        known = self.languages if data.language_tokens or not self.has_own_ids else {}
+        if data.language_tokens and to is None and len(data.target_languages) == 1:
+            to = data.target_languages[0]
+        if to in known:
+            return [known[to]]
+        if to is None and not data.language_tokens:
+            return []
+        languages = sorted(known) or data.target_languages
+        if not known and (to in languages or languages == ["tgt"]):  # the config names none
+            return []
+        found = "nothing" if to is None else to
+        reason = "" if known else "; it has no tokens that name another one: leave the option out"
+        raise ConfigError(
+            f"{option}: must be a language that this model translates into "
+            f"({', '.join(languages)}), found {found}{reason}"
+        )
 
     def save(self, folder: Path) -> None:
         """Write the model files into `folder`, each whole or not at all.
@@ -304,18 +338,25 @@ def train_tokenizer(
 
 
 def train_on_sample(
-    cfg: TokenizerConfig, sample: PairSample, log: Callable[[str], None], unit: str = "pairs"
+    cfg: TokenizerConfig,
+    sample: PairSample,
+    log: Callable[[str], None],
+    unit: str = "pairs",
+    languages: Sequence[str] = (),
 ) -> Tokenizer:
     """Learn the vocabulary or vocabularies from pairs drawn before; see `train_tokenizer`.
 
-    `unit`: what messages call a pair.
+    `unit`: what messages call a pair. `languages`: those that get a piece `<2fr>` each, which no
+    text is split into.
     """
+    tokens = [f"<2{code}>" for code in languages]
     src, tgt = sample.src, sample.tgt
     if sample.seen > len(src):
         log(f"tokenizer: trained on {len(src):,} of {sample.seen:,} {unit}, drawn at random")
     if cfg.joint:
-        return Tokenizer(_train(cfg, src + tgt, "", log))
-    return Tokenizer(_train(cfg, src, "source ", log), _train(cfg, tgt, "target ", log))
+        return Tokenizer(_train(cfg, src + tgt, "", tokens, log))
+    source = _train(cfg, src, "source ", tokens, log)
+    return Tokenizer(source, _train(cfg, tgt, "target ", [], log))
 
 
 _JOINT = ["tokenizer.model"]
@@ -323,8 +364,17 @@ _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
 
 
-def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str], None]) -> bytes:
-    """The bytes of a model trained on normalised lines; `side` ("source ") is for messages."""
+def _train(
+    cfg: TokenizerConfig,
+    lines: list[str],
+    side: str,
+    tokens: list[str],
+    log: Callable[[str], None],
+) -> bytes:
+    """The bytes of a model trained on normalised lines; `side` ("source ") is for messages.
+
+    `tokens` are pieces that no text is split into.
+    """
     text = [line for line in lines if 0 < len(line) <= MAX_LINE_LENGTH]
     if not text:
         raise DataError(
@@ -340,7 +390,7 @@ def _train(cfg: TokenizerConfig, lines: list[str], side: str, log: Callable[[str
         coverages = (cfg.character_coverage,)
     for coverage in coverages:
         try:
-            model = _run_trainer(cfg, text, coverage)
+            model = _run_trainer(cfg, text, coverage, tokens)
         except RuntimeError as error:
             match = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
             if not match:
@@ -373,12 +423,15 @@ def _too_small(cfg: TokenizerConfig, side: str, needed: int) -> str:
     )
 
 
-def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> bytes:
+def _run_trainer(
+    cfg: TokenizerConfig, text: list[str], coverage: float, tokens: list[str]
+) -> bytes:
     import sentencepiece
 
     model = io.BytesIO()
     # An empty list would stand in the model file, and change the bytes of every vocabulary.
     symbols: dict[str, Any] = {"user_defined_symbols": cfg.user_defined_symbols}
+    symbols["control_symbols"] = tokens
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_writer=model,
@@ -398,6 +451,6 @@ def _run_trainer(cfg: TokenizerConfig, text: list[str], coverage: float) -> byte
         bos_id=BOS,
         eos_id=EOS,
         minloglevel=2,
-        **symbols if cfg.user_defined_symbols else {},
+        **{key: value for key, value in symbols.items() if value},
     )
     return model.getvalue()
