@@ -35,10 +35,10 @@ class Reranker:
     forward: Tokenizer
     weight: float
     tag: str  # before each source of the reverse model
-    first_ids: list[int]  # and before that, for its target language
     tags: frozenset[str]  # what a source of the forward model may begin with
     n_best: int  # outputs to keep
     weights_hash: str
+    first_ids: Sequence[int] = ()  # before the tag, for the target language
 
     @property
     def settings(self) -> str:
@@ -54,7 +54,7 @@ class Reranker:
         targets = self.reverse.tgt.encode([self._untagged(text) for text in texts])
         before = f"{self.tag} " * bool(self.tag)
         outputs = [before + one.text for segment in segments for one in segment.outputs]
-        sources = (self.first_ids + ids for ids in self.reverse.src.encode(outputs))
+        sources = ([*self.first_ids, *ids] for ids in self.reverse.src.encode(outputs))
         pairs = [
             (next(sources), target)
             for segment, target in zip(segments, targets, strict=True)
@@ -116,10 +116,10 @@ def load_reranker(
         forward,
         WEIGHT if search.rerank_weight is None else search.rerank_weight,
         _tag_of(reverse, config, search.rerank_with),
-        scorer.first_ids,
         frozenset(entry.tag for entry in config.data.train if entry.tag),
         n_best,
         read_meta(find_model(search.rerank_with), [])["sha256"][WEIGHTS],
+        scorer.first_ids,
     )
 
 

@@ -189,7 +189,7 @@ def test_validation_tests_and_evaluate_follow_the_config(
         write_lines(tmp_path / f"{split}.tgt", lines)
 
     def copied(*arguments: Any) -> list[Translation]:
-        return [Translation((line,), (0.0,)) for line in arguments[-1]]
+        return [Translation((line,), (0.0,)) for line in arguments[4]]
 
     monkeypatch.setattr(validation, "translate", copied)
     config = config_of(

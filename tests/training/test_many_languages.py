@@ -1,0 +1,381 @@
+"""One model for several directions: `data.language_tokens`, `directions`, `--to`, and exports."""
+
+from __future__ import annotations
+
+import json
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
+from messages import says
+from sentencepiece import SentencePieceProcessor
+
+from mt.config.load import config_from_mapping
+from mt.config.schema import Augment, Config, DataConfig
+from mt.data.cleaning.plan import plan_of
+from mt.data.tokens.augmentation import Augmentation
+from mt.data.tokens.directions import in_directions
+from mt.data.tokens.store import corpus_records, fingerprint_of, open_or_build
+from mt.data.tokens.store_parts import StoreTexts
+from mt.data.tokens.subword_regularisation import SubwordRegularisation
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
+from mt.errors import ConfigError, DataError
+from mt.search.options import EngineOptions, SearchOptions
+from mt.training.launch import train
+from mt.translate.load import load_translator
+from mt.translate.score_lines import load_scorer
+
+# Each language has its own words for the same things: nothing but the token says which to write.
+PREFIXES = {"cs": "č", "de": "sch", "en": "th", "fr": "qu"}
+WORDS = [first + vowel for first in "bdgkl" for vowel in "aeiou"]
+TRAINED = [f"{a}-{b}" for a in PREFIXES for b in PREFIXES if a != b and (a, b) != ("cs", "fr")]
+LANGUAGES = ["cs", "de", "en", "fr"]
+
+
+def write_text(stem: Path, n_lines: int, seed: int) -> None:
+    draw = random.Random(seed)
+    lines = [draw.choices(WORDS, k=draw.randint(2, 6)) for _ in range(n_lines)]
+    for code, first in PREFIXES.items():
+        texts = [" ".join(first + word for word in line) for line in lines]
+        write_lines(stem.with_name(f"{stem.name}.{code}"), texts)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("languages")
+    for seed, (name, n_lines) in enumerate({"train": 600, "valid": 10, "test": 10}.items()):
+        write_text(folder / name, n_lines, seed)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def config(corpus: Path, tiny_mapping: dict[str, dict[str, Any]]) -> Config:
+    data = {
+        "root": str(corpus), "language_tokens": True, "src_lang": "src", "tgt_lang": "tgt",
+        "train": [{"path": "train", "directions": TRAINED}],
+        "valid": {"path": "valid", "directions": ["de-en", "fr-de"], "src": None, "tgt": None},
+        "test": [{"path": "test", "directions": ["cs-de", "cs-fr"]}],
+    }  # fmt: skip
+    settings = {"max_steps": 2, "valid_every": 2, "log_every": 1}
+    return config_of(tiny_mapping, data=data, tokenizer={"vocab_size": 500}, train=settings)
+
+
+@pytest.fixture(scope="module")
+def run(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates: its outputs mean nothing."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    train(config, folder, "cpu")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer(corpus: Path) -> Tokenizer:
+    sample = PairSample(10_000, 1)
+    for code in LANGUAGES:
+        sample.src += (corpus / f"train.{code}").read_text(encoding="utf-8").splitlines()
+    return train_on_sample(config_of({}).tokenizer, sample, lambda _: None, languages=LANGUAGES)
+
+
+# --- the config -------------------------------------------------------------------------------
+
+
+def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
+    text = {"path": "t", "directions": ["de-en", "en-de", "fr-de"], "share": 0.6}
+    values = {"language_tokens": True, "train": [text, {"path": "b", "share": 0.4}]}
+    data = config_from_mapping({"data": values | {"src_lang": "cs", "tgt_lang": "en"}}, "c").data
+    sides = [(one.src, one.tgt, one.reverse, data.direction(one)) for one in data.train]
+    assert sides == [
+        ("de", "en", False, ("de", "en")), ("de", "en", True, ("en", "de")),
+        ("fr", "de", False, ("fr", "de")), ("cs", "en", False, ("cs", "en")),
+    ]  # fmt: skip
+    assert [one.share for one in data.train] == pytest.approx([0.2, 0.2, 0.2, 0.4])
+    assert data.text_numbers == [0, 0, 2, 3]
+    assert (data.token_languages(0), data.token_languages(2)) == (["en", "de"], ["de", None])
+    again = config_from_mapping(Config(data=data).model_dump(), "what a run has written")
+    assert again.data == data
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"train": [{"path": "a", "directions": ["de-en", "de-fr"]}]},
+         ("data.language_tokens", "true", "de", "en and fr", "tag")),
+        ({"train": [{"path": "a", "directions": ["de-en", "english"]}]},
+         ("data.train[0].directions[1]", "such as de-fr", "'english'")),
+        ({"train": [{"src": "a", "tgt": "b", "directions": ["de-en"]}]},
+         ("data.train[0].directions", "path")),
+        ({"language_tokens": True, "train": [{"path": "a", "directions": ["de-en"]}],
+          "test": [{"path": "a", "src_lang": "de", "tgt_lang": "it"}]},
+         ("data.test[0].tgt_lang", "translates into (en)", "found it")),
+        ({"valid": {"src": "a", "tgt": "b", "directions": ["de-en"]}},
+         ("data.valid.directions", "path")),
+    ],
+)  # fmt: skip
+def test_what_languages_need_is_said(data: dict[str, Any], said: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_from_mapping({"data": data}, "c")
+    assert says(str(error.value), *said)
+
+
+def test_both_directions_without_tokens_stay_as_they_are() -> None:
+    texts = [{"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}]
+    data = config_from_mapping({"data": {"train": texts}}, "c").data
+    assert data.token_languages(0) == [None, None]
+
+
+# --- the vocabulary and the store -------------------------------------------------------------
+
+
+def test_a_token_is_one_piece_that_no_text_is_split_into(tokenizer: Tokenizer) -> None:
+    assert tokenizer.languages == {code: number for number, code in enumerate(LANGUAGES, 4)}
+    typed = "<2fr> čba"
+    ids = tokenizer.src.encode([typed])[0]
+    assert not {*ids} & {*tokenizer.languages.values()}
+    assert tokenizer.src.decode([ids, [7, *ids]]) == [typed, typed]
+    assert [text for text, _ in tokenizer.src.scored_pieces()[4:8]] == [""] * 4
+
+
+def store_of(config: Config, tokenizer: Tokenizer, folder: Path) -> Any:
+    data = config.data
+    texts = list(data.texts.values())
+    stored = open_or_build(folder, texts, "data.train", data, tokenizer, lambda _: None)
+    return stored, in_directions(stored, data, tokenizer)
+
+
+@pytest.mark.parametrize("changes", [None, {"join": 0.99, "caps": 0.99, "title": 0, "lower": 0}])
+def test_each_source_begins_with_its_token_also_augmented(
+    changes: dict[str, float] | None,
+    config: Config,
+    corpus: Path,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+) -> None:
+    data = config.data.model_copy(update={"dedupe": False})
+    stored, store = store_of(config.model_copy(update={"data": data}), tokenizer, tmp_path / "a")
+    first = [tokenizer.languages[code] for direction in TRAINED for code in [direction[3:]]]
+    if changes is None:
+        src = (corpus / "train.cs").read_text(encoding="utf-8").splitlines()
+        tgt = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
+        rows = tokenizer.src.encode(src), tokenizer.tgt.encode(tgt)
+        forth, back = (600 * TRAINED.index(name) for name in ("cs-en", "en-cs"))
+        for n in (0, 599):
+            ids = [
+                side.tolist()
+                for pair in (store.pair(forth + n), store.pair(back + n))
+                for side in pair
+            ]
+            assert ids == [[6, *rows[0][n]], rows[1][n], [4, *rows[1][n]], rows[0][n]]
+    else:
+        augmented = data.model_copy(update={"augment": Augment(**changes)})
+        made = Augmentation(store, tokenizer, config.model_copy(update={"data": augmented}))
+        store = made(0)
+        assert "join" in store.augmented
+        assert "caps" in store.augmented
+        sampled = config.tokenizer.model_copy(update={"sampling_alpha": 0.3})
+        whole = config.model_copy(update={"data": augmented, "tokenizer": sampled})
+        store = SubwordRegularisation(stored, tokenizer, whole, made)(0, None)
+    starts = np.cumsum(store.kept) - store.kept
+    for start, kept, token in zip(starts, store.kept, first, strict=True):
+        pairs = store.pairs(np.arange(start, start + kept))
+        assert {src[0] for src, _ in pairs} == {token}
+        every = np.concatenate([side for src, tgt in pairs for side in (src[1:], tgt)])
+        assert not {*every.tolist()} & {*tokenizer.languages.values()}
+
+
+def test_tokens_change_the_store_languages_alone_do_not(
+    config: Config, tokenizer: Tokenizer
+) -> None:
+    def fingerprint(**changes: Any) -> str:
+        text = config.data.train[0].model_copy(update=changes.pop("text", {}))
+        data = config.data.model_copy(update={"train": [text], **changes})
+        records = corpus_records(data.train, data, {})
+        return fingerprint_of(StoreTexts(data.train, "data.train", data, tokenizer, records))
+
+    plain = fingerprint(language_tokens=False)
+    assert plain == fingerprint(language_tokens=False, text={"src_lang": None, "tgt_lang": "fr"})
+    assert len({plain, fingerprint(), fingerprint(text={"tgt_lang": "fr"})}) == 3
+
+
+def test_a_vocabulary_without_the_token_is_refused(config: Config, tmp_path: Path) -> None:
+    sample = PairSample(10, 1)
+    sample.src, sample.tgt = ["čba"] * 5, ["schba"] * 5
+    other = train_on_sample(config.tokenizer, sample, lambda _: None, languages=["cs"])
+    with pytest.raises(DataError) as error:
+        store_of(config, other, tmp_path / "a")
+    assert says(str(error.value), "data.language_tokens", "de", "found cs", "train a new one")
+
+
+def test_cleaning_knows_the_languages_of_each_text(config: Config, tmp_path: Path) -> None:
+    clean = {"clean": {"max_other_language": None}}
+    data = DataConfig.model_validate(config.data.model_dump() | clean)
+    plan = plan_of(data, tmp_path)
+    assert plan.corpora[0].languages == ("cs", "de")
+    by_languages = {
+        one.languages: scorer for one, scorer in zip(plan.corpora, plan.scorers, strict=True)
+    }
+    assert len(by_languages) == 6
+    assert not any(scorer.notes for scorer in plan.scorers)
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+def test_a_run_scores_its_tests_by_direction(run: Path) -> None:
+    assert [line["name"] for line in metrics_of(run, "test")] == ["test cs-de", "test cs-fr"]
+    assert "(train, en-cs)" in log_of(run)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], ("--to", "cs, de, en, fr", "found nothing")),
+        (["--to", "xx"], ("--to", "cs, de, en, fr", "found xx")),
+    ],
+)
+def test_a_language_must_be_known(run: Path, mt: Mt, options: list[str], said: Any) -> None:
+    for command in (["translate", "--model", run], ["inspect", "attention", "--model", run, "čba"]):
+        assert says(refused(mt(*command, *options, stdin="čba\n".encode())), *said)
+
+
+def test_a_model_without_tokens_takes_its_one_language(tiny_run: Path, mt: Mt) -> None:
+    plain = mt("translate", "--model", tiny_run, stdin=b"eins\n")
+    assert mt("translate", "--model", tiny_run, "--to", "en", stdin=b"eins\n").out == plain.out
+    message = refused(mt("translate", "--model", tiny_run, "--to", "fr", stdin=b"eins\n"))
+    assert says(message, "--to", "(en)", "found fr", "leave the option out")
+
+
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_each_segment_begins_with_the_token(
+    run: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = EngineOptions(models=[run], engine=engine, workers=1, device="cpu")
+    with load_translator(SearchOptions(to="fr"), options) as translator:
+        translator.escapes_loops = False
+        seen: list[list[int]] = []
+        search = translator.engine.search_batches
+
+        def searching(jobs: Any) -> Any:
+            seen.extend(source for sources, _ in jobs for source in sources)
+            return search(jobs)
+
+        monkeypatch.setattr(
+            type(translator.engine), "search_batches", lambda _, jobs: searching(jobs)
+        )
+        lines = ["čba čde", "", "čba čde čgu " * 30, "<2de> čba"]
+        results = list(translator.translate(lines))
+        assert [one.segments for one in results][:2] == [1, 0]
+        assert len(seen) == sum(one.segments for one in results)
+        assert results[2].segments > 1
+        french = translator.tokenizer.languages["fr"]
+        assert all(source[0] == french for source in seen)
+        assert all(len(source) <= translator.max_source for source in seen)
+        assert not {*translator.tokenizer.languages.values()} & {
+            id for one in seen for id in one[1:]
+        }
+        assert translator.settings["--to"] == str([french])
+
+
+def test_scores_are_those_of_the_source_with_its_token(run: Path) -> None:
+    pairs = (["čba čde"], ["quba qude"])
+    options = EngineOptions(models=[run], device="cpu", precision="fp32")
+    scores = {}
+    for to in ("fr", "de"):
+        scorer = load_scorer(SearchOptions(to=to, alignments="auto"), options, lambda _: None)
+        (scored,) = scorer.score(*pairs)
+        scores[to] = scored.score
+        (target,) = scorer.tokenizer.tgt.encode(pairs[1])
+        source = [scorer.tokenizer.languages[to], *scorer.tokenizer.src.encode(pairs[0])[0]]
+        (forced,) = scorer.forced.score([(source, target)])
+        assert scored.forced.log_probs == pytest.approx(forced.log_probs)
+        assert {link.partition("-")[0] for link in scored.alignment.split()} <= {"0", "1"}
+    assert scores["fr"] != scores["de"]
+
+
+def test_evaluation_is_by_direction(run: Path, corpus: Path, mt: Mt) -> None:
+    every = json.loads(mt("evaluate", "--model", run, "--json", "--metrics", "chrf").out)[str(run)]
+    assert [one["test_set"] for one in every] == ["test cs-de", "test cs-fr"]
+    files = ["--src", corpus / "test.cs", "--ref", corpus / "test.fr", "--metrics", "chrf"]
+    one = mt("evaluate", "--model", run, "--to", "fr", *files, "--json")
+    assert one.code == 0, one.err
+    assert json.loads(one.out)[str(run)][0]["value"] == every[1]["value"]
+    message = refused(mt("evaluate", "--model", run, "--to", "fr"))
+    assert says(message, "--to fr", "data.test", "--src")
+
+
+# --- exports ----------------------------------------------------------------------------------
+
+
+def test_a_package_of_argos_has_one_target_language(run: Path, tmp_path: Path, mt: Mt) -> None:
+    """CTranslate2 puts the token: Argos Translate knows no prefix of a source."""
+    library = pytest.importorskip("ctranslate2")
+    output = tmp_path / "cs_fr.argosmodel"
+    done = mt("export", "argos", "--model", run, "-o", output, "--from-code", "cs",
+              "--to-code", "fr", "--quantization", "fp32")  # fmt: skip
+    assert done.code == 0, done.err
+    with zipfile.ZipFile(output) as zipped:
+        zipped.extractall(tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    processor = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    translator = library.Translator(str(folder / "model"), device="cpu")
+    pieces = processor.encode("čba čde", out_type=str)
+    (found,) = translator.score_batch([pieces], [processor.encode("quba", out_type=str)])
+    options = EngineOptions(models=[run], device="cpu", precision="fp32")
+    scorer = load_scorer(SearchOptions(to="fr"), options, lambda _: None)
+    (scored,) = scorer.score(["čba čde"], ["quba"])
+    assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
+    unknown = refused(mt("export", "argos", "--model", run, "-o", tmp_path / "x.argosmodel",
+                         "--from-code", "cs", "--to-code", "it"))  # fmt: skip
+    assert says(unknown, "--to-code", "cs, de, en, fr", "found it")
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+def test_a_model_of_transformers_names_the_language_as_marian_does(
+    run: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """`>>fr<<`, which its tokenizer knows, and `mt import` too: --to works as before."""
+    transformers = pytest.importorskip("transformers")
+    done = mt("export", "huggingface", "--model", run, "-o", tmp_path / "hf")
+    assert done.code == 0, done.err
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    tokenizer.punc_normalizer = lambda text: text
+    own = Tokenizer.load(run)
+    ids = tokenizer(">>fr<< čba čde").input_ids
+    assert ids == [own.languages["fr"], *own.src.encode(["čba čde"])[0], 3]
+    assert ">>cs<<" in (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert mt("import", "huggingface", tmp_path / "hf", "-o", tmp_path / "back").code == 0
+    lines = "čba čde\nčgu\n".encode()
+    model = ["translate", "--engine", "torch", "--precision", "fp32", "--model"]
+    expected = mt(*model, run, "--to", "fr", stdin=lines).out
+    assert mt(*model, tmp_path / "back", "--to", "fr", stdin=lines).out == expected
+    by_hand = ">>fr<< čba čde\n>>fr<< čgu\n".encode()
+    assert mt(*model, tmp_path / "back", stdin=by_hand).out == expected
+
+
+# --- learning ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_token_decides_the_language_also_of_a_direction_never_seen(
+    config: Config, tmp_path: Path, corpus: Path, mt: Mt
+) -> None:
+    shape = {"d_model": 64, "n_heads": 4, "d_ff": 128, "dropout": 0.0}
+    settings = {"max_steps": 500, "valid_every": 250, "log_every": 250}
+    changed = config_of(
+        config.model_dump(),
+        model=shape,
+        train=settings,
+        optim={"peak_lr": 4e-3, "warmup_steps": 100},
+    )
+    train(changed, tmp_path / "run", "cpu")
+    scores = {line["name"]: line["bleu"] for line in metrics_of(tmp_path / "run", "test")}
+    assert scores["test cs-de"] > 90
+    assert scores["test cs-fr"] > 90  # never trained
+    source = (corpus / "test.cs").read_bytes()
+    for code, first in PREFIXES.items():
+        out = mt("translate", "--model", tmp_path / "run", "--to", code, stdin=source).out.decode()
+        words = out.split()
+        assert sum(word.startswith(first) for word in words) > 0.9 * len(words)
