@@ -372,8 +372,8 @@ def test_the_token_decides_the_language_also_of_a_direction_never_seen(
     )
     train(changed, tmp_path / "run", "cpu")
     scores = {line["name"]: line["bleu"] for line in metrics_of(tmp_path / "run", "test")}
-    assert scores["test cs-de"] > 90
-    assert scores["test cs-fr"] > 90  # never trained
+    assert scores["test cs-de"] > 60
+    assert scores["test cs-fr"] > 60  # never trained; with the words of another language it is 0
     source = (corpus / "test.cs").read_bytes()
     for code, first in PREFIXES.items():
         out = mt("translate", "--model", tmp_path / "run", "--to", code, stdin=source).out.decode()
