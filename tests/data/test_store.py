@@ -128,7 +128,8 @@ def test_ids_take_two_bytes_while_the_vocabulary_allows_it(
         return SimpleNamespace(size=size, encode=lambda lines, _: [ids for _ in lines])
 
     wide = {"src": side(300, [4, 5, 6]), "tgt": side(size, [size - 1, 7])}
-    store = build(root, SimpleNamespace(**wide, fingerprint="wide"))  # type: ignore[arg-type]
+    tokenizer = SimpleNamespace(**wide, fingerprint="wide", languages={})
+    store = build(root, tokenizer)  # type: ignore[arg-type]
     assert store.tgt.dtype == dtype
     assert store.pair(0)[1].tolist() == [size - 1, 7]
     assert (root / "store" / "tgt.tokens").stat().st_size == store.tgt.nbytes

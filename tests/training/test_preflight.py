@@ -342,8 +342,9 @@ def test_a_dry_run_fails_where_a_start_would(tiny_config: Path, tmp_path: Path, 
     assert said == refused(mt(*other))
     assert content(tmp_path) == before
     assert ".dry-run" not in " ".join(os.listdir(run))
-    below = ["--run-dir", run / "config.yaml" / "x"]
-    assert says(refused(mt(*other, *below, "--dry-run")), below[1], "written", "Not a directory")
+    below = run / "config.yaml" / "x"
+    said = refused(mt(*train_command(tiny_config, below), "--dry-run"))
+    assert says(said, below, "written", "Not a directory")
 
 
 def test_a_dry_run_does_not_affect_a_later_start(

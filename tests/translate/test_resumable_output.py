@@ -260,10 +260,10 @@ def test_a_resumed_translation_equals_an_uninterrupted_one(
     said = refused(mt(*arguments, "--beam-size", 3, "--resume", "-o", out))
     assert "was made with another --beam-size;" in said
     assert "are finished" not in said  # resuming is not the remedy here
-    swapped = tmp_path / "swapped"
-    swapped.write_text("two\n" * 23)
-    said = refused(mt(*arguments, "--prefix", swapped, "--resume", "-o", out))
-    swapped.unlink()
+    words = prefix.read_text()
+    prefix.write_text("two\n" * 23)
+    said = refused(mt(*arguments, "--resume", "-o", out))
+    prefix.write_text(words)
     assert "was made with another --prefix;" in said
     ended = mt(*arguments, "--resume", "-o", out)
     assert ended.code == 0
