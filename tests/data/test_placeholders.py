@@ -63,7 +63,10 @@ def test_translations_are_learnt_from_the_pairs_without_the_frequent_words(
         ("我有3本ABC书", "I have 3 ABC", ("我有P本P书", "I have P P")),
     ],
 )
-def test_shared_words_are_replaced(src: str, tgt: str, expected: tuple[str, str]) -> None:
+def test_shared_words_are_replaced(
+    src: str, tgt: str, expected: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mt.data.tokens.placeholders.BEFORE", 0)
     found: dict[tuple[str, str], int] = {}
     for seed in range(40):
         made = insert_placeholders(src, tgt, {"hund": "dog"}, Random(seed))
@@ -73,6 +76,10 @@ def test_shared_words_are_replaced(src: str, tgt: str, expected: tuple[str, str]
     most = max(found.values())
     assert {texts for texts, n in found.items() if n == most} == {expected}
     assert most <= 3
+    monkeypatch.setattr("mt.data.tokens.placeholders.BEFORE", 1)  # the words stay
+    before = insert_placeholders(src, tgt, {"hund": "dog"}, Random(1))
+    assert tuple(re.sub("<ph.> ", "", text) for text in before) == (src, tgt)
+    assert (before == (src, tgt)) == (most == 0)
 
 
 def test_an_epoch_has_them_in_their_share_and_is_always_the_same(tokenizer: Tokenizer) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,14 +21,17 @@ from mt.data.tokens.tokenizer import UNK, Tokenizer
 from mt.errors import ConfigError
 
 PLACEHOLDERS = tuple(f"<ph{number}>" for number in range(1, 10))
-# At most so many in a training pair.
+# At most so many in a training pair, and the share that stands before a word, not in its place.
 MOST_IN_PAIR = 3
+BEFORE = 0.4
 # Pairs that word translations are learnt from, and words of the longer side of one.
 LEARNT_FROM = 50_000
 LONGEST = 60
 # A word with its translation: least pairs with both, least Dice coefficient, and the largest share
 # of all pairs that either is in. Words as frequent as "the" and "with" are no terms.
 LEAST_PAIRS, LEAST_DICE, MOST_FREQUENT = 3, 0.4, 0.1
+
+Span: TypeAlias = tuple[int, int]
 
 _WORD = re.compile(rf"[^\W{UNSPACED}]+(?:[-'’.,:/@][^\W{UNSPACED}]+)*")
 
@@ -104,22 +108,24 @@ def learn_translations(store: Store, tokenizer: Tokenizer) -> dict[str, str]:
 def insert_placeholders(
     src: str, tgt: str, translations: Mapping[str, str], random: Random
 ) -> tuple[str, str]:
-    """The texts of a pair, one to three words on both sides replaced by the same placeholders.
+    """The texts of a pair with the same placeholders, in the place of one to three words or before.
 
     These are words with their translation, and numbers and names that both texts have, each found
     once in its text. The same texts if there are none.
     """
     src_words, tgt_words = _single_words(src), _single_words(tgt)
-    spans = {}
+    spans: dict[Span, Span] = {}
     for word, match in src_words.items():
         other = tgt_words.get(translations.get(word, word))
         is_name = other is not None and match[0] == other[0] and not match[0].islower()
         if other is not None and (word in translations or is_name):
             spans[other.span()] = match.span()
     chosen = random.sample(sorted(spans), min(len(spans), random.randint(1, MOST_IN_PAIR)))
-    symbols = random.sample(PLACEHOLDERS, len(chosen))
-    tgt = _replaced(tgt, chosen, symbols)
-    return _replaced(src, [spans[span] for span in chosen], symbols), tgt
+    symbols = [
+        f"{symbol} " * (random.random() < BEFORE) or symbol
+        for symbol in random.sample(PLACEHOLDERS, len(chosen))
+    ]
+    return _with(symbols, src, [spans[span] for span in chosen]), _with(symbols, tgt, chosen)
 
 
 def _single_words(text: str) -> dict[str, re.Match[str]]:
@@ -132,7 +138,8 @@ def _single_words(text: str) -> dict[str, re.Match[str]]:
     return {word: match for word, match in matches if names.count(word) == 1}
 
 
-def _replaced(text: str, spans: Sequence[tuple[int, int]], symbols: Sequence[str]) -> str:
+def _with(symbols: Sequence[str], text: str, spans: Sequence[Span]) -> str:
+    """The text with symbols in place of spans; one that ends with a space stands before its own."""
     for (start, end), symbol in sorted(zip(spans, symbols, strict=True), reverse=True):
-        text = f"{text[:start]}{symbol}{text[end:]}"
+        text = f"{text[:start]}{symbol}{text[start if symbol.endswith(' ') else end :]}"
     return text
