@@ -30,6 +30,10 @@ from mt.cli.options import ANY_ENGINE, NO_SAMPLING, EngineGroup, SamplingGroup, 
     --ensemble MEAN: average probabilities (probability, if not given) or log-probabilities (log)
     Constraints on outputs:
     --prefix FILE: target prefixes, one per input line: outputs start with them
+    --protect WHAT: texts that come out as they are: auto for web and e-mail addresses, {name}, %s,
+        $VAR and <tag>, else a regular expression; repeatable
+    --glossary FILE: terms, a tab and a translation in each line; whole words, the longest match
+        counts; a term in lower case stands for any case
     --min-length N: shortest output, in tokens
     --no-repeat-ngram N: never repeat N tokens in a row; 0 is off
     --repetition-penalty P: multiply log-probabilities of tokens already in the output by P
@@ -65,6 +69,8 @@ def translate(
     rerank_weight: float | None = None,
     ensemble: str | None = None,
     prefix: Path | None = None,
+    protect: list[str] | None = None,
+    glossary: Path | None = None,
     min_length: int = 0,
     no_repeat_ngram: int = 0,
     repetition_penalty: float = 1.0,
@@ -84,11 +90,13 @@ def translate(
     mt translate --model runs/europe --to fr input.de -o output.fr
     mt translate --model runs/base page.de.html -o page.en.html
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
+    mt translate --model runs/base --protect auto --glossary terms.tsv in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
     from mt.translate.documents import format_of
     from mt.translate.formats import LineFormat
+    from mt.translate.protect import Protection
     from mt.translate.streaming import TextFiles
     from mt.translate.translate_file import translate_file
 
@@ -122,4 +130,5 @@ def translate(
     options = engine.value(models, ensemble=ensemble, shortlist=shortlist)
     form = form or format_of(source)
     line_format = LineFormat(form, column, field, 1 if mbr else n_best, scores, quoting)
-    translate_file(files, line_format, search, options, say)
+    protection = Protection(protect or (), glossary)
+    translate_file(files, line_format, search, options, say, protection)

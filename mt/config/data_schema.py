@@ -190,7 +190,7 @@ class Augment(Section):
     emoji: Share = key(0.03, "both sides with the same emoji or sign, mostly at the end")
     join: Share = key(0.15, "two to four pairs joined to one line, within max_tokens")
     placeholders: Share = key(
-        0.0, "words and their translations replaced by <ph1> to <ph9>; for --protect, --glossary"
+        0.0, "words and their translations replaced by <ph1> to <ph9>; for --protect"
     )
 
 

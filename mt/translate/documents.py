@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from xml.parsers import expat
 
 from mt.errors import DataError
-from mt.translate.inline_tags import MarkupToken, TaggedText, TokenKind
+from mt.translate.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
 from mt.translate.lines import Translation
+
+Protect: TypeAlias = Callable[[list[MarkupToken]], list[MarkupToken]]
 
 # Ending of a file name -> format.
 SUFFIXES = {
@@ -107,8 +109,11 @@ def format_of(name: str) -> str:
     return SUFFIXES.get(Path(name).suffix.lower(), "text")
 
 
-def read_document(form: str, content: str, name: str) -> Document:
-    """Find the texts of a document. Raises DataError, which begins with `name`."""
+def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
+    """Find the texts of a document. Raises DataError, which begins with `name`.
+
+    `protect` gets the tokens of a text and returns them, some of them kept.
+    """
     declared = ENCODING.search(content, 0, 1024) if form != "srt" else None
     if declared and declared[1].lower() not in ("utf-8", "utf8", "us-ascii"):
         raise DataError(
@@ -116,7 +121,7 @@ def read_document(form: str, content: str, name: str) -> Document:
             f"convert it and what it says"
         )
     if form == "xliff":
-        return _XliffReader(content, name).document
+        return _XliffReader(content, name, protect).document
     tokens = _merged(_srt_tokens(content) if form == "srt" else _html_tokens(content, name))
     if form == "srt" and not TIMING.search(content):
         raise DataError(
@@ -129,21 +134,14 @@ def read_document(form: str, content: str, name: str) -> Document:
         run = list(group)
         raw = "".join(token.raw for token in run)
         if form == "html":
-            document.texts += _attributes(run, first, line)
-        if not is_break and _has_words(run):
+            document.texts += _attributes(run, first, line, protect)
+        if not is_break and has_words(run):
             start = line + raw[: len(raw) - len(raw.lstrip())].count("\n")
-            tagged = TaggedText(run, form == "html")
+            tagged = TaggedText(protect(run), form == "html")
             document.texts.append(DocumentText(tagged, first, first + len(run), start))
         line += raw.count("\n")
         first += len(run)
     return document
-
-
-def _has_words(tokens: Iterable[MarkupToken]) -> bool:
-    return any(
-        char.isalpha() for token in tokens if token.kind == "text"
-        for char in re.sub(r"&#?\w+;", "", token.raw)
-    )  # fmt: skip
 
 
 def _merged(tokens: Iterable[MarkupToken]) -> list[MarkupToken]:
@@ -285,15 +283,17 @@ def _quoted(token: MarkupToken) -> MarkupToken:
     return token
 
 
-def _attributes(tokens: Sequence[MarkupToken], first: int, line: int) -> Iterator[DocumentText]:
+def _attributes(
+    tokens: Sequence[MarkupToken], first: int, line: int, protect: Protect
+) -> Iterator[DocumentText]:
     """The attributes of tags that are translated."""
     for number, token in enumerate(tokens, first):
         if token.attributes.keys() & {"alt", "title"}:
             for match in ATTRIBUTE.finditer(token.raw):
                 is_quoted = match[2][0] in "\"'"
                 text = MarkupToken("text", match[2][1:-1] if is_quoted else match[2])
-                if match[1].lower() in ("alt", "title") and _has_words([text]):
-                    tagged = TaggedText([text])
+                if match[1].lower() in ("alt", "title") and has_words([text]):
+                    tagged = TaggedText(protect([text]))
                     yield DocumentText(tagged, number, number + 1, line, attribute=match[0])
         line += token.raw.count("\n")
 
@@ -320,7 +320,8 @@ class _Element:
 class _XliffReader:
     """Reads the units of XLIFF 1.2 and the segments of XLIFF 2."""
 
-    def __init__(self, content: str, name: str) -> None:
+    def __init__(self, content: str, name: str, protect: Protect) -> None:
+        self._protect = protect
         self._content = content.encode()
         self._starts: list[int] = []
         self.tokens: list[MarkupToken] = []
@@ -390,13 +391,13 @@ class _XliffReader:
         if unit.source is None or unit.is_fixed:
             return
         is_segment = unit.name == "segment"
-        has_text = unit.target is not None and _has_words(self.tokens[slice(*unit.target)])
+        has_text = unit.target is not None and has_words(self.tokens[slice(*unit.target)])
         state = unit.attributes.get("state", "") if is_segment else unit.state
         if has_text and (unit.attributes.get("approved") == "yes" or state not in OPEN_STATES):
             self.document.n_done += 1
             return
         source = _xliff_tokens(self.tokens[slice(*unit.source)])
-        if not _has_words(source):
+        if not has_words(source):
             return
         opening = self.tokens[unit.source[0] - 1].raw
         prefix = re.match(r"<([\w.-]+:)?", opening)
@@ -415,7 +416,8 @@ class _XliffReader:
             start = _with_attribute(start, "state", "needs-review-translation")
             start = _with_attribute(start, "state-qualifier", "mt-suggestion")
         around = (f"{indent}{start}", f"</{name}>")
-        text = DocumentText(TaggedText(source), first, last, unit.source_line, around)
+        tagged = TaggedText(self._protect(source))
+        text = DocumentText(tagged, first, last, unit.source_line, around)
         self.document.texts.append(text)
 
 

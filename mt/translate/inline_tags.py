@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mt.data.reading.words import is_unspaced
+from mt.data.tokens.placeholders import PLACEHOLDERS
 
 # `point`: a single tag; `newline`: a line break of a subtitle; `kept`: stays as it is written, and
 # the model sees its `content`; `break`: no part of any text.
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
+# Placeholders that a model has written more often than it should.
+LEFT_OVER = re.compile(f" ?(?:{'|'.join(PLACEHOLDERS)})")
 # A word without the punctuation around it.
 CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
 # Pairs inside each other; deeper ones are placed as single tags.
@@ -35,6 +38,7 @@ class MarkupToken:
     name: str = ""
     attributes: Mapping[str, str | None] = field(default_factory=dict)
     content: str = ""  # of a `kept` one
+    term: str = ""  # of a glossary, as the source has it; `raw` is its translation
     sticks: Literal["", "before", "after"] = ""  # to the text before it, or after
 
 
@@ -63,7 +67,7 @@ class Rendered(NamedTuple):
     """A translation with its tags."""
 
     text: str
-    n_lost: int  # tags that found no place
+    lost: list[MarkupToken]  # tags that found no place; of a pair the first
 
 
 class TaggedText:
@@ -75,9 +79,17 @@ class TaggedText:
         White space that a text without tags would have twice becomes part of a tag.
         """
         self.escapes = escapes
+        self._spelled = self._spelling(tokens) if escapes else {}
+        for token in tokens:
+            if token.term:
+                token.raw = token.raw.translate(self._spelled)
+        self.raw = "".join(token.raw for token in tokens)
+        self.has_words = has_words(tokens)
+        letters = (c for token in tokens for c in token.term or token.raw * (token.kind == "text"))
+        self._is_capital = next(filter(str.isalpha, letters), "").isupper()
+        self._has_placeholders = any(token.content in PLACEHOLDERS for token in tokens)
         self.text = ""
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
-        self._spelled = self._spelling(tokens) if escapes else {}
         partners = _partners(tokens)
         ends = set(partners.values())
         opened = [self.root]
@@ -140,21 +152,31 @@ class TaggedText:
         """Whether the place of some tag depends on how words have moved."""
         return any(
             tag.opening.kind != "newline" and not _is_fixed(parent, tag)
+            and tag.opening.content not in PLACEHOLDERS
             for parent, tag in _tags(self.root)
-        )
+        )  # fmt: skip
+
+    @property
+    def to_translate(self) -> str:
+        """The text for the model; nothing if all of its words are kept."""
+        return self.text if self.has_words else ""
 
     def render(self, translated: str, links: str = "") -> Rendered:
         """Put the tags into a translation, by its alignment as `word_links` writes it."""
+        if not self.has_words:
+            return Rendered(self.raw, [])
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
-        return Rendered(text, placing.n_lost)
+        return Rendered(text, placing.lost)
 
     def _written(self, tag: InlineTag, at: int, translated: str) -> tuple[str, int]:
         """Write a tag with all inside it; also return the place of what follows."""
         parts = [tag.opening.raw]
         if tag.opening.kind == "kept":
+            if tag.opening.term and tag.place[0] == 0 and self._is_capital:
+                parts = [tag.opening.raw[:1].upper() + tag.opening.raw[1:]]
             at = max(at, tag.place[1])
             if translated and tag.place[0] == tag.place[1] == len(translated):
                 parts.insert(0, " ")
@@ -164,14 +186,19 @@ class TaggedText:
             if inner.opening.kind == "newline" and inner.place[0] < 0:
                 continue
             start = max(at, inner.place[0])
-            parts.append(translated[at:start].translate(self._spelled))
+            parts.append(self._escaped(translated[at:start]))
             text, at = self._written(inner, start, translated)
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
-            parts += [translated[at:end].translate(self._spelled), tag.closing.raw]
+            parts += [self._escaped(translated[at:end]), tag.closing.raw]
             at = end
         return "".join(parts), at
+
+    def _escaped(self, text: str) -> str:
+        if self._has_placeholders:
+            text = LEFT_OVER.sub("", text)
+        return text.translate(self._spelled)
 
 
 class _Placing:
@@ -181,7 +208,7 @@ class _Placing:
         self.text = text
         self.translated = translated
         self.units = _units(text, translated, links)
-        self.n_lost = 0
+        self.lost: list[MarkupToken] = []
 
     def place_inner(self, parent: InlineTag) -> None:
         """Place the tags in a pair that has its place; none overlaps another."""
@@ -201,8 +228,10 @@ class _Placing:
             else:
                 place = self._around(tag, taken, low, high)
             if place is None:
-                self.n_lost += tag.opening.kind != "newline"
-                place = (high, high) if tag.opening.kind != "newline" else (-1, -1)
+                place = (-1, -1)
+                if tag.opening.kind != "newline":
+                    self.lost.append(tag.opening)
+                    place = (high, high)
             tag.place = place
             taken[max(0, place[0]) : max(0, place[1])] = b"\1" * (place[1] - place[0])
             self.place_inner(tag)
@@ -253,8 +282,11 @@ class _Placing:
     ) -> tuple[int, int] | None:
         """Where the text itself is, or what the model has made of it."""
         content = self.text[tag.start : tag.end]
+        if tag.opening.term == content:  # the model may have found its translation
+            content = html.unescape(tag.opening.raw)
         bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
-        same = re.compile(re.escape(content).join(bounds))
+        case = re.IGNORECASE if tag.opening.term else 0
+        same = re.compile(re.escape(content).join(bounds), case)
         for match in same.finditer(self.translated, low, high):
             if not any(taken[slice(*match.span())]):
                 return match.span()
@@ -276,6 +308,14 @@ class _Placing:
         if is_unspaced(self.translated) and low < wanted < high:
             return wanted, wanted
         return None
+
+
+def has_words(tokens: Iterable[MarkupToken]) -> bool:
+    """Whether there is a letter in texts that are translated."""
+    return any(
+        char.isalpha() for token in tokens if token.kind == "text"
+        for char in ENTITY.sub("", token.raw)
+    )  # fmt: skip
 
 
 def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:

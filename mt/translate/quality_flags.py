@@ -30,6 +30,7 @@ FLAGS = {
     "looping": "repeats itself again and again",
     "ratio": "much longer or shorter than the source",
     "truncated": "stopped at the length limit",
+    "misplaced": "a protected text or term that the model left out stands at the end",
 }
 
 

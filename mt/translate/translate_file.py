@@ -17,6 +17,7 @@ from mt.translate.formats import DOCUMENTS, LineFormat
 from mt.translate.inline_tags import Rendered
 from mt.translate.load import load_translator
 from mt.translate.progress import LineNumbers, Progress, can_show_bar
+from mt.translate.protect import Protection
 from mt.translate.resume import ResumableOutput
 from mt.translate.streaming import (
     TextFiles,
@@ -26,6 +27,9 @@ from mt.translate.streaming import (
     write_lines,
 )
 
+# Without --protect and --glossary.
+UNPROTECTED = Protection()
+
 
 def translate_file(
     files: TextFiles,
@@ -33,6 +37,7 @@ def translate_file(
     search: SearchOptions,
     engine: EngineOptions,
     say: Callable[[str], None],
+    protection: Protection = UNPROTECTED,
 ) -> None:
     """Translate a file into another and `say` a summary.
 
@@ -40,14 +45,16 @@ def translate_file(
     correct.
     """
     if line_format.name in DOCUMENTS:
-        translate_document(files, line_format.name, search, engine, say)
+        translate_document(files, line_format.name, search, engine, say, protection)
         return
     if files.resume and files.output == "-":
         raise ConfigError("--resume: continues an output file; name it with -o")
     prefix = files.prefixes
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
+    inputs |= protection.inputs
     reverse = [] if search.rerank_with is None else [search.rerank_with]
     refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
+    search = _protecting(protection, files, search, engine, say)
     lines = files.read(say)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
     output = ResumableOutput(files.resume)
@@ -61,22 +68,26 @@ def translate_file(
         )
         with translator, progress:
             translator.on_progress = progress.update
-            settings = translator.settings | line_format.settings
+            settings = translator.settings | line_format.settings | protection.settings
             lines = output.remaining(lines, settings)
             if prefixes is not None:
                 prefixes = itertools.islice(prefixes, output.lines, None)
             translator.tally.before = output.lines
 
             def text_of(line: str, number: int) -> str:
-                return line_format.extract(line, f"{files.name}, line {number:,}")
+                return protection.hide(line_format.extract(line, f"{files.name}, line {number:,}"))
 
             stream = translator.translate_stream(lines, text_of, prefixes, files.wait)
             for window, translations in stream:
-                rows = zip(window, translations, itertools.count(output.lines + 1), strict=False)
+                numbers = range(output.lines + 1, output.lines + 1 + len(window))
+                shown = map(protection.show, translations, numbers)
+                rows = zip(window, shown, numbers, strict=True)
                 rendered = itertools.starmap(line_format.render, rows)
                 write_lines(file, itertools.chain.from_iterable(rendered))
                 output.finished(file, window)
-    say(translator.tally.summary())
+    if protection.lines.count:
+        translator.tally.flagged["misplaced"] = protection.lines
+    say(translator.tally.summary() + protection.summary())
 
 
 def translate_document(
@@ -85,6 +96,7 @@ def translate_document(
     search: SearchOptions,
     engine: EngineOptions,
     say: Callable[[str], None],
+    protection: Protection = UNPROTECTED,
 ) -> None:
     """Translate the texts of a document, and write the document with them; otherwise the same."""
     given = {
@@ -94,18 +106,14 @@ def translate_document(
     }
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
-    inputs = {"the input": files.source, "--shortlist": engine.shortlist}
+    inputs = {"the input": files.source, "--shortlist": engine.shortlist} | protection.inputs
     reverse = [] if search.rerank_with is None else [search.rerank_with]
     refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
-    document = read_document(form, files.read_whole(), files.name)
-    if document.needs_alignment:
-        if len(engine.models) > 1:
-            raise ConfigError(
-                f"{files.name}: has tags inside sentences, whose places the attention of a single "
-                "model finds; give only one --model"
-            )
-        say("tags inside sentences are placed by --alignments")
-        search = dataclasses.replace(search, alignments="auto")
+    search = _protecting(protection, files, search, engine, say)
+    protect = protection.keep if protection else list
+    document = read_document(form, files.read_whole(), files.name, protect)
+    if document.needs_alignment and search.alignments is None:
+        search = _aligning(search, engine, f"{files.name}: has tags inside sentences", say)
     with open_output(files.output) as file:
         translator = load_translator(search, engine, say, files.is_large)
         tally = translator.tally
@@ -113,11 +121,13 @@ def translate_document(
         progress = Progress(len(document.texts), 0, say, can_show_bar(files.output))
         with translator, progress:
             translator.on_progress = progress.update
-            translations = list(translator.translate([one.tagged.text for one in document.texts]))
+            texts = [one.tagged.to_translate for one in document.texts]
+            translations = list(translator.translate(texts))
         n_lost = LineNumbers()
 
         def count(line: int, rendered: Rendered) -> None:
-            for _ in range(rendered.n_lost):
+            protection.count_lost([token for token in rendered.lost if token.kind == "kept"])
+            for _ in rendered.lost:
                 n_lost.add(line)
 
         file.write(document.render(translations, count).encode())
@@ -127,7 +137,36 @@ def translate_document(
         tally.notes.append(f"{document.n_done:,} with a translation already, kept")
     for numbers in (tally.split, *tally.flagged.values()):  # of texts so far
         numbers.first = [document.texts[number - 1].line for number in numbers.first]
-    say(tally.summary())
+    say(tally.summary() + protection.summary())
+
+
+def _protecting(
+    protection: Protection,
+    files: TextFiles,
+    search: SearchOptions,
+    engine: EngineOptions,
+    say: Callable[[str], None],
+) -> SearchOptions:
+    """Return the search that a protection needs. ConfigError for options it cannot go with."""
+    given = {"--alignments": search.alignments, "--prefix": files.prefixes}
+    if protection and (named := " and ".join(name for name, value in given.items() if value)):
+        raise ConfigError(
+            f"{named}: not with --protect or --glossary, as the model sees placeholders for some "
+            "words; leave out one of them"
+        )
+    reason = protection.why_aligned(engine.models[0]) if protection else ""
+    return _aligning(search, engine, reason, say) if reason else search
+
+
+def _aligning(
+    search: SearchOptions, engine: EngineOptions, what: str, say: Callable[[str], None]
+) -> SearchOptions:
+    if len(engine.models) > 1:
+        raise ConfigError(
+            f"{what}; places are found by the attention of a single model: give only one --model"
+        )
+    say(f"{what}; places are found by --alignments")
+    return dataclasses.replace(search, alignments="auto")
 
 
 def number_of_lines(source: str) -> int | None:

@@ -78,7 +78,7 @@ def translated(form: str, content: str, change: Callable[[str], str] = str) -> s
     found = copied((text.tagged.text for text in document.texts), change)
 
     def count(line: int, rendered: Any) -> None:
-        assert rendered.n_lost == 0, line
+        assert not rendered.lost, line
 
     return document.render(found, count)
 

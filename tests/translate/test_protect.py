@@ -1,0 +1,267 @@
+"""--protect and --glossary: what is kept comes out once, whatever the model does with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import Mt, refused
+from messages import says
+
+from mt.errors import ConfigError, DataError
+from mt.search.options import EngineOptions, SearchOptions
+from mt.translate import protect, translate_file
+from mt.translate.formats import LineFormat
+from mt.translate.inline_tags import MarkupToken
+from mt.translate.lines import Translation
+from mt.translate.progress import Tally
+from mt.translate.protect import Protection
+from mt.translate.streaming import TextFiles
+
+
+def kept(protection: Protection, text: str) -> list[str]:
+    found = protection.keep([MarkupToken("text", text)], is_document=False)
+    assert "".join(token.term or token.raw for token in found) == text
+    return [token.raw for token in found if token.kind == "kept"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Siehe https://a.org/x_(y)?q=1&r=ä#z.", ["https://a.org/x_(y)?q=1&r=ä#z"]),
+        ("(www.a.de), ftp://b/c!", ["www.a.de", "ftp://b/c"]),
+        ("请看https://a.org/b。谢谢 info@a.org吧", ["https://a.org/b", "info@a.org"]),
+        ("an a.b+c@d-e.co.uk.", ["a.b+c@d-e.co.uk"]),
+        ("{0} und {name} {{ user.x }} ${HOME} $PATH_1",
+         ["{0}", "{name}", "{{ user.x }}", "${HOME}", "$PATH_1"]),
+        ("{ein Text} in Klammern, 5 $ und $ 5, 100 %, 50%ig", []),
+        ("%s von %1$s%2$d, %(n)05.2f %% %-8s.", ["%s", "%1$s", "%2$d", "%(n)05.2f", "%-8s"]),
+        ("<b>fett</b> <a href='x y'>z</a><br/> 1 < 2 > 0 &nbsp;&#8212; A & B",
+         ["<b>", "</b>", "<a href='x y'>", "</a>", "<br/>", "&nbsp;", "&#8212;"]),
+    ],
+)  # fmt: skip
+def test_what_auto_keeps(text: str, expected: list[str]) -> None:
+    assert kept(Protection(["auto"]), text) == expected
+    both = Protection(["auto", r"(?i)SIEHE \S+", "x*"])  # the longer of two; nothing is kept
+    assert kept(both, "x siehe www.a.de x") == ["x", "siehe www.a.de", "x"]
+
+
+def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("Hund\tdog\n\nHund Rex\tRex\nlaufen\trun\n犬\tdog\nIT\tIT\n", encoding="utf-8")
+    terms = Protection([r"\bRex\b"], path)
+    assert kept(terms, "Hund Rex; HUND hund Hund") == ["dog", "Rex", "dog"]  # is kept
+    terms = Protection((), path)
+    assert kept(terms, "Hund Rex, Hundes Hund Hund-Rex") == ["Rex", "dog"]
+    assert kept(terms, "LAUFEN Laufen it IT 白犬です") == ["run", "run", "IT", "dog"]
+    assert says(terms.summary(), "0 texts", "6 terms")
+
+
+class Model:
+    """A stand-in translator: writes the texts that `answer` gives; `aligns` them word by word."""
+
+    def __init__(self, answer: Callable[[str], list[str]]) -> None:
+        self.answer = answer
+        self.aligns = False
+        self.tally = Tally()
+        self.settings: dict[str, str] = {}
+        self.seen: list[str] = []
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def translate(self, texts: Iterable[str]) -> Iterator[Translation]:
+        for text in texts:
+            self.seen.append(text)
+            found = tuple(self.answer(text) if text else [""])
+            links = [" ".join(f"{n}-{n}" for n in range(len(text.split())))] * self.aligns
+            yield Translation(found, (0.0,) * len(found), len(text), tuple(links) * len(found))
+
+    def translate_stream(self, lines: Iterable[str], text_of: Any, *_: object) -> Iterator[Any]:
+        window = list(lines)
+        yield window, list(self.translate([text_of(line, n) for n, line in enumerate(window, 1)]))
+
+
+@pytest.fixture
+def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs the command with a stand-in: the output, what the model saw, and what was said."""
+
+    def run(
+        text: str,
+        answer: Callable[[str], list[str]],
+        options: Protection,
+        known: bool = True,
+        form: str = "text",
+        **fields: Any,
+    ) -> tuple[str, list[str], str]:
+        model, said = Model(answer), list[str]()
+
+        def load(search: SearchOptions, *_: object) -> Model:
+            model.aligns = search.alignments is not None
+            return model
+
+        monkeypatch.setattr(translate_file, "load_translator", load)
+        monkeypatch.setattr(protect, "read_folder", lambda _: SimpleNamespace(tokenizer=None))
+        monkeypatch.setattr(protect, "knows_placeholders", lambda _: known)
+        (tmp_path / "in").write_text(text, encoding="utf-8")
+        files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
+        line_format = LineFormat(form, **fields)
+        engine = EngineOptions(models=[tmp_path / "model"])
+        translate_file.translate_file(
+            files, line_format, SearchOptions(), engine, said.append, options
+        )
+        assert model.aligns == says_aligned("\n".join(said))
+        return (tmp_path / "out").read_text(encoding="utf-8"), model.seen, "\n".join(said)
+
+    return run
+
+
+def says_aligned(said: str) -> bool:
+    return "places are found by --alignments" in said
+
+
+def backwards(text: str) -> list[str]:
+    return [" ".join(text.upper().replace("<PH", "<ph").split()[::-1])]
+
+
+def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
+    lines = [
+        "Ein %s sieht  https://x.org/a b",  # in another order
+        "Der %s mag {0}",  # left out
+        "Eine %s und {0}",  # written twice, and one that was not asked for
+        "https://x.org %s 12",  # no words for the model
+        "nichts",
+        "  ",
+        "%s <ph1> da",  # a text that looks like a placeholder
+        "ja" + " {n}" * 11,  # more than there are placeholders
+    ]
+    answers = {
+        "Der <ph1> mag <ph2>": ["THE MAG <ph2>"],
+        "Eine <ph1> und <ph2>": ["<ph1> AND <ph2> <ph1>, <ph7> <ph2>."],
+    }
+    out, seen, said = translated(
+        "\n".join(lines) + "\n",
+        lambda text: answers.get(text) or backwards(text),
+        Protection(["auto"]),
+    )
+    assert not says_aligned(said)
+    assert seen[:6] == [
+        "Ein <ph1> sieht <ph2> b", "Der <ph1> mag <ph2>", "Eine <ph1> und <ph2>", "", "nichts", "  "
+    ]  # fmt: skip
+    *found, last = out.splitlines()
+    assert found == [
+        "B https://x.org/a SIEHT %s EIN",
+        "THE MAG {0} %s",
+        "%s AND {0},.",
+        "https://x.org %s 12",
+        "NICHTS",
+        "",
+        "DA <ph1> %s",
+    ]
+    assert last.count("{n}") == 11
+    assert says(said, "misplaced: 2", "line 2, 8", "21 texts and 0 terms")
+    assert says(said, "put at the end", "{n} (2)", "%s (1)")
+
+
+def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> None:
+    def answer(text: str) -> list[str]:
+        return ["lost", text]
+
+    out, _, _ = translated(
+        '{"text": "a %s"}\n{"text": "b"}\n', answer, Protection(["auto"]), form="jsonl"
+    )
+    first, second = map(json.loads, out.splitlines())
+    assert (first["translation"], first["flags"]) == ("lost %s", ["misplaced"])
+    assert "alignment" not in first
+    assert "flags" not in second
+    out, _, _ = translated("a %s c\n", answer, Protection(["auto"]), n_best=2)
+    assert [line.split(" ||| ")[1] for line in out.splitlines()] == ["lost %s", "a %s c"]
+
+
+def test_without_placeholders_the_alignment_tells_the_place(
+    translated: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("Hund\tdog\nKatze\tcat\n", encoding="utf-8")
+    out, seen, said = translated(
+        "Ein Hund, ja {name} a\nHund und Katze\n",
+        lambda text: [text.replace("{name}", "{Nome}").replace("Hund", "Hound")],
+        Protection(["auto"], path),
+        known=False,
+    )
+    assert seen == ["Ein Hund, ja {name} a", "Hund und Katze"]
+    assert out.splitlines() == ["Ein dog, ja {name} a", "Dog und cat"]
+    assert says(said, "data.augment.placeholders", "--alignments", "1 texts and 3 terms")
+    # A model with placeholders sees terms as well, so that it can choose the words around them.
+    out, seen, said = translated(
+        "Ein Hund {0} a\n", lambda text: [text], Protection(["auto"], path)
+    )
+    assert (seen, out) == (["Ein Hund <ph1> a"], "Ein dog {0} a\n")
+    assert says_aligned(said)
+    out, _, said = translated("Hund a b\n", lambda _: [""], Protection((), path), known=False)
+    assert says(said, "misplaced: 1", "line 1", "Hund → dog (1)")
+    # The model has found the translation of a term by itself.
+    out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], Protection((), path), known=False)
+    assert out == "Yes, dog\n"
+
+
+def test_documents(translated: Any, tmp_path: Path) -> None:
+    path = tmp_path / "terms.tsv"
+    path.write_text("Hund\tA & B\n", encoding="utf-8")
+    text = (
+        "<p>Ein Hund &amp;: https://x.org/?a&amp;b c</p><td>Hund</td>"
+        "<p>Nutze <code>ls -l</code> oft</p><img alt='Der %s'>"
+    )
+    out, seen, said = translated(
+        text,
+        lambda text: [text.upper().replace("PH", "ph")],
+        Protection(["auto"], path),
+        form="html",
+    )
+    assert seen == ["Ein Hund &: <ph1> c", "", "Nutze <ph1> oft", "Der <ph1>"]
+    assert out == (
+        "<p>EIN A &amp; B &amp;: https://x.org/?a&amp;b C</p><td>A &amp; B</td>"
+        '<p>NUTZE <code>ls -l</code> OFT</p><img alt="DER %s">'
+    )
+    assert says(said, "2 texts and 2 terms")
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as wrong:
+        Protection(["auto", "a(b"])
+    assert says(str(wrong.value), "--protect", "auto or a regular expression", "'a(b'")
+    path = tmp_path / "terms.tsv"
+    for content, message in (
+        ("a\tb\nHund dog\n", ("line 2", "a tab", "'Hund dog'")),
+        ("a\tb\n\na\tc\n", ("line 3", "'a'", "'c'", "'b'", "remove one")),
+        ("\n", ("has no terms",)),
+    ):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(DataError) as error:
+            Protection((), path)
+        assert says(str(error.value), f"--glossary: {path}", *message)
+
+
+def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "terms.tsv").write_text("drei\tTHREE\n", encoding="utf-8")
+    (tmp_path / "in").write_text("eins https://x.org zwei\ndrei vier\n", encoding="utf-8")
+    options = ["--model", tiny_run, "--protect", "auto", "--glossary", tmp_path / "terms.tsv"]
+    ended = mt("translate", *options, "--workers", 1, tmp_path / "in", "-o", tmp_path / "out")
+    assert ended.code == 0, ended.err
+    out = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    words = ("https://x.org", "THREE")
+    assert [line.count(text) for line, text in zip(out, words, strict=True)] == [1, 1]
+    assert says(ended.err, "data.augment.placeholders", "1 texts and 1 terms")
+    for more, message in (
+        (["--alignments"], ("--alignments", "--protect", "leave out")),
+        (["--model", tiny_run], ("data.augment.placeholders", "only one --model")),
+        (["-o", tmp_path / "terms.tsv"], ("--glossary", "would be lost")),
+    ):
+        assert says(refused(mt("translate", *options, *more, tmp_path / "in")), *message)
