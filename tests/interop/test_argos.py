@@ -1,11 +1,18 @@
-"""`mt export argos`: the package's layout, Argos Translate itself, and all reasons at once."""
+"""`mt export argos`: the package's layout, LibreTranslate itself, and all reasons at once."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
 import tempfile
+import time
+import urllib.request
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -70,22 +77,88 @@ def test_a_package_has_what_the_loader_reads(package: Path, tmp_path: Path) -> N
     assert "three five" in texts  # first or not: with a length penalty of 0.2, and a small model
 
 
-def test_argos_translate_installs_it_and_translates(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    pytest.importorskip("argostranslate")
-    from argostranslate import package as packages
-    from argostranslate import translate
+WORD_XML = (
+    '<w:document xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"><w:body>'
+    "<w:p><w:r><w:t>drei fünf</w:t></w:r></w:p><w:p><w:r><w:t>acht</w:t></w:r></w:p>"
+    "</w:body></w:document>"
+)
+OFFICE_XML = (
+    '<office:document-content xmlns:office="urn:oasis:names:tc:opendocument:xmlns:office:1.0" '
+    'xmlns:text="urn:oasis:names:tc:opendocument:xmlns:text:1.0"><office:body><office:text>'
+    "<text:p>drei fünf</text:p><text:p>acht</text:p></office:text></office:body>"
+    "</office:document-content>"
+)
+# The program as it is, without the sentence splitter, whose model it would fetch.
+SERVER = """
+from argostranslate import sbd
+sbd.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
+from libretranslate.main import main
+main()
+"""
 
-    packages.install_from_path(package)
-    (installed,) = packages.get_installed_packages()
-    assert str(installed) == "German → English"
-    translation: Any = translate.get_translation_from_codes("de", "en")
-    # It would fetch the model of its sentence splitter.
-    translation.underlying.sentencizer.split_sentences = lambda text: [text]
-    assert translation.translate("drei fünf\nacht") == "three five\neight"
+
+def _post_file(url: str, name: str, content: bytes) -> bytes:
+    """What the server makes of a document in German."""
+    fields = "".join(
+        f'--edge\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{value}\r\n'
+        for key, value in (("source", "de"), ("target", "en"))
+    )
+    head = f'--edge\r\nContent-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'
+    body = f"{fields}{head}".encode() + content + b"\r\n--edge--\r\n"
+    headers = {"Content-Type": "multipart/form-data; boundary=edge"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
+        made = json.load(answer)["translatedFileUrl"]
+    with urllib.request.urlopen(made, timeout=60) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.slow
+def test_libretranslate_translates_documents_with_it(package: Path, tmp_path: Path) -> None:
+    """As mt/translate/README.md says, in an environment of its own."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    install = [python, "-m", "pip", "install", "-qq", "libretranslate==1.9.6"]
+    if subprocess.run(install, timeout=400).returncode:
+        pytest.skip("libretranslate cannot be installed here")
+    home = {"HOME": str(tmp_path), "ARGOS_INTRA_THREADS": "1", "PYTHONPATH": ""}
+    home |= {f"XDG_{name}_HOME": str(tmp_path / name) for name in ("DATA", "CONFIG", "CACHE")}
+    environment = os.environ | home
+    put = f"from argostranslate import package; package.install_from_path({str(package)!r})"
+    subprocess.run([python, "-c", put], env=environment, check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [python, "-c", SERVER, "--host", "127.0.0.1", "--port", str(port)]
+    with (
+        (tmp_path / "log").open("w") as log,
+        subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log) as server,
+    ):
+        try:
+            url = f"http://127.0.0.1:{port}"
+            deadline = time.monotonic() + 120
+            while True:
+                try:
+                    urllib.request.urlopen(f"{url}/languages", timeout=5).close()
+                    break
+                except OSError:
+                    assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
+                    assert time.monotonic() < deadline, "the server does not answer"
+                    time.sleep(0.5)
+            for name, part, xml in (
+                ("a.docx", "word/document.xml", WORD_XML),
+                ("a.odt", "content.xml", OFFICE_XML),
+            ):
+                with zipfile.ZipFile(tmp_path / name, "w") as file:
+                    file.writestr(part, xml)
+                made = _post_file(f"{url}/translate_file", name, (tmp_path / name).read_bytes())
+                with zipfile.ZipFile(io.BytesIO(made)) as file:
+                    words = re.sub("<[^>]*>", "|", file.read(part).decode()).split("|")
+                # With the server's length penalty, this small model says some words twice.
+                starts = [text.split()[0] for text in words if text.strip()]
+                assert starts == ["three", "eight"]
+        finally:
+            server.terminate()
+    shutil.rmtree(tmp_path / "venv")  # 600 MB
 
 
 def test_all_reasons_at_once(
