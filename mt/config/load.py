@@ -52,6 +52,7 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
         raise ConfigError(f"{path}: must have sections ({known}), found {found}")
     tree = _normalise(value)
     origin_of = dict.fromkeys(leaves(tree), path.name)
+    where = str(path)
     set_paths: list[str] = []
     faults: list[str] = []
 
@@ -64,11 +65,12 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
 
     chooses_recipe = [setting.startswith("recipe=") for setting in sets]
     apply(compress(sets, chooses_recipe))
-    if recipe := tree.pop("recipe", None):
+    if (recipe := tree.pop("recipe", None)) not in (None, {}):  # {}: null in a file
         name_of_recipe = _fill(tree, recipe, "--set" if "recipe" in set_paths else str(path))
         origin_of = dict.fromkeys(leaves(tree), name_of_recipe) | origin_of
+        where += f" (recipe {name_of_recipe})"
     apply(compress(sets, map(not_, chooses_recipe)))
-    config = _validate(_normalise(tree), str(path), set_paths, faults)
+    config = _validate(_normalise(tree), where, set_paths, faults)
     origins: dict[str, str] = {}
     for leaf in leaves(config.model_dump(mode="json")):
         origins[leaf] = "--set" if is_set(leaf, set_paths) else origin_of.get(leaf, "default")
@@ -242,10 +244,11 @@ def _fill(tree: dict[str, Any], name: Any, where: str) -> str:
     shipped = shipped_configs()
     file = next((file for file in shipped if name in (file, Path(file).stem)), None)
     if file is None:
-        near = difflib.get_close_matches(str(name), shipped, 1)
+        stems = {Path(other).stem: other for other in shipped}
+        near = difflib.get_close_matches(Path(str(name)).stem, stems, 1)
         raise ConfigError(
             f"{where}: recipe: must be the name of a shipped config ({', '.join(shipped)}), "
-            f"found {shown(name)}" + (f"; did you mean {near[0]}?" if near else "")
+            f"found {shown(name)}" + (f"; did you mean {stems[near[0]]}?" if near else "")
         )
     recipe = _normalise(yaml_text.read(shipped_folder() / file))
     if inner := recipe.get("recipe"):

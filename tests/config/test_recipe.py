@@ -45,10 +45,11 @@ def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) 
     ("text", "sets", "parts"),
     [
         (
-            "recipe: smal.yaml",
+            "recipe: smal",
             [],
-            ["x.yaml: recipe: ", "base.yaml, ", "found 'smal.yaml'", "small."],
+            ["x.yaml: recipe: ", "base.yaml, ", "found 'smal'", "mean small.yaml"],
         ),
+        ("recipe: false", [], ["x.yaml: recipe: ", "found false"]),
         ("run: {seed: 2}", ["recipe=9"], ["--set: recipe: ", "shipped config", "found 9"]),
         ("run: {seed: 2}", ["recipe=[a"], ["--set recipe=[a: ", "not valid YAML"]),
         (
@@ -57,7 +58,11 @@ def test_a_recipe_on_the_command_line_replaces_that_of_the_file(tmp_path: Path) 
             ["without a recipe of its own, found multi30k.yaml", "small.yaml"],
         ),
         ("recipie: small.yaml", [], ["recipie: unknown key; did you mean recipe?"]),
-        ("recipe: tiny\nmodel: 3", [], ["x.yaml: model: must have keys", "found 3"]),
+        (
+            "recipe: tiny\nmodel: 3",
+            [],
+            ["x.yaml (recipe tiny.yaml): model: must have keys", "found 3"],
+        ),
         ("tokenizer: {vocab_size: atuo}", [], ["tokenizer.vocab_size", "whole number or auto"]),
         ("model: {dropout: 1.5}", [], ["model.dropout: must be below 1, found 1.5"]),
     ],
