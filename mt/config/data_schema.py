@@ -366,10 +366,11 @@ def _by_direction(source: Mapping[str, Any], twins: bool = False) -> list[dict[s
     With `twins` the reverse of an earlier direction is its text with `reverse`, stored once.
     """
     entries: dict[str, dict[str, Any]] = {}
+    directions = dict.fromkeys(source["directions"])  # each once
     common = {**source, "directions": None}
     if source.get("share") is not None:
-        common["share"] = source["share"] / len(source["directions"])
-    for direction in source["directions"]:
+        common["share"] = source["share"] / len(directions)
+    for direction in directions:
         src, _, tgt = direction.partition("-")
         is_twin = twins and f"{tgt}-{src}" in entries
         if is_twin:

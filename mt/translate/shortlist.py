@@ -14,15 +14,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mt.config.load import load_config
+from mt.data.tokens.directions import in_directions
+from mt.data.tokens.mixing import stages_of
 from mt.data.tokens.store import Store, open_built
 from mt.data.tokens.tokenizer import EOS, Tokenizer
 from mt.errors import DataError
 from mt.files import write_whole
-from mt.runs.run_dir import STORE
+from mt.runs.run_dir import CONFIG, STORE
 
-CANDIDATES = 30  # of each source piece
-ALWAYS = 150  # most frequent target pieces, candidates of every source
+CANDIDATES = 30  # of each source piece, in each target language
+ALWAYS = 150  # most frequent target pieces of a language, candidates of every source
 ITERATIONS = 5
+PAIRS_PER_CHUNK = 10_000  # whose target pieces are counted at once
 # Links between a source and a target position that are kept in memory, about 30 bytes each.
 MOST_LINKS = 20_000_000
 
@@ -42,18 +46,30 @@ def store_of(folder: Path) -> Path:
 
 
 def write_shortlist(store: Path, tokenizer: Tokenizer, path: Path) -> int:
-    """Write the shortlist of a token store to `path`; return the number of source pieces."""
-    lines = [f"{line}\n" for line in shortlist(open_built(store), tokenizer)]
+    """Write the shortlist of a run's token store to `path`; return the number of source pieces.
+
+    It is for the directions of the last stage of training.
+    """
+    data = stages_of(load_config(str(store.parents[1] / CONFIG)).config.data)[-1]
+    directed = in_directions(open_built(store), data, tokenizer)
+    targets = {data.direction(one)[1] for one in data.train if one.weight > 0}
+    lines = [f"{line}\n" for line in shortlist(directed, tokenizer, len(targets))]
     write_whole(path, "".join(lines))
     return len(lines) - 1
 
 
-def shortlist(store: Store, tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always."""
+def shortlist(store: Store, tokenizer: Tokenizer, n_languages: int) -> Iterator[str]:
+    """Yield the lines of the file: a source piece, a tab, its candidates; no piece: always.
+
+    There are as many candidates for each of the `n_languages` that the store translates into.
+    """
     src_texts = tokenizer.src.all_pieces()
     tgt_texts = tokenizer.tgt.all_pieces()
-    counts = np.bincount(store.tgt, minlength=len(tgt_texts))
-    frequent = np.argsort(-counts, kind="stable")[:ALWAYS]
+    counts = np.zeros(len(tgt_texts), np.int64)
+    for start in range(0, len(store), PAIRS_PER_CHUNK):
+        pairs = store.pairs(np.arange(start, min(start + PAIRS_PER_CHUNK, len(store))))
+        counts += np.bincount(np.concatenate([tgt for _, tgt in pairs]), minlength=len(counts))
+    frequent = np.argsort(-counts, kind="stable")[: ALWAYS * n_languages]
     yield "\t" + " ".join(tgt_texts[i] for i in frequent.tolist() if i > EOS and counts[i])
     source, target, probability = translation_table(store, len(tgt_texts))
     order = np.lexsort((target, -probability, source))
@@ -61,7 +77,7 @@ def shortlist(store: Store, tokenizer: Tokenizer) -> Iterator[str]:
     starts = np.searchsorted(source, np.arange(len(src_texts) + 1))
     known = set(tgt_texts)
     for piece in range(EOS + 1, len(src_texts)):
-        likely = target[starts[piece] : starts[piece + 1]][:CANDIDATES].tolist()
+        likely = target[starts[piece] : starts[piece + 1]][: CANDIDATES * n_languages].tolist()
         texts = [tgt_texts[i] for i in likely]
         if src_texts[piece] in known and src_texts[piece] not in texts:
             texts.append(src_texts[piece])  # names and numbers are copied

@@ -21,6 +21,7 @@ from mt.data.tokens import noise
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.directions import in_directions
+from mt.data.tokens.mixing import stages_of
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store, open_or_build
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -75,6 +76,19 @@ def test_ids_are_stored_once_and_batches_have_both_directions(
     found = gather_batch(store, order)
     for name, value in vars(wanted).items():
         torch.testing.assert_close(getattr(found, name), value, rtol=0, atol=0)
+
+
+def test_a_direction_that_is_not_in_a_stage_has_no_pairs(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    other = {"src": "b.de", "tgt": "b.en", "reverse": True}
+    stages = [{"weights": [1, 1, 1], "until": {"updates": 1}}, {"weights": [1, 1, 0]}]
+    config = config_of(tmp_path, BACK, other, FORWARD, data={"stages": stages})
+    stored, _ = stores(tmp_path, config.data, tokenizer)
+    store = in_directions(stored, stages_of(config.data)[-1], tokenizer)
+    rows = [[ids.tolist() for ids in pair] for pair in store.pairs(np.arange(5))]
+    texts = [tuple(tokenizer.src.decode(row)) for row in rows]
+    assert (store.kept, texts) == ((3, 2, 0), [(tgt, src) for src, tgt in PAIRS + MORE])
 
 
 def test_a_text_in_both_directions_is_read_cleaned_and_learnt_from_once(

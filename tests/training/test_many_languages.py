@@ -28,6 +28,7 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
 from mt.translate.load import load_translator
 from mt.translate.score_lines import load_scorer
+from mt.translate.shortlist import write_shortlist
 
 # Each language has its own words for the same things: nothing but the token says which to write.
 PREFIXES = {"cs": "č", "de": "sch", "en": "th", "fr": "qu"}
@@ -84,7 +85,7 @@ def tokenizer(corpus: Path) -> Tokenizer:
 
 
 def test_each_direction_is_a_text_and_the_way_back_its_reverse() -> None:
-    text = {"path": "t", "directions": ["de-en", "en-de", "fr-de"], "share": 0.6}
+    text = {"path": "t", "directions": ["de-en", "en-de", "fr-de", "de-en"], "share": 0.6}
     values = {"language_tokens": True, "train": [text, {"path": "b", "share": 0.4}]}
     data = config_from_mapping({"data": values | {"src_lang": "cs", "tgt_lang": "en"}}, "c").data
     sides = [(one.src, one.tgt, one.reverse, data.direction(one)) for one in data.train]
@@ -219,6 +220,35 @@ def test_cleaning_knows_the_languages_of_each_text(config: Config, tmp_path: Pat
     }
     assert len(by_languages) == 6
     assert not any(scorer.notes for scorer in plan.scorers)
+
+
+def test_a_pair_of_two_languages_is_no_duplicate(
+    config: Config, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    for code in ("de", "en", "fr"):
+        write_lines(tmp_path / f"t.{code}", ["Berlin", "Berlin"])
+    text = {"path": "t", "directions": ["de-en", "en-de", "de-fr"]}
+    values = config.data.model_dump() | {"root": str(tmp_path), "train": [text]}
+    changed = config.model_copy(update={"data": DataConfig.model_validate(values)})
+    assert store_of(changed, tokenizer, tmp_path / "a")[1].kept == (1, 1, 1)
+
+
+def test_a_shortlist_has_candidates_for_each_direction(
+    run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    own = Tokenizer.load(run)
+    write_shortlist(run / "store" / "train", own, tmp_path / "vmap.txt")
+    lines = (tmp_path / "vmap.txt").read_text(encoding="utf-8").splitlines()
+    table = {row[0]: {*row[1].split(" ")} for row in (line.split("\t") for line in lines)}
+    assert not {f"<2{code}>" for code in LANGUAGES} & table[""]
+    for direction in ("cs-en", "en-cs", "en-de", "fr-cs"):
+        src, tgt = ((corpus / f"test.{code}").read_text("utf-8") for code in direction.split("-"))
+        found = [
+            piece in set().union(*(table.get(one, set()) for one in own.src.pieces(source)))
+            for source, target in zip(src.splitlines(), tgt.splitlines(), strict=True)
+            for piece in own.tgt.pieces(target)
+        ]
+        assert sum(found) > 0.9 * len(found), direction
 
 
 # --- commands ---------------------------------------------------------------------------------

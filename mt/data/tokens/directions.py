@@ -67,7 +67,8 @@ class DirectedStore(Store):
 def in_directions(stored: Store, data: DataConfig, tokenizer: Tokenizer) -> Store:
     """The store of the entries of `data.train`, given that of their texts.
 
-    The same one where no entry is reversed. Raises ConfigError for two vocabularies.
+    The same one where no entry is reversed; else without entries of weight 0. Raises ConfigError
+    for two vocabularies.
     """
     if not any(entry.reverse for entry in data.train):
         return stored
@@ -78,7 +79,7 @@ def in_directions(stored: Store, data: DataConfig, tokenizer: Tokenizer) -> Stor
         )
     texts = list(data.texts)
     corpora = [texts.index(text) for text in data.text_numbers]
-    kept = np.array(stored.kept)[corpora]
+    kept = np.array(stored.kept)[corpora] * [entry.weight > 0 for entry in data.train]
     firsts = (np.cumsum(stored.kept) - stored.kept)[corpora]
     is_reversed = np.array([entry.reverse for entry in data.train])
     skipped = np.array([_tokens_of_tags(data, text, tokenizer) for text in data.text_numbers]).T

@@ -168,11 +168,13 @@ def _encode_part(
     threads = usable_cores()
     before_src, before_tgt = texts.prefixes(corpus)
     first_src, first_tgt = texts.first_ids(corpus)
+    # Pairs of several languages may have one text, such as a name, and are no duplicates.
+    languages = " ".join(map(str, texts.languages(corpus))) if any(first_src + first_tgt) else ""
     with new_result(part) as partial, ExitStack() as stack:
         files = [stack.enter_context((partial / name).open("wb")) for name in TOKEN_FILES]
         while chunk := list(islice(cleaned, LINES_PER_CHUNK)):
             if texts.data.dedupe:
-                keys.append(pair_keys(chunk))
+                keys.append(pair_keys([(languages + src, tgt) for src, tgt in chunk]))
             src = texts.tokenizer.src.encode([before_src + src for src, _ in chunk], threads)
             tgt = texts.tokenizer.tgt.encode([before_tgt + tgt for _, tgt in chunk], threads)
             # What is empty must stay so, to be found.
