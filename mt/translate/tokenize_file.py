@@ -49,6 +49,7 @@ def train_file(
     correct; an existing file is never replaced, as models may depend on it.
     """
     cfg = with_placeholders(config)
+    config = config.model_copy(update={"tokenizer": cfg})
     if cfg.model is not None:
         raise ConfigError("tokenizer.model: names a finished model; set it to null to learn one")
     if not files and not config.data.train:
@@ -84,7 +85,8 @@ def train_file(
     settled, told = replace_auto(config, sizes_for(n_pairs))
     if settled.tokenizer != cfg:
         say(f"{told}, for {n_pairs:,} pairs")
-    tokenizer = train_on_sample(settled.tokenizer, sample, say, unit)
+    languages = data.target_languages if data.language_tokens else []
+    tokenizer = train_on_sample(settled.tokenizer, sample, say, unit, languages)
     sizes = tokenizer.src.size, tokenizer.tgt.size
     for path, model, size in zip(outputs, tokenizer.models, sizes, strict=False):
         try:
