@@ -9,6 +9,7 @@ file has no more grammar than `TIMING`.
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -96,7 +97,9 @@ class Document:
             if text.attribute:
                 written = text.attribute.split("=", 1)[0]
                 value = rendered.text.replace('"', "&quot;")
-                token.raw = token.raw.replace(text.attribute, f'{written}="{value}"', 1)
+                same = rf"(?<![^\s\"'/]){re.escape(text.attribute)}"  # not of data-title, say
+                before, after = re.split(same, token.raw, maxsplit=1)
+                token.raw = f'{before}{written}="{value}"{after}'
                 continue
             parts += [token.raw for token in self.tokens[at : text.first]]
             parts += [text.around[0], rendered.text, text.around[1]]
@@ -275,7 +278,7 @@ def _html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
 
 def _quoted(token: MarkupToken) -> MarkupToken:
     """An element that is not translated: one with words is kept, between others."""
-    token.content = " ".join(token.content.split())
+    token.content = " ".join(html.unescape(token.content).split())
     if not INLINE.fullmatch(token.name):
         token.kind = "break"
     elif token.content and token.name not in CODE:
@@ -433,6 +436,8 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
             code.content += token.raw * (token.kind == "text")
             depth += (token.kind == "start") - (token.kind == "end")
             if depth == 0:
+                code.content = " ".join(html.unescape(code.content).split())
+                code.kind = "kept" if code.content and code.name not in XLIFF_CODE else "point"
                 code = None
         elif token.raw in ("<![CDATA[", "]]>"):
             in_cdata = token.raw == "<![CDATA["
@@ -442,7 +447,6 @@ def _xliff_tokens(tokens: Sequence[MarkupToken]) -> list[MarkupToken]:
         ):  # fmt: skip
             code = dataclasses.replace(token, kind="point")
             code.sticks = XLIFF_CODE.get(token.name, "")  # type: ignore[assignment]
-            code.kind = "point" if token.name in XLIFF_CODE else "kept"
             depth = 1
             found.append(code)
         else:

@@ -21,10 +21,10 @@ from mt.data.tokens.placeholders import PLACEHOLDERS
 TokenKind = Literal["text", "start", "end", "point", "newline", "kept", "break"]
 SPACES = re.compile(r"[ \t\r\n\f]+")
 ENTITY = re.compile(r"&#?\w+;")
-# Placeholders that a model has written more often than it should.
+# Placeholders that a model has written more often than it should, or invented.
 LEFT_OVER = re.compile(f" ?(?:{'|'.join(PLACEHOLDERS)})")
 # A word without the punctuation around it.
-CORE = re.compile(r"\w(?:.*\w)?", re.DOTALL)
+CORE = re.compile(rf"{'|'.join(PLACEHOLDERS)}|\w(?:.*\w)?", re.DOTALL)
 # Pairs inside each other; deeper ones are placed as single tags.
 DEEPEST = 50
 
@@ -83,18 +83,17 @@ class TaggedText:
         for token in tokens:
             if token.term:
                 token.raw = token.raw.translate(self._spelled)
-        self.raw = "".join(token.raw for token in tokens)
+        self.parts = tokens
         self.has_words = has_words(tokens)
         letters = (c for token in tokens for c in token.term or token.raw * (token.kind == "text"))
         self._is_capital = next(filter(str.isalpha, letters), "").isupper()
-        self._has_placeholders = any(token.content in PLACEHOLDERS for token in tokens)
         self.text = ""
         self.root = InlineTag(MarkupToken("point", ""), 0, 0, MarkupToken("point", ""))
         partners = _partners(tokens)
         ends = set(partners.values())
         opened = [self.root]
         self._tokens = [(self.root.opening, 0)]  # tags in order, and where they stand
-        for number, token in enumerate(tokens):
+        for number, token in enumerate(tokens if self.has_words else ()):
             if token.kind == "text":
                 self._add_text(token.raw)
                 continue
@@ -106,14 +105,17 @@ class TaggedText:
             tag = InlineTag(token, len(self.text), len(self.text))
             opened[-1].inner.append(tag)
             if token.kind == "kept":
-                self.text += token.content
+                self.text += SPACES.sub(" ", token.content)
                 tag.end = len(self.text)
             elif token.kind == "newline" and self.text:
                 self.text += " "
             if number in partners:
                 opened.append(tag)
         self.root.end = len(self.text)
-        self._strip_end(tokens)
+        self._strip_end()
+        self._has_own_placeholders = "<ph" in self.text and not any(
+            token.content in PLACEHOLDERS for token in tokens
+        )
 
     def _add_text(self, raw: str) -> None:
         text = SPACES.sub(" ", html.unescape(raw) if self.escapes else raw)
@@ -123,11 +125,11 @@ class TaggedText:
             self._tokens[-1][0].raw += space[0] if space else ""
         self.text += text
 
-    def _strip_end(self, tokens: Sequence[MarkupToken]) -> None:
+    def _strip_end(self) -> None:
         """Give white space at the end to the first tag after it."""
         if not self.text.endswith(" "):
             return
-        raw = [token.raw for token in tokens if token.kind == "text"][-1]
+        raw = [token.raw for token in self.parts if token.kind == "text"][-1]
         assert self.root.closing is not None
         following = (token for token, place in self._tokens[1:] if place == len(self.text))
         first = next(following, self.root.closing)
@@ -164,7 +166,7 @@ class TaggedText:
     def render(self, translated: str, links: str = "") -> Rendered:
         """Put the tags into a translation, by its alignment as `word_links` writes it."""
         if not self.has_words:
-            return Rendered(self.raw, [])
+            return Rendered("".join(token.raw for token in self.parts), [])
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
@@ -178,8 +180,6 @@ class TaggedText:
             if tag.opening.term and tag.place[0] == 0 and self._is_capital:
                 parts = [tag.opening.raw[:1].upper() + tag.opening.raw[1:]]
             at = max(at, tag.place[1])
-            if translated and tag.place[0] == tag.place[1] == len(translated):
-                parts.insert(0, " ")
         elif tag.opening.kind == "newline" and tag.place[0] < tag.place[1]:
             at += 1  # the space in whose place it stands
         for inner in sorted(tag.inner, key=lambda one: one.place[0]):
@@ -188,6 +188,8 @@ class TaggedText:
             start = max(at, inner.place[0])
             parts.append(self._escaped(translated[at:start]))
             text, at = self._written(inner, start, translated)
+            if inner.opening.kind == "kept" and inner.place[0] == len(translated) and any(parts):
+                text = f" {text}"
             parts.append(text)
         if tag.closing is not None:
             end = max(at, tag.place[1])
@@ -196,7 +198,7 @@ class TaggedText:
         return "".join(parts), at
 
     def _escaped(self, text: str) -> str:
-        if self._has_placeholders:
+        if not self._has_own_placeholders:
             text = LEFT_OVER.sub("", text)
         return text.translate(self._spelled)
 
@@ -282,7 +284,7 @@ class _Placing:
     ) -> tuple[int, int] | None:
         """Where the text itself is, or what the model has made of it."""
         content = self.text[tag.start : tag.end]
-        if tag.opening.term == content:  # the model may have found its translation
+        if tag.opening.term:  # the model may have found its translation
             content = html.unescape(tag.opening.raw)
         bounds = (r"(?<!\w)" * content[0].isalnum(), r"(?!\w)" * content[-1].isalnum())
         case = re.IGNORECASE if tag.opening.term else 0
@@ -312,10 +314,8 @@ class _Placing:
 
 def has_words(tokens: Iterable[MarkupToken]) -> bool:
     """Whether there is a letter in texts that are translated."""
-    return any(
-        char.isalpha() for token in tokens if token.kind == "text"
-        for char in ENTITY.sub("", token.raw)
-    )  # fmt: skip
+    texts = (html.unescape(token.raw) for token in tokens if token.kind == "text")
+    return any(char.isalpha() for text in texts for char in text)
 
 
 def _is_fixed(parent: InlineTag, tag: InlineTag) -> bool:

@@ -136,6 +136,11 @@ def test_html() -> None:
     for word in ("Titel", "großer", "Bild", "Eins", "Zahl", "jetzt", "Zeile"):
         assert word not in changed
     assert translated("html", "<p>a <b>b") == "<p>a <b>b"
+    assert translated("html", "<i data-title='a' title='a'>", str.upper) == (
+        "<i data-title='a' title=\"A\">"
+    )
+    (text,) = read_document("html", "&#1044;&#1072; <code>&lt;</code>", "x").texts
+    assert text.tagged.text == "Да <"
     assert translated("html", "") == ""
 
 
@@ -161,6 +166,9 @@ def test_xliff() -> None:
     assert target.sub("", copy) == target.sub("", XLIFF)
     assert translated("xliff", copy, lambda _: "other") == copy
     etree.fromstring(copy.encode())
+    empty = XLIFF_2.replace("Hund", '<mrk translate="no"><ph id="3"/></mrk> <x/>')
+    made = '<target>Der <pc id="1"><mrk translate="no"><ph id="3"/></mrk> '
+    assert made in translated("xliff", empty)
     copy = translated("xliff", XLIFF_2)
     segment = re.findall("<source>(.*)</source></seg", XLIFF_2)[0]
     assert copy == XLIFF_2.replace(
