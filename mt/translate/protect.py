@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import html
 import re
+import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from hashlib import sha256
+from itertools import accumulate, zip_longest
 from pathlib import Path
 
-from mt.data.reading.words import UNSPACED, tokens
+from mt.data.reading.words import UNSPACED, is_unspaced, tokens
 from mt.data.tokens.placeholders import PLACEHOLDERS, knows_placeholders
 from mt.errors import ConfigError, DataError
-from mt.files import sha256_of
 from mt.runs.model_folder import read_folder
-from mt.translate.inline_tags import MarkupToken, TaggedText
+from mt.translate.inline_tags import LEFT_OVER, MarkupToken, TaggedText
 from mt.translate.lines import Translation
 from mt.translate.progress import SHOWN, LineNumbers
 from mt.translate.streaming import read_file
@@ -29,7 +30,7 @@ _NOT_IN_ADDRESS = rf"\s<>\"{UNSPACED}，。；：！？"
 # What `--protect auto` finds: web and e-mail addresses, {0}, {{name}}, ${VAR}, $VAR, %s, %1$s.
 AUTO = [re.compile(pattern) for pattern in (
     rf"(?:(?:https?|ftp)://|www\.)[^{_NOT_IN_ADDRESS}]*[^{_NOT_IN_ADDRESS}.,;:!?'’”»)\]}}…]",
-    r"(?a:[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
+    r"(?a:(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+)",
     r"\{\{[^{}]+\}\}|\$?\{[^{}\s]*\}|\$[A-Z_][A-Z0-9_]+",
     r"(?<![\d%])%(?:\(\w+\))?(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?[sdifuxXeEgGc@](?![A-Za-z])",
 )]  # fmt: skip
@@ -39,6 +40,8 @@ MARKUP = [
     re.compile(r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);"),
 ]
 _PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
+# Names of what was left out that are counted, so that memory is bounded.
+MOST_LOST = 10_000
 
 
 class Protection:
@@ -48,15 +51,20 @@ class Protection:
         """`protect`: `auto` or regular expressions. ConfigError, DataError for what is wrong."""
         self.settings = {"--protect": repr(protect)} if protect else {}
         self.symbols: Sequence[str] = ()  # placeholders of the model
+        self.tags: set[str] = set()  # that the model knows at the start of a line
         self.lines = LineNumbers()  # where the model has left something out
         self._patterns = [_pattern(text) for text in protect if text != "auto"]
         self._is_auto = "auto" in protect
-        self._terms: dict[str, str] = {}
+        # The tokens of each term with its translation, by the first one in lower case. The longest
+        # come first, of two that differ in case the one that is not in lower case.
+        self._terms: dict[str, list[tuple[list[str], str]]] = {}
         self.inputs: dict[str, str | Path | None] = {"--glossary": glossary}
         if glossary is not None:
-            self._terms = read_glossary(glossary)
-            self.settings["--glossary"] = sha256_of(glossary)
-        self._longest = max((len(tokens(term)) for term in self._terms), default=0)
+            terms = read_glossary(glossary)
+            self.settings["--glossary"] = sha256(repr(terms).encode()).hexdigest()
+            for term in sorted(terms, key=lambda term: (-len(tokens(term)), term == term.lower())):
+                words = tokens(term)
+                self._terms.setdefault(words[0].lower(), []).append((words, terms[term]))
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
         self._hidden: deque[TaggedText | None] = deque()  # lines that are being translated
@@ -66,7 +74,9 @@ class Protection:
 
     def why_aligned(self, model: Path) -> str:
         """Why alignments are needed, or "". Placeholders, if the model knows them, are used."""
-        if knows_placeholders(read_folder(model).tokenizer):
+        folder = read_folder(model)
+        self.tags = {text.tag for text in folder.config.data.train if text.tag}
+        if knows_placeholders(folder.tokenizer):
             self.symbols = PLACEHOLDERS
         elif self._patterns or self._is_auto:
             return "--protect: the model was trained without data.augment.placeholders"
@@ -88,7 +98,10 @@ class Protection:
             return translation
         tagged = self._hidden.popleft()
         if tagged is None:
-            return translation._replace(alignments=())
+            texts = translation.texts
+            if self.symbols:
+                texts = tuple(LEFT_OVER.sub("", text).strip() for text in texts)
+            return translation._replace(texts=texts, alignments=())
         pairs = zip_longest(translation.texts, translation.alignments, fillvalue="")
         rendered = [tagged.render(text, links) for text, links in pairs]
         flags = translation.flags
@@ -96,7 +109,7 @@ class Protection:
             self.lines.add(number)
             self.count_lost(rendered[0].lost)
             flags = (*flags, "misplaced")
-        texts = tuple(one.text for one in rendered)
+        texts = tuple(one.text.strip() for one in rendered)
         return translation._replace(texts=texts, alignments=(), flags=flags)
 
     def keep(self, text: Sequence[MarkupToken], is_document: bool = True) -> list[MarkupToken]:
@@ -110,22 +123,22 @@ class Protection:
                 found.append(token)
                 continue
             at, raw = 0, token.raw
-            for start, end, target in self._spans(raw, is_document):
-                written = raw[start:end]
-                content = html.unescape(written) if is_document else written
-                term = content if target else ""
+            text, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
+            for start, end, target in self._spans(text, is_document):
+                content, written = text[start:end], raw[places[start] : places[end]]
                 self._counts["terms" if target else "texts"] += 1
-                kept = MarkupToken("kept", target or written, term=term)
+                kept = MarkupToken("kept", target or written, term=content if target else "")
                 kept.content = content if target else next(symbols, content)
-                found += [MarkupToken("text", raw[at:start]), kept]
-                at = end
+                found += [MarkupToken("text", raw[at : places[start]]), kept]
+                at = places[end]
             found.append(MarkupToken("text", raw[at:]))
         return [token for token in found if token.raw or token.kind != "text"]
 
     def _spans(self, text: str, is_document: bool) -> Iterator[tuple[int, int, str]]:
         """Start and end of what is kept, and what is written for a term; else "".
 
-        Of texts that overlap the first counts, of two that begin together the longer one.
+        Of texts that overlap the first counts, of two that begin together the longer one; without
+        white space around it.
         """
         patterns = [*self._patterns]
         if self._is_auto:
@@ -135,35 +148,48 @@ class Protection:
         spans = {match.span() for pattern in patterns for match in pattern.finditer(text)}
         at = 0
         for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
-            if start >= at and end > start:
+            found = text[start:end].strip()
+            if start >= at and found and found not in self.tags:
+                start = text.index(found, start)
                 yield from self._terms_in(text, at, start)
-                yield start, end, ""
-                at = end
+                at = start + len(found)
+                yield start, at, ""
         yield from self._terms_in(text, at, len(text))
 
     def _terms_in(self, text: str, at: int, end: int) -> Iterator[tuple[int, int, str]]:
         """Terms of whole words, the longest at each place."""
         words = tokens(text[at:end]) if self._terms else []
-        while words:
-            for n_words in range(min(self._longest, len(words)), 0, -1):
-                term = "".join(words[:n_words])
-                if target := self._terms.get(term) or self._terms.get(term.lower()):
-                    yield at, at + len(term), target
+        spaced = [" " if word.isspace() else word for word in words]
+        places = [*accumulate(map(len, words), initial=at)]
+        first = 0
+        while first < len(words):
+            last = first + 1
+            for term, target in self._terms.get(words[first].lower(), ()):
+                found = spaced[first : first + len(term)]
+                is_same = term == found or term == [word.lower() for word in found]
+                start, end = places[first], places[first + len(found)]
+                if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
+                    yield start, end, target
+                    last = first + len(term)
                     break
-            at += sum(map(len, words[:n_words]))
-            del words[:n_words]
+            first = last
 
     def count_lost(self, lost: Sequence[MarkupToken]) -> None:
         """Count what a model has left out."""
         for token in lost:
-            self._lost[f"{token.term} → {token.raw}" if token.term else token.raw] += 1
+            name = f"{token.term} → {token.raw}" if token.term else token.raw
+            if name in self._lost or len(self._lost) < MOST_LOST:
+                self._lost[name] += 1
 
     def summary(self) -> str:
         """What was kept, and what stands at the end of its line, as a line; "" for nothing."""
         if not self:
             return ""
-        kept = " and ".join(f"{self._counts[kind]:,} {kind}" for kind in ("texts", "terms"))
-        text = f"\nprotected: {kept}"
+        kept = (
+            f"{self._counts[kind]:,} {kind.removesuffix('s' * (self._counts[kind] == 1))}"
+            for kind in ("texts", "terms")
+        )
+        text = f"\nprotected: {' and '.join(kept)}"
         if self._lost:
             named = [f"{name} ({n:,})" for name, n in self._lost.most_common(SHOWN)]
             more = ", ..." * (len(self._lost) > SHOWN)
@@ -193,10 +219,31 @@ def read_glossary(path: Path) -> dict[str, str]:
     return terms
 
 
+def _unescaped(raw: str) -> tuple[str, list[int]]:
+    """A text without entities, and where each character of it, and its end, is written."""
+    text, places = "", list[int]()
+    for match in re.finditer(r"&#?\w+;?|[^&]+|&", raw):
+        part = html.unescape(match[0])
+        is_same = part == match[0]
+        places += range(*match.span()) if is_same else [match.start()] * len(part)
+        text += part
+    return text, [*places, len(raw)]
+
+
+def _is_in_word(text: str, place: int) -> bool:
+    """Whether a combining mark, no letter for regular expressions, joins a word at this place."""
+    if not 0 < place < len(text):
+        return False
+    before, after = (unicodedata.category(char)[0] for char in text[place - 1 : place + 1])
+    return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
+
+
 def _pattern(text: str) -> re.Pattern[str]:
     try:
+        if not text.strip():
+            raise re.error("it is blank")
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise ConfigError(
             f"--protect: must be auto or a regular expression, found {text!r} ({error}); put a "
             "backslash before a sign that is meant as such"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,15 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
     assert kept(terms, "Hund Rex, Hundes Hund Hund-Rex") == ["Rex", "dog"]
     assert kept(terms, "LAUFEN Laufen it IT 白犬です") == ["run", "run", "IT", "dog"]
     assert says(terms.summary(), "0 texts", "6 terms")
+    assert kept(terms, "Hund\n Rex") == ["Rex"]
+    # A combining mark, no letter for regular expressions, is part of its word.
+    path.write_text("न\tna\nहि\thi\n" + "a b " * 50 + "\tb\n", encoding="utf-8")
+    terms = Protection((), path)
+    assert kept(terms, "हिन्दी नदी न हि") == ["na", "hi"]
+    terms = Protection(["auto"], path)
+    started = time.perf_counter()
+    assert kept(terms, "a " * 2_000 + "a." * 40_000) == []
+    assert time.perf_counter() - started < 5  # linear in the length of the line
 
 
 class Model:
@@ -108,7 +118,9 @@ def translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             return model
 
         monkeypatch.setattr(translate_file, "load_translator", load)
-        monkeypatch.setattr(protect, "read_folder", lambda _: SimpleNamespace(tokenizer=None))
+        data = SimpleNamespace(train=[SimpleNamespace(tag="<bt>")])
+        folder = SimpleNamespace(tokenizer=None, config=SimpleNamespace(data=data))
+        monkeypatch.setattr(protect, "read_folder", lambda _: folder)
         monkeypatch.setattr(protect, "knows_placeholders", lambda _: known)
         (tmp_path / "in").write_text(text, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in"), output=str(tmp_path / "out"))
@@ -168,6 +180,11 @@ def test_placeholders_are_filled_and_each_comes_once(translated: Any) -> None:
     assert last.count("{n}") == 11
     assert says(said, "misplaced: 2", "line 2, 8", "21 texts and 0 terms")
     assert says(said, "put at the end", "{n} (2)", "%s (1)")
+    # Placeholders that the model invents are none, texts that it drops stand apart.
+    out, _, _ = translated(
+        "ja\nja {0} {1}\n", lambda text: ["<ph3> a"] if text == "ja" else [""], Protection(["auto"])
+    )
+    assert out.splitlines() == ["a", "{0} {1}"]
 
 
 def test_json_lines_are_flagged_and_n_best_lists_are_filled(translated: Any) -> None:
@@ -198,7 +215,7 @@ def test_without_placeholders_the_alignment_tells_the_place(
     )
     assert seen == ["Ein Hund, ja {name} a", "Hund und Katze"]
     assert out.splitlines() == ["Ein dog, ja {name} a", "Dog und cat"]
-    assert says(said, "data.augment.placeholders", "--alignments", "1 texts and 3 terms")
+    assert says(said, "data.augment.placeholders", "--alignments", "1 text and 3 terms")
     # A model with placeholders sees terms as well, so that it can choose the words around them.
     out, seen, said = translated(
         "Ein Hund {0} a\n", lambda text: [text], Protection(["auto"], path)
@@ -210,6 +227,11 @@ def test_without_placeholders_the_alignment_tells_the_place(
     # The model has found the translation of a term by itself.
     out, _, _ = translated("Hund ja\n", lambda _: ["Yes, Dog"], Protection((), path), known=False)
     assert out == "Yes, dog\n"
+    out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], Protection((), path))
+    assert out == "Dog yes\n"
+    # The tag of a training text at the start of a line is for the model.
+    _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], Protection(["auto"]))
+    assert seen == ["<bt> ja <ph1>x"]
 
 
 def test_documents(translated: Any, tmp_path: Path) -> None:
@@ -233,10 +255,32 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
     assert says(said, "2 texts and 2 terms")
 
 
+@pytest.mark.parametrize(
+    ("text", "options", "seen", "out"),
+    [
+        ("&#39;5&#39; a 5 &euro; ", [r"\d+"], ["'<ph1>' a <ph2> €"], "&#39;5&#39; A 5 &euro; "),
+        ("R&amp;D amp", ["R&D", "a"], ["<ph1> <ph2>mp"], "R&amp;D aMP"),
+        ("eins  zwei ", [".+"], [""], "eins  zwei "),
+        ("eins zwei ", ["zwei "], ["eins <ph1>"], "EINS zwei "),
+        ("a &lt;ph1&gt; %s", ["auto"], ["a <ph1> <ph2>"], "A &lt;ph1&gt; %s"),
+        ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>'),
+    ],
+)
+def test_entities_and_spaces_of_documents(
+    translated: Any, text: str, options: list[str], seen: list[str], out: str
+) -> None:
+    def answer(text: str) -> list[str]:
+        return [text.upper().replace("PH", "ph")]
+
+    found = translated(f"<p>{text}</p>", answer, Protection(options), form="html")
+    assert found[:2] == (f"<p>{out}</p>", seen)
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as wrong:
-        Protection(["auto", "a(b"])
-    assert says(str(wrong.value), "--protect", "auto or a regular expression", "'a(b'")
+    for pattern in ("a(b", " ", "a{99999999999}"):
+        with pytest.raises(ConfigError) as wrong:
+            Protection(["auto", pattern])
+        assert says(str(wrong.value), "--protect", "auto or a regular expression", repr(pattern))
     path = tmp_path / "terms.tsv"
     for content, message in (
         ("a\tb\nHund dog\n", ("line 2", "a tab", "'Hund dog'")),
@@ -258,7 +302,7 @@ def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     out = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
     words = ("https://x.org", "THREE")
     assert [line.count(text) for line, text in zip(out, words, strict=True)] == [1, 1]
-    assert says(ended.err, "data.augment.placeholders", "1 texts and 1 terms")
+    assert says(ended.err, "data.augment.placeholders", "1 text and 1 term")
     for more, message in (
         (["--alignments"], ("--alignments", "--protect", "leave out")),
         (["--model", tiny_run], ("data.augment.placeholders", "only one --model")),
