@@ -256,23 +256,23 @@ def test_documents(translated: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "seen", "out"),
+    ("text", "options", "seen", "out", "known"),
     [
-        ("&#39;5&#39; a 5 &euro; ", [r"\d+"], ["'<ph1>' a <ph2> €"], "&#39;5&#39; A 5 &euro; "),
-        ("R&amp;D amp", ["R&D", "a"], ["<ph1> <ph2>mp"], "R&amp;D aMP"),
-        ("eins  zwei ", [".+"], [""], "eins  zwei "),
-        ("eins zwei ", ["zwei "], ["eins <ph1>"], "EINS zwei "),
-        ("a &lt;ph1&gt; %s", ["auto"], ["a <ph1> <ph2>"], "A &lt;ph1&gt; %s"),
-        ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>'),
+        ("&#39;5&#39; a &euro; ", [r"\d+"], ["'<ph1>' a €"], "&#39;5&#39; A &euro; ", True),
+        ("R&amp;D amp", ["R&D", "a"], ["<ph1> <ph2>mp"], "R&amp;D aMP", True),
+        ("eins  zwei ", [".+"], [""], "eins  zwei ", False),
+        ("eins zwei ", ["zwei "], ["eins zwei"], "EINS zwei ", False),
+        ("a &lt;ph1&gt; %s", ["auto"], ["a <ph1> <ph2>"], "A &lt;ph1&gt; %s", True),
+        ('<a title="ja">%s</a>', ["auto"], ["ja", ""], '<a title="JA">%s</a>', True),
     ],
 )
 def test_entities_and_spaces_of_documents(
-    translated: Any, text: str, options: list[str], seen: list[str], out: str
+    translated: Any, text: str, options: list[str], seen: list[str], out: str, known: bool
 ) -> None:
     def answer(text: str) -> list[str]:
         return [text.upper().replace("PH", "ph")]
 
-    found = translated(f"<p>{text}</p>", answer, Protection(options), form="html")
+    found = translated(f"<p>{text}</p>", answer, Protection(options), known, form="html")
     assert found[:2] == (f"<p>{out}</p>", seen)
 
 
