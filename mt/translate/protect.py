@@ -123,9 +123,11 @@ class Protection:
                 found.append(token)
                 continue
             at, raw = 0, token.raw
-            text, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
-            for start, end, target in self._spans(text, is_document):
-                content, written = text[start:end], raw[places[start] : places[end]]
+            shown, places = _unescaped(raw) if is_document else (raw, range(len(raw) + 1))
+            for start, end, target in self._spans(shown, is_document):
+                content, written = shown[start:end], raw[places[start] : places[end]]
+                if not written:  # a part of an entity of several characters
+                    continue
                 self._counts["terms" if target else "texts"] += 1
                 kept = MarkupToken("kept", target or written, term=content if target else "")
                 kept.content = content if target else next(symbols, content)
