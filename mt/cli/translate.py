@@ -90,7 +90,7 @@ def translate(
     mt translate --model runs/europe --to fr input.de -o output.fr
     mt translate --model runs/base page.de.html -o page.en.html
     mt translate --model runs/base --format xliff in.xlf -o out.xlf
-    mt translate --model runs/base --protect auto --glossary terms.tsv in.de -o out.en
+    mt translate -m runs/base --protect auto --glossary terms.tsv in.de -o out.en
     mt translate --model runs/base --sample --n-best 16 --mbr chrf in.de -o out.en
     """
     from mt.search.options import SearchOptions
