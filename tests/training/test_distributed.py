@@ -290,7 +290,7 @@ def test_a_contradictory_environment_is_refused(
     assert says(str(error.value), *parts, "torchrun sets")
 
 
-COMPILED = """
+COMPILED = r"""
 import sys
 from pathlib import Path
 import torch
