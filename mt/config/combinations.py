@@ -106,6 +106,12 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
                     "must be the number of a text of the stage, counted from 0, and stand with "
                     f"epochs, found {until['text']}",
                 )
+        if stage.both_directions and (shares := data.shares_in_both_directions):
+            yield Fault(
+                [f"{path}.both_directions", shares],
+                f"must be false with {shares}, found true; write the reverse of each text into "
+                "data.train, and its share into each stage; or set data.stages to null",
+            )
         yield from _mixture(path, stage, len(data.train))
 
 
@@ -207,7 +213,8 @@ def _directions(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]
             yield Fault(
                 [f"data.train[{number}].reverse", "tokenizer.joint"],
                 "must be false with tokenizer.joint: false, as either language is source and "
-                "target then, found true; set tokenizer.joint to true, or reverse to false",
+                "target then, found true; set tokenizer.joint to true, or reverse to false (or "
+                "data.stages to null, if a recipe has both_directions)",
             )
 
 

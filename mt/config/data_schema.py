@@ -218,6 +218,9 @@ class TrainingStage(Section):
     shares: list[UpToOne] | None = key(
         None, "share of each text of train in an epoch's sentences, in their order; 0: none"
     )
+    both_directions: Flag = key(
+        False, "train on the texts the other way round too; stages without it leave those out"
+    )
     augment: Augment | None = key(None, "augment of this stage; null: data.augment")
 
 
@@ -348,6 +351,43 @@ class DataConfig(Section):
 
         sources = {key: values[key] for key in {"train", "valid", "test"} & values.keys()}
         return values | {key: entries(found, key == "train") for key, found in sources.items()}
+
+    @model_validator(mode="after")
+    def _with_reverses(self) -> DataConfig:
+        """Write `both_directions` of stages out: reverses of the texts that have none, and weights.
+
+        Where the config has shares or too few weights, that stays to be refused.
+        """
+        stages, numbers = self.stages or [], self.text_numbers
+        alone = [i for i, number in enumerate(numbers) if numbers.count(number) == 1]
+        own = [one.weights or [text.weight for text in self.train] for one in stages]
+        if self.shares_in_both_directions or any(len(one) != len(numbers) for one in own):
+            return self
+        if self.train and any(one.both_directions for one in stages):
+            texts = [self.train[i] for i in alone]
+            reverses = [one.model_copy(update={"reverse": not one.reverse}) for one in texts]
+            written_out = [
+                weights + [one.both_directions * weights[i] for i in alone]
+                for one, weights in zip(stages, own, strict=True)
+            ]
+            self.__dict__.update(  # a section is frozen; nobody has seen this one yet
+                train=self.train + reverses,
+                stages=[
+                    one.model_copy(update={"both_directions": False, "weights": weights})
+                    for one, weights in zip(stages, written_out, strict=True)
+                ],
+            )
+        return self
+
+    @property
+    def shares_in_both_directions(self) -> str:
+        """The path of a share that a stage with `both_directions` cannot divide; "" for none."""
+        stages = self.stages or []
+        if not any(one.both_directions for one in stages):
+            return ""
+        found = [f"data.train[{n}].share" for n, text in enumerate(self.train) if text.share]
+        found += [f"data.stages[{n}].shares" for n, stage in enumerate(stages) if stage.shares]
+        return next(iter(found), "")
 
 
 def _has_directions(source: Any) -> bool:

@@ -106,8 +106,9 @@ def test_an_update_of_a_shipped_config_is_not_two_half_batches(name: str) -> Non
 def test_recipe_lists_only_what_differs_from_the_defaults(name: str) -> None:
     loaded = load_config(name)
     resolved, default = loaded.config.model_dump(mode="json"), Config().model_dump(mode="json")
+    others = ("data.train", "data.valid", "data.test", "data.stages")
     for leaf, origin in loaded.origins.items():
-        if origin == name and not leaf.startswith(("data.train", "data.valid", "data.test")):
+        if origin == name and not leaf.startswith(others):
             section, key = leaf.split(".")
             assert resolved[section][key] != default[section][key], leaf
 
@@ -172,7 +173,7 @@ def test_coding_details_is_the_document() -> None:
 
 def test_paths_of_recipes_are_those_of_the_corpora() -> None:
     multi30k = load_config("multi30k.yaml").config.data
-    assert [source.src for source in multi30k.train] == ["train.de.gz"]
+    assert [source.src for source in multi30k.texts.values()] == ["train.de.gz"]
     assert [source.tgt for source in multi30k.test] == [
         "test_2016_flickr.en.gz",
         "test_2017_flickr.en.gz",

@@ -158,6 +158,52 @@ def test_what_cannot_be_reversed(values: dict[str, Any], said: list[str], tmp_pa
     assert says(str(error.value), *said)
 
 
+OTHER = {"src": "b.de", "tgt": "b.en", "weight": 2.0}
+BOTH_THEN_ONE = [{"until": {"epochs": 4}, "both_directions": True}, {}]
+
+
+def test_both_directions_of_a_stage_are_written_out(tmp_path: Path) -> None:
+    """As reverses and weights; the config of a run, which has them, is read as the same."""
+    config = config_of(tmp_path, FORWARD, OTHER, data={"stages": BOTH_THEN_ONE})
+    reverses = [BACK, OTHER | {"reverse": True}]
+    stages = [{"until": {"epochs": 4}, "weights": [1, 2, 1, 2]}, {"weights": [1, 2, 0, 0]}]
+    assert config == config_of(tmp_path, FORWARD, OTHER, *reverses, data={"stages": stages})
+    assert config_from_mapping(config.model_dump(), "test") == config
+    # Only the texts that have none get a reverse.
+    stages = [{"until": {"updates": 9}}, BOTH_THEN_ONE[0], {"weights": [0, 1, 5]}]
+    config = config_of(tmp_path, FORWARD, OTHER, BACK, data={"stages": stages})
+    assert [one.weights for one in config.data.stages or []] == [
+        [1, 2, 1, 0],
+        [1, 2, 1, 2],
+        [0, 1, 5, 0],
+    ]
+    stages = [BOTH_THEN_ONE[0] | {"weights": [0, 3]}, {"weights": [1, 0]}]
+    config = config_of(tmp_path, FORWARD, OTHER, data={"stages": stages})
+    assert [one.weights for one in config.data.stages or []] == [[0, 3, 0, 3], [1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("texts", "stages", "other"),
+    [
+        ([OTHER, FORWARD | {"share": 0.5}], BOTH_THEN_ONE, "data.train[1].share"),
+        ([FORWARD, OTHER], [BOTH_THEN_ONE[0], {"shares": [1, 0]}], "data.stages[1].shares"),
+    ],
+)
+def test_what_both_directions_cannot_stand_with(
+    texts: list[dict[str, Any]], stages: list[dict[str, Any]], other: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        config_of(tmp_path, *texts, data={"stages": stages})
+    assert says(str(error.value), "data.stages[0].both_directions", "false", other, "reverse")
+
+
+def test_a_weight_too_few_is_refused_as_without_both_directions(tmp_path: Path) -> None:
+    stages = [BOTH_THEN_ONE[0] | {"weights": [1]}, {}]
+    with pytest.raises(ConfigError) as error:
+        config_of(tmp_path, FORWARD, OTHER, data={"stages": stages})
+    assert says(str(error.value), "data.stages[0].weights", "2 texts", "found 1")
+
+
 def test_two_vocabularies_that_were_kept_are_refused(tmp_path: Path) -> None:
     data = config_of(tmp_path, FORWARD, BACK).data
     with pytest.raises(ConfigError) as error:
