@@ -285,6 +285,7 @@ def _translate(
         beam_size=decoding["--beam-size"],
         length_penalty=decoding["--length-penalty"],
         split_sentences=decoding["--split-sentences"] or "auto",
+        as_written=bool(decoding["--as-written"]),
         with_scores=False,
     )
     options = EngineOptions(

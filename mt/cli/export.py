@@ -18,9 +18,15 @@ app = command_group("Convert a model for another program.")
         has chosen, else fp32)
     --shortlist: also write vmap.txt: likely target pieces of each source piece, learned from the
         run's training data, for mt translate --shortlist; that of mt tune is written anyway
+    --to CODE: the one language to translate into, such as fr, of a model that knows several
+        (default: any; the first token of a source names it)
 """)
 def ctranslate2(
-    model: Path, new_folder: Path, quantization: str | None = None, shortlist: bool = False
+    model: Path,
+    new_folder: Path,
+    quantization: str | None = None,
+    shortlist: bool = False,
+    to: str | None = None,
 ) -> None:
     """Convert a model for CTranslate2.
 
@@ -37,7 +43,7 @@ def ctranslate2(
 
     loaded = load_model(model)
     store = store_of(loaded.folder) if shortlist else None
-    export(loaded, new_folder, quantization, say, store)
+    export(loaded, new_folder, quantization, say, store, to)
 
 
 @app.command("argos", cls=PanelCommand)

@@ -56,6 +56,8 @@ SHARED = read_rows("""
         outputs (default: the model's config, or mt tune)
     --split-sentences WHEN: translate the sentences of a line one by one and join them: always,
         never, or auto: if the model learnt from lines of one sentence
+    --as-written: give the model lines in capitals, Title Case or lower case, without a final stop
+        or with emoji as they are, instead of as its training text would write them
     Sampling:
     --sample: draw outputs at random instead of searching for the best
     --temperature T: divide logits by T: below 1 is less random, above 1 more; 1 is off

@@ -57,25 +57,30 @@ def export(
     quantization: str | None = None,
     say: Callable[[str], None] | None = None,
     store: Path | None = None,
+    to: str | None = None,
 ) -> Parity:
     """Write the model to `output`, a new folder, with SentencePiece models and a model card.
 
     `quantization`: the precision of the weights, of `QUANTIZATIONS`; None: what `mt tune` has
     chosen, or fp32. The shortlist that it has chosen is written, too. `say` is told what was proved
     and how translations compare; without it, they are not compared. `store`: a token store, from
-    which a lexical shortlist is learned and written, too.
+    which a lexical shortlist is learned and written, too. `to`: the one language that the exported
+    model translates into, of one that knows several.
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
     tuned = tuned_of(loaded.meta)
     quantization = quantization or (tuned.precision if tuned else "fp32")
+    first_ids = loaded.tokenizer.before_source(to, loaded.config.data) if to else []
     with new_folder(output, loaded.model) as partial:
-        parity = write_model(loaded, partial, quantization)
+        parity = write_model(loaded, partial, quantization, first_ids)
         notes = [f"{output}: {parity}"]
         loaded.tokenizer.save(partial)
         source = min(path.name for path in partial.glob("*.model"))
         usage = USAGE.replace("FOLDER", output.name).replace("MODEL", source)
-        if tokens := loaded.tokenizer.src.pieces_of([*loaded.tokenizer.languages.values()]):
+        if first_ids:
+            usage += f"\n\nIt translates into {to}: its language token is put before each source."
+        elif tokens := loaded.tokenizer.src.pieces_of([*loaded.tokenizer.languages.values()]):
             usage += f"\n\nOne of {', '.join(tokens)} before the pieces names the target language."
         write_whole(partial / "README.md", model_card(loaded, usage))
         if store is not None:
@@ -85,8 +90,9 @@ def export(
             shutil.copyfile(tuned_shortlist(loaded.folder), partial / SHORTLIST)
             notes.append(f"{output / SHORTLIST}: the shortlist that mt tune has chosen")
         if say is not None:
-            translate = translate_with(partial, loaded, quantization)
-            notes.append(f"{output}: {compare_translations(loaded, translate)}")
+            before = [] if first_ids else validation_text(loaded)[1]
+            translate = translate_with(partial, loaded, quantization, before)
+            notes.append(f"{output}: {compare_translations(loaded, translate, to=to)}")
     if say is not None:
         for note in notes:
             say(note)
@@ -119,8 +125,13 @@ def write_model(
     return replace(parity, quantization=quantization, change=changed.mean_difference)
 
 
-def translate_with(folder: Path, loaded: LoadedModel, quantization: str) -> Translate:
-    """Return what translates lines with the exported model, as mt's own engine would."""
+def translate_with(
+    folder: Path, loaded: LoadedModel, quantization: str, first_ids: list[int]
+) -> Translate:
+    """Return what translates lines with the exported model, as mt's own engine would.
+
+    `first_ids`: what it does not put before a source itself.
+    """
     from mt.search.engine_ctranslate2 import CTranslate2Engine
     from mt.translate.translator import Translator
 
@@ -133,7 +144,7 @@ def translate_with(folder: Path, loaded: LoadedModel, quantization: str) -> Tran
         positions = config.model.max_positions
         engine = CTranslate2Engine(model, tokenizer, search, positions, "int8" if int8 else "fp32")
         translator = Translator(engine, tokenizer, max_source=config.data.max_tokens)
-        _, translator.first_ids = validation_text(loaded)
+        translator.first_ids = first_ids
         return [translation.texts[0] for translation in translator.translate(lines)]
 
     return translate

@@ -93,6 +93,8 @@ class SearchOptions:
     to: str | None = None
     # Whether the sentences of a line are translated one by one: auto, always or never.
     split_sentences: str = "auto"
+    # Whether the model sees all lines as they are, also in capitals or without a final stop.
+    as_written: bool = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a value out of range, and for values that do not go together."""

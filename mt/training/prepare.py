@@ -30,6 +30,7 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
+from mt.data.tokens.writing import Writing
 from mt.errors import ConfigError
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
@@ -256,10 +257,12 @@ def prepare_tokenizer(
             if sample is None:
                 pairs = log.watch(training_pairs(config.data), "reading data.train")
                 deque(drawn.watch(pairs), maxlen=0)
+            writing = Writing.learn(drawn.src, drawn.tgt, config.data)
             augment_sample(drawn, config.data, config.run.seed)
             languages = config.data.target_languages if config.data.language_tokens else []
             symbols = with_placeholders(config)
             tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)
+            tokenizer.writing = writing
             drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer

@@ -17,6 +17,7 @@ from mt.evaluation.significance import (
     resample,
 )
 from mt.runs.outputs import read_valid_outputs
+from mt.training.runlog import perplexity, shown_perplexity
 from mt.translate.lines import Translation
 
 # Below this BLEU, output is mostly chance matches of frequent words, and the nll tells more.
@@ -36,6 +37,24 @@ class ValidationResult:
     outputs: list[str]
     # Of the outputs, with scores, whose last bit depends on the batch.
     translations: list[Translation] = field(default_factory=list)
+    # BLEU of the lines of each direction, such as de-en, where `data.valid` has several
+    by_direction: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """`nll 1.852 | ppl 6.37 | BLEU 26.91 (cs-de 20.14, de-en 31.50)`."""
+        scores = [f"{score.name} {score.value:.2f}" for score in self.scores.values()]
+        if self.by_direction:
+            each = ", ".join(f"{name} {bleu:.2f}" for name, bleu in self.by_direction.items())
+            scores[0] += f" ({each})"
+        return " | ".join([f"nll {self.nll:.3f}", f"ppl {shown_perplexity(self.nll)}", *scores])
+
+    def figures(self) -> dict[str, Any]:
+        """Its keys in `metrics.jsonl`."""
+        values = {name: score.value for name, score in self.scores.items()}
+        each = {"bleu_by_direction": dict(self.by_direction)} if self.by_direction else {}
+        signature = self.scores["bleu"].signature
+        loss = {"nll": self.nll, "perplexity": perplexity(self.nll)}
+        return {**loss, **values, **each, "signature": signature}
 
 
 def lower_is_better(metric: str) -> bool:

@@ -37,7 +37,7 @@ from mt.training.finetune import load_initial_weights
 from mt.training.optim import learning_rate
 from mt.training.outcome import Outcome, finished, stopped_by
 from mt.training.prepare import Prepared, several_sentences
-from mt.training.runlog import Meter, format_duration, perplexity, shown_perplexity
+from mt.training.runlog import Meter, format_duration
 from mt.training.selection import BestComparison, Decision, ValidationResult
 from mt.training.signals import Signals, StopRequestedError
 
@@ -395,19 +395,13 @@ class Trainer:
         self.log.record(
             "valid",
             step,
-            nll=result.nll,
-            perplexity=perplexity(result.nll),
-            **{name: score.value for name, score in result.scores.items()},
-            signature=result.scores["bleu"].signature,
+            **result.figures(),
             seconds=self.state.seconds,
             valid_seconds=seconds,
             **decision.figures(),
         )
         self.log.say(
-            f"valid | step {step:,} | nll {result.nll:.3f} | ppl {shown_perplexity(result.nll)} "
-            + "".join(f"| {score.name} {score.value:.2f} " for score in result.scores.values())
-            + f"| {seconds:.1f} s"
-            + f" | {decision}"
+            f"valid | step {step:,} | {result} | {seconds:.1f} s | {decision}"
             + (f" | patience {n_bad} of {patience}" if patience and n_bad else "")
         )
         left = format_duration(self._seconds_left())

@@ -205,8 +205,9 @@ class Validation:
         self._notes: set[str] = set()  # on scores, reported once each
         read = world.on_main(lambda: [read_text(config.data, one, "data.valid") for one in texts])
         self.src, self.ref = ([line for sides in read for line in sides[n]] for n in (0, 1))
-        into = [config.data.direction(text)[1] for text in texts]
-        self.into = [to for to, (src, _) in zip(into, read, strict=True) for _ in src]
+        directions = [config.data.direction(text) for text in texts]
+        # Source and target language of each line.
+        self.directions = [one for one, (src, _) in zip(directions, read, strict=True) for _ in src]
         # Every pair that fits the model counts; the limits for training do not apply.
         longest = config.model.max_positions - 1
         limits = {"dedupe": False, "max_length_ratio": math.inf, "max_tokens": longest}
@@ -228,7 +229,8 @@ class Validation:
         own: tuple[list[float], list[Translation]] | None = None
         with suppress(StopRequestedError), signals.interruptible():
             losses = self.losses(model, device, world)
-            lines, into = (side[world.rank :: world.size] for side in (self.src, self.into))
+            lines = self.src[world.rank :: world.size]
+            into = [to for _, to in self.directions[world.rank :: world.size]]
             try:
                 own = losses, translate(self.config, model, self.tokenizer, device, lines, into)
             except NonFiniteError as error:  # training itself recovers, or rolls back
@@ -242,11 +244,20 @@ class Validation:
         nll = sum(interleaved([losses for losses, _ in shards])) / self.n_tgt
         translations = interleaved([translations for _, translations in shards])
         outputs = [translation.texts[0] for translation in translations]
-        scores = world.on_main(
-            lambda: {name: metric.score(outputs) for name, metric in self.metrics.items()}
-        )
+        scores, by_direction = world.on_main(partial(self._scores, outputs))
         self._report_notes(scores.values())
-        return ValidationResult(nll, scores, outputs, translations)
+        return ValidationResult(nll, scores, outputs, translations, by_direction)
+
+    def _scores(self, outputs: list[str]) -> tuple[dict[str, Score], dict[str, float]]:
+        """The scores by the name of the metric; of several directions, BLEU of each."""
+        statistics = {name: one.statistics(outputs) for name, one in self.metrics.items()}
+        scores = {
+            name: one.score_from(statistics[name], outputs) for name, one in self.metrics.items()
+        }
+        names = np.array(["-".join(one) for one in self.directions])
+        directions = dict.fromkeys(names.tolist()) if len({*self.directions}) > 1 else {}
+        sums = {one: statistics["bleu"][names == one].sum(axis=0) for one in directions}
+        return scores, {one: self.metrics["bleu"].value(row.tolist()) for one, row in sums.items()}
 
     @cached_property
     def metrics(self) -> dict[str, Metric]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import Written
 
 # A long source is cut after these, best first: the end of a sentence, a clause, a word.
 SEPARATORS = (
@@ -53,9 +54,10 @@ class Line:
     """A line on its way through the translator."""
 
     number: int  # from 1
-    text: str
+    text: str  # as the model sees it
     segments: list[Segment]  # none for a blank line
     sentences: int = 1  # 1 also where sentences are not told apart
+    written: Written | None = None  # how, where the model sees it otherwise
     translation: Translation | None = None
     rank: int = 0  # of the hypotheses of which its best output is made
 

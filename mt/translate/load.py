@@ -35,7 +35,7 @@ GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
 NOT_IN_SETTINGS = {
-    *("with_scores", "prefixes", "split_sentences", "rerank_with", "rerank_weight"),
+    *("with_scores", "prefixes", "split_sentences", "as_written", "rerank_with", "rerank_weight"),
     "to",  # the ids that it stands for
 }
 # Share of training lines with several sentences below which `auto` translates them one by one.
@@ -85,6 +85,9 @@ def load_translator(
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
+    if not search.as_written and translator.tokenizer.writing is not None:
+        translator.writing = translator.tokenizer.writing
+        translator.settings["--as-written"] = "no"
     return translator
 
 

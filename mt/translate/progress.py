@@ -94,6 +94,7 @@ class Tally:
     before: int = 0  # lines finished by an earlier start of the job; line numbers continue there
     blank: int = 0
     several: int = 0  # of several sentences, each translated by itself
+    rewritten: int = 0  # given to the model as its training text would write them
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
     looped: int = 0  # sources whose outputs repeated themselves up to the limit
@@ -114,6 +115,8 @@ class Tally:
         notes += self.notes
         if self.several:
             notes.append(f"{self.several:,} of several sentences, translated one by one")
+        if self.rewritten:
+            notes.append(f"{self.rewritten:,} translated as the training text would write them")
         if self.split.count:
             notes.append(
                 f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"

@@ -19,6 +19,7 @@ import numpy as np
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import Writing, Written
 from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import encode_prefixes
@@ -92,6 +93,8 @@ class Translator:
         self.reranker: Reranker | None = None
         # Cuts a line into sentences, each translated by itself; None: a line is translated whole.
         self.cut: Callable[[str], list[str]] | None = None
+        # Gives the model lines as its training text would write them; None: as they are.
+        self.writing: Writing | None = None
         # What lines may begin with, and then each of their segments.
         self.tags: set[str] = set()
         # The token of the language to translate into; see `Tokenizer.before_source`.
@@ -215,7 +218,7 @@ class Translator:
             self._escape_loops(lines)
         if self.forced_decoder is not None:
             self._align(self.forced_decoder, lines)
-        translations = [line.translation or self._untranslated(line) for line in lines]
+        translations = [self._written(line) for line in lines]
         self._count(lines, translations)
         self.tally.seconds += time.perf_counter() - start
         return translations
@@ -223,15 +226,23 @@ class Translator:
     def _encode(self, texts: list[str], prefixes: list[str], first: int) -> list[Line]:
         """Encode the lines from number `first`; split those that are too long, and sentences.
 
-        A prefix goes to the first segment.
+        A prefix goes to the first segment; its line stays as it is written.
         """
+        written: list[Written | None] = [None] * len(texts)
+        if (writing := self.writing) is not None:
+            keep_words = self.forced_decoder is not None
+            usual = [
+                (text, None) if prefix else writing.usual(text, keep_words)
+                for text, prefix in zip(texts, prefixes, strict=True)
+            ]
+            texts, written = [text for text, _ in usual], [how for _, how in usual]
         begins = encode_prefixes(prefixes, first, self.engine.max_length, self.tokenizer)
         threads = self.n_parallel if len(texts) >= LINES_PER_THREAD else 1
         sources = self.tokenizer.src.encode(texts, threads)
         first_ids, longest = self.first_ids, self.max_source - len(self.first_ids)
         lines = []
-        for number, (text, source, prefix) in enumerate(
-            zip(texts, sources, begins, strict=True), first
+        for number, (text, source, prefix, how) in enumerate(
+            zip(texts, sources, begins, written, strict=True), first
         ):
             parts = [source] if source else []
             n_sentences = len(self.cut(text)) if self.cut and source else 1
@@ -240,7 +251,7 @@ class Translator:
             segments = [
                 Segment(first_ids + part, [] if i else prefix) for i, part in enumerate(parts)
             ]
-            lines.append(Line(number, text, segments, n_sentences))
+            lines.append(Line(number, text, segments, n_sentences, how))
         return lines
 
     def _search(
@@ -345,6 +356,14 @@ class Translator:
         score = sum(part.log_prob for part in parts) / length**self.engine.decode.length_penalty
         return text, score
 
+    def _written(self, line: Line) -> Translation:
+        """Return the translation of a line, written as the line was."""
+        translation = line.translation or self._untranslated(line)
+        if line.written is None or self.writing is None:
+            return translation
+        texts = [self.writing.written(text, line.written) for text in translation.texts]
+        return translation._replace(texts=tuple(texts))
+
     def _untranslated(self, line: Line) -> Translation:
         """Return the empty translation of a line without segments."""
         # Of some texts nothing is left for the model, such as of invisible characters.
@@ -386,8 +405,8 @@ class Translator:
         tally = self.tally
         for line, translation in zip(lines, translations, strict=True):
             tally.blank += not line.segments and is_blank(line.text)
-            if line.sentences > 1:
-                tally.several += 1
+            tally.several += line.sentences > 1
+            tally.rewritten += line.written is not None
             if translation.segments > line.sentences:
                 tally.split.add(line.number)
             for flag in translation.flags:

@@ -18,7 +18,8 @@ def source(tiny_corpus: Path) -> Path:
     return tiny_corpus / "test.src"
 
 
-def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--as-written"]])
+def test_one_output_line_for_each_input_line(options: list[str], mt: Mt, tiny_run: Path) -> None:
     from mt.data.tokens.tokenizer import Tokenizer
 
     lines = odd_lines(300)
@@ -27,8 +28,8 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
     empty = [not line.replace("▁", " ").strip() for line in lines]
     assert 20 < sum(blank) < sum(empty) < 60
     stdin = "".join(line + "\n" for line in lines).encode()
-    options = ["--beam-size", 1, "--split-sentences", "never"]
-    ended = mt("translate", "--model", tiny_run, *options, stdin=stdin)
+    command = ["translate", "--model", tiny_run, "--beam-size", 1, "--split-sentences", "never"]
+    ended = mt(*command, *options, stdin=stdin)
     assert ended.code == 0
     assert ended.out.endswith(b"\n")
     found = ended.lines
@@ -39,6 +40,10 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
         if is_empty:
             assert line == ""
     assert f"mt: 300 lines ({sum(blank)} blank; " in ended.err
+    assert all(line.startswith("mt: ") for line in ended.err.splitlines())
+    if not options:
+        assert "translated as the training text would write them" in ended.err
+        return
     sizes = [len(ids) for ids in Tokenizer.load(tiny_run).src.encode(lines)]
     long = [number for number, size in enumerate(sizes, start=1) if size > 32]  # data.max_tokens
     assert len(long) > 5
@@ -47,7 +52,6 @@ def test_one_output_line_for_each_input_line(mt: Mt, tiny_run: Path) -> None:
         f"; {len(long)} too long for the model, translated in pieces: line {shown}, ...; "
         in ended.err
     )
-    assert all(line.startswith("mt: ") for line in ended.err.splitlines())
 
 
 def test_a_file_a_gzipped_file_and_stdin_are_translated_alike(

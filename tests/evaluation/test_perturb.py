@@ -97,6 +97,7 @@ def test_evaluate_perturbs_what_a_model_translates(
     write_lines(tmp_path / "src", src[:11])
     write_lines(tmp_path / "ref", ref[:11])
     files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--split-sentences", "never"]
+    files.append("--as-written")
     ended = mt(
         *["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"],
         *["--perturb", "caps,typos,two-sentences", "--precision", "fp32", "--paired-bs-n", 50],
@@ -104,7 +105,9 @@ def test_evaluate_perturbs_what_a_model_translates(
     found = json.loads(ended.out)
     assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %", TWO]
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
-    with load_translator(SearchOptions(split_sentences="never"), options) as translator:
+    with load_translator(
+        SearchOptions(split_sentences="never", as_written=True), options
+    ) as translator:
         for kind in ("caps", "two-sentences"):
             data = perturb(EvaluationSet("", [ref[:11]], src[:11]), kind, DE_EN)
             outputs = [one.texts[0] for one in translator.translate(data.sources or [])]

@@ -54,7 +54,7 @@ def test_the_figures_of_a_run(tiny_run: Path) -> None:
 def test_the_files_of_a_run(tiny_run: Path) -> None:
     assert {path.name for path in tiny_run.iterdir()} == {
         ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
-        "samples", "store", "tokenizer.model", "train.log",
+        "samples", "store", "tokenizer.model", "train.log", "writing.json",
     }  # fmt: skip
     manifest = json.loads((tiny_run / "manifest.json").read_text(encoding="utf-8"))
     config = checkpoint.load_model(tiny_run).config

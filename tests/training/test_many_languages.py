@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,11 @@ from mt.data.tokens.store_parts import StoreTexts
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
+from mt.evaluation.metrics import Bleu
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.launch import train
+from mt.training.trainer import Trainer
+from mt.training.validation import Validation
 from mt.translate.load import load_translator
 from mt.translate.score_lines import load_scorer
 from mt.translate.shortlist import write_shortlist
@@ -259,6 +264,51 @@ def test_a_run_scores_its_tests_by_direction(run: Path) -> None:
     assert "(train, en-cs)" in log_of(run)
 
 
+def test_bleu_of_each_direction_of_the_validation_set(run: Path) -> None:
+    """Also where the lines of one are not next to each other."""
+    (line,) = metrics_of(run, "valid")
+    assert list(line["bleu_by_direction"]) == ["de-en", "fr-de"]
+    bleu = line["bleu_by_direction"]["fr-de"]
+    assert f"(de-en {line['bleu_by_direction']['de-en']:.2f}, fr-de {bleu:.2f})" in log_of(run)
+    ref = ["a b c d e", "f g h i", "a b d c e f g h", "k l m n o"]
+    outputs = ["a b c d e", "f g h", "a b d c f e g h", "k l m n"]
+    directions = [("de", "en"), ("de", "en"), ("fr", "de"), ("de", "en")]
+    of_text: Any = SimpleNamespace(metrics={"bleu": Bleu([ref])}, directions=directions)
+    scores, by_direction = Validation._scores(of_text, outputs)
+    assert scores["bleu"] == Bleu([ref]).score(outputs)
+    parts = {"de-en": [0, 1, 3], "fr-de": [2]}
+    for name, rows in parts.items():
+        own = Bleu([[ref[row] for row in rows]]).score([outputs[row] for row in rows])
+        assert by_direction[name] == pytest.approx(own.value)
+    of_text.directions = [("de", "en")] * 4
+    assert Validation._scores(of_text, outputs)[1] == {}
+
+
+def test_a_run_stopped_in_a_stage_resumes_exactly(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With changes of the text, joined pairs among them, which have one token each."""
+    augmented = {"augment": {"caps": 0.4, "typos": 0.3, "join": 0.3}}
+    changes: dict[str, Any] = {
+        "data": {"stages": [{"until": {"updates": 4}} | augmented, {"weights": [1, 0] * 5 + [2]}]},
+        "train": {"max_steps": 7, "valid_every": 7},
+        "model": {"dropout": 0.1},
+    }
+    changed = config_of(config.model_dump(), **changes)
+    monkeypatch.setattr(Trainer, "_request", lambda _: 0)
+    assert train(changed, tmp_path / "whole", "cpu").exit_code == 0
+    for stop in (2, 5):
+        request = lambda self, stop=stop: (signal.SIGTERM + 1) * (self.state.step == stop)  # noqa: E731
+        monkeypatch.setattr(Trainer, "_request", request)
+        assert train(changed, tmp_path / "stopped", "cpu").exit_code == 128 + signal.SIGTERM
+    monkeypatch.setattr(Trainer, "_request", lambda _: 0)
+    assert train(changed, tmp_path / "stopped", "cpu").exit_code == 0
+    weights = Path("checkpoints", "last", "model.safetensors")
+    assert (tmp_path / "stopped" / weights).read_bytes() == (
+        tmp_path / "whole" / weights
+    ).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -360,6 +410,29 @@ def test_a_package_of_argos_has_one_target_language(run: Path, tmp_path: Path, m
     unknown = refused(mt("export", "argos", "--model", run, "-o", tmp_path / "x.argosmodel",
                          "--from-code", "cs", "--to-code", "it"))  # fmt: skip
     assert says(unknown, "--to-code", "cs, de, en, fr", "found it")
+
+
+@pytest.mark.parametrize("to", ["fr", None])
+def test_an_export_for_ctranslate2_into_one_language_or_any(
+    to: str | None, run: Path, tmp_path: Path, mt: Mt
+) -> None:
+    """With --to the folder puts the token itself; without it the first token of a source does."""
+    library = pytest.importorskip("ctranslate2")
+    folder = tmp_path / "ct2"
+    option = ["--to", to] if to else []
+    done = mt("export", "ctranslate2", "--model", run, "-o", folder, *option)
+    assert done.code == 0, done.err
+    own = Tokenizer.load(run)
+    pieces = own.src.pieces(" čba čde") if to else ["<2fr>", *own.src.pieces(" čba čde")]
+    target = own.tgt.pieces("quba")
+    (found,) = library.Translator(str(folder), device="cpu").score_batch([pieces], [target])
+    options = EngineOptions(models=[run], device="cpu", precision="fp32")
+    scorer = load_scorer(SearchOptions(to="fr"), options, lambda _: None)
+    (scored,) = scorer.score(["čba čde"], ["quba"])
+    assert found.log_probs == pytest.approx(scored.forced.log_probs, abs=1e-3)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert ("into fr" in card) == (to is not None)
+    assert ("<2cs>" in card) == (to is None)
 
 
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")

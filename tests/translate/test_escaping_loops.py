@@ -26,7 +26,7 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     escaped = []
     for engine, workers in (("torch", 1), ("torch", 2), ("ctranslate2", 1)):
         options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=workers)
-        with load_translator(SearchOptions(beam_size=1), options) as translator:
+        with load_translator(SearchOptions(beam_size=1, as_written=True), options) as translator:
             translator.escapes_loops = False
             before = list(translator.translate(lines))
             translator.escapes_loops = True
@@ -49,7 +49,7 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
         in_order = zip(after, other_order[::-1], strict=True)
         assert sum(one.texts != texts for one, texts in in_order) <= 1
         # Several outputs show what the model gives.
-        with load_translator(SearchOptions(n_best=2), options) as translator:
+        with load_translator(SearchOptions(n_best=2, as_written=True), options) as translator:
             assert not translator.escapes_loops
     torch, _, ctranslate2 = escaped
     common = torch.keys() & ctranslate2.keys()
@@ -75,7 +75,7 @@ def test_no_log_probability_decides(
         yield list(range(len(segments))), 1.0
 
     options = EngineOptions(models=[tiny_run], engine="torch", workers=1)
-    with load_translator(SearchOptions(beam_size=1), options) as translator:
+    with load_translator(SearchOptions(beam_size=1, as_written=True), options) as translator:
         monkeypatch.setattr(translator, "_search", search)
         assert [one.texts for one in translator.translate(["x"])] == [("a " * 9,)]
         assert (translator.tally.looped, translator.tally.escaped) == (1, 0)

@@ -21,6 +21,7 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
+from mt.data.tokens.writing import Writing
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
@@ -165,6 +166,8 @@ class Tokenizer:
             found = listed or special_ids(processor)
             if found != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
+        # How the training text is written, where that was learnt with the vocabulary.
+        self.writing: Writing | None = None
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
 
@@ -231,7 +234,10 @@ class Tokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in zip(names, self._files, strict=True):
                 write_whole(folder / name, content)
-            for stale in set(_JOINT + _IMPORTED) - set(names):
+            if self.writing is not None:
+                write_whole(folder / _WRITING, self.writing.to_json())
+                names = [*names, _WRITING]
+            for stale in {*_JOINT, *_IMPORTED, _WRITING} - set(names):
                 (folder / stale).unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
@@ -260,13 +266,23 @@ class Tokenizer:
         try:
             if not all(models):
                 raise ValueError("the file is empty")
-            return cls(*models)
+            tokenizer = cls(*models)
         except (RuntimeError, ValueError) as error:
             reason = error if isinstance(error, ValueError) else "SentencePiece cannot read it"
             raise CheckpointError(
                 f"{folder}: {' or '.join(names)} is damaged or not a tokenizer of mt ({reason}). "
                 "Copy it again from the run directory where it was trained."
             ) from error
+        try:
+            tokenizer.writing = Writing.from_json((folder / _WRITING).read_bytes())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(
+                f"{folder / _WRITING}: cannot be read as what mt learns of writing ({error}); copy "
+                "it again from the run directory, or remove it to translate without"
+            ) from error
+        return tokenizer
 
 
 def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
@@ -362,6 +378,7 @@ def train_on_sample(
 _JOINT = ["tokenizer.model"]
 _SEPARATE = ["tokenizer.src.model", "tokenizer.tgt.model"]
 _IMPORTED = [*_SEPARATE, "tokenizer.vocab.json"]
+_WRITING = "writing.json"
 
 
 def _train(

@@ -1,0 +1,310 @@
+"""How the training text writes its lines, and other lines written so for the model, and back.
+
+A model learns little of lines in capitals: the pieces of `MANN` have nothing in common with those
+of `Mann`. The same is true, to a lesser degree, of Title Case, lower case, lines without a final
+stop, and emoji. So `mt translate` gives the model such a line as the training text would write it
+(truecasing, Lita et al., 2003), and writes the output as the line was. Other lines stay.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum, auto
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from typing_extensions import assert_never
+
+from mt.data.tokens import noise
+from mt.data.tokens.mixing import stages_of
+from mt.files import parse_json
+
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
+
+# Lines of a side from which is learnt; less than twice as many of more.
+LINES = 200_000
+# Share of training lines in one case from which the model knows it, and such lines stay.
+KNOWN = 0.05
+# Share of training lines with a final stop from which a line without one gets it.
+STOPS = 0.9
+# Words of so many letters begin with a capital in any Title Case, and how many there must be.
+TITLE_LETTERS = 4
+TITLE_WORDS = 3
+# Tags, placeholders and addresses, whose case has a meaning.
+_KEPT = r"<[^<>\s]*>|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
+_KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
+_KEPT_ONLY = re.compile(f"({_KEPT})")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_SENTENCE_END = re.compile(r"[.!?…]\W*\s")
+# Emoji anywhere; at the ends of a line also other signs that stand alone: bullets, arrows, notes.
+_EMOJI = "\u2600-\u2604\u2607-\u2668\u2670-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+_JOINERS = "\u200d\ufe0f\u20e3\U000e0020-\U000e007f"
+_SIGN = rf"[{_EMOJI}{_JOINERS}\u2190-\u21ff\u2300-\u245f\u2500-\u266f•·~*#|_^`¬°†®™]"
+_SYMBOLS = re.compile(rf"\A{_SIGN}+(?=\s)|(?<=\s){_SIGN}+\Z|[{_EMOJI}][{_EMOJI}{_JOINERS}]*")
+
+
+class Case(Enum):
+    """In which case a line is written as a whole."""
+
+    CAPITALS = auto()
+    TITLE = auto()
+    LOWER = auto()
+
+
+def case_of(text: str) -> Case | None:
+    """The case of a line; None for usual text, and where letters have no case."""
+    cases = {Case.CAPITALS, Case.TITLE, Case.LOWER}
+    n_long = 0
+    for match, _ in _words(text):
+        word = match[0]
+        letters = word if word.isalpha() else "".join(_LETTERS.findall(word))
+        # A Chinese letter is neither; ß stays in capitals.
+        if not all(letter.isupper() or letter == "ß" for letter in letters):
+            cases.discard(Case.CAPITALS)
+        if not all(letter.islower() for letter in letters):
+            cases.discard(Case.LOWER)
+        if len(word) >= TITLE_LETTERS:
+            n_long += 1
+            if not (word[0].isupper() or word[0].istitle()):
+                cases.discard(Case.TITLE)
+        if not cases:
+            return None
+    if n_long < TITLE_WORDS or Case.CAPITALS in cases:
+        cases.discard(Case.TITLE)
+    return cases.pop() if len(cases) == 1 else None  # all where there is no word
+
+
+def _words(text: str) -> Iterator[tuple[re.Match[str], bool]]:
+    """The words of a line, each with whether it begins a sentence."""
+    end = 0
+    for match in _KEPT_OR_WORD.finditer(text):
+        between = text[end : match.start()]
+        is_first = bool(_SENTENCE_END.search(between)) if end else not re.search(r"\w", between)
+        end = match.end()
+        if match["kept"] is None:
+            yield match, is_first
+
+
+# --- of a language ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LanguageStyle:
+    """How the training text is written in a language."""
+
+    language: str
+    words: Sequence[str]  # those that are written otherwise than other words in a sentence
+    is_capital: bool  # whether other words have a capital, as rare ones have in German
+    begins_with_capital: bool  # whether sentences do
+    known_cases: Sequence[str]  # in which it writes whole lines, too
+    final_stop: str  # that of nearly all lines, else ""
+
+    @classmethod
+    def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
+        """Count the words of lines; unknown ones are expected to look as those seen once."""
+        forms: dict[str, Counter[str]] = {}
+        beginnings, cases, ends = Counter[bool](), Counter[str](), Counter[str]()
+        for line in (drawn := lines[:: max(1, len(lines) // LINES)]):
+            ends[line[-1:]] += 1
+            if (case := case_of(line)) is not None:
+                cases[case.name] += 1
+                continue
+            for match, is_first in _words(line):
+                word = match[0]
+                if is_first:
+                    beginnings[word[0].isupper()] += 1
+                else:
+                    forms.setdefault(noise.lower_case(word, language), Counter())[word] += 1
+        rare = [next(iter(seen)) for seen in forms.values() if seen.total() == 1]
+        stops = {end: count for end, count in ends.items() if end and end in noise.FINAL_STOPS}
+        has_stops = stops and sum(stops.values()) >= STOPS * len(drawn)
+        others = cls(
+            language,
+            [],
+            is_capital=sum(word[0].isupper() for word in rare) > len(rare) / 2,
+            begins_with_capital=beginnings[True] > beginnings[False],
+            known_cases=sorted(name for name, n in cases.items() if n >= KNOWN * len(drawn)),
+            final_stop=max(stops, key=lambda stop: stops[stop]) if has_stops else "",
+        )
+        usual = {key: max(seen, key=lambda one: (seen[one], one)) for key, seen in forms.items()}
+        # STRASSE has lost its ß, and capitals in Greek their accents.
+        listed = {
+            key: word
+            for key, word in usual.items()
+            if any(others.usual_word(one) != word for one in (key, others._capitals(word)))
+        }
+        found = replace(others, words=list(listed.values()))
+        # A compound, such as l'homme, whose parts are listed; Masse beside Maße.
+        listed |= {key: word for key, word in usual.items() if found.usual_word(key) != word}
+        return replace(others, words=[listed[key] for key in sorted(listed)])
+
+    @cached_property
+    def _forms(self) -> dict[str, str]:
+        from_capitals = {self._lower(self._capitals(word)): word for word in self.words}
+        return from_capitals | {self._lower(word): word for word in self.words}
+
+    def _lower(self, word: str) -> str:
+        return noise.lower_case(word, self.language)
+
+    def _capitals(self, word: str) -> str:
+        return noise.upper_case(word, self.language)
+
+    def usual_word(self, word: str) -> str:
+        """A word as it is written within a sentence; of an unknown compound each part."""
+        key = self._lower(word)
+        return self._forms.get(key) or _LETTERS.sub(lambda part: self._usual_part(part[0]), key)
+
+    def _usual_part(self, part: str) -> str:
+        other = noise.title_case(part, self.language) if self.is_capital and part[1:] else part
+        return self._forms.get(part, other)
+
+    def usual_case(self, text: str) -> tuple[str, int]:
+        """A line in the usual case, and how many words that begin no sentence lose a capital."""
+        parts, end, n_lowered = [], 0, 0
+        for match, is_first in _words(text):
+            word = self.usual_word(match[0])
+            n_lowered += not is_first and word[0].islower() and match[0][0].isupper()
+            if is_first and self.begins_with_capital:
+                word = noise.title_case(word, self.language)
+            parts += [text[end : match.start()], word]
+            end = match.end()
+        return "".join([*parts, text[end:]]), n_lowered
+
+    def without_first_capitals(self, text: str) -> str:
+        """A line whose sentences do not begin with a capital, unless their first word has one."""
+        parts, end = [], 0
+        for match, is_first in _words(text):
+            if is_first and match[0][1:] == self._lower(match[0][1:]):
+                parts += [text[end : match.start()], self.usual_word(match[0])]
+                end = match.end()
+        return "".join([*parts, text[end:]])
+
+
+# --- of a line --------------------------------------------------------------------------------
+
+
+class Symbol(NamedTuple):
+    """An emoji or another sign that was taken out of a line."""
+
+    text: str
+    place: float  # share of the line's words before it
+    space: str  # before it
+
+
+class Written(NamedTuple):
+    """How a line was written where the model sees it otherwise."""
+
+    case: Case | None
+    has_stop: bool  # the final stop is not the line's own
+    symbols: tuple[Symbol, ...]
+
+
+def without_symbols(text: str) -> tuple[str, tuple[Symbol, ...]]:
+    """Take emoji and other symbols out of a line, unless nothing else is in it."""
+    parts, end, found = [], 0, []
+    for match in _SYMBOLS.finditer(text):
+        parts.append(text[end : match.start()])
+        found.append((match[0], "".join(parts)))
+        end = match.end()
+    if not found:
+        return text, ()
+    n_words = len((rest := " ".join([*parts, text[end:]])).split())
+    symbols = [
+        Symbol(sign, len(before.split()) / max(1, n_words), " " if before[-1:].isspace() else "")
+        for sign, before in found
+    ]
+    return (" ".join(rest.split()), tuple(symbols)) if n_words else (text, ())
+
+
+def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
+    """Put symbols back at the same shares of the words."""
+    words = text.split(" ")
+    before, after = [""], [""] * len(words)
+    for symbol in symbols:
+        place = round(symbol.place * len(words))
+        if place:
+            after[place - 1] += symbol.space + symbol.text
+        else:
+            before.append(f"{symbol.text} ")
+    return "".join(before) + " ".join(map("".join, zip(words, after, strict=True)))
+
+
+class Writing(NamedTuple):
+    """How a model's source and target language are written in its training text."""
+
+    src: LanguageStyle
+    tgt: LanguageStyle
+
+    @classmethod
+    def learn(cls, src: Sequence[str], tgt: Sequence[str], data: DataConfig) -> Writing | None:
+        """Learn from the lines of pairs; None where the model has more than one direction.
+
+        Texts of the other direction may be a part of the training that is over before its end.
+        """
+        last = [one for one in stages_of(data)[-1].train if one.weight or one.share]
+        directions = {data.direction(one) for one in last}
+        pairs = {frozenset(data.direction(one)) for one in data.train}
+        if len(directions) > 1 or len(pairs) > 1 or any(one.reverse for one in last):
+            return None
+        source, target = data.direction(last[0])
+        return cls(LanguageStyle.learn(src, source), LanguageStyle.learn(tgt, target))
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Writing:
+        """What `to_json` wrote; ValueError, TypeError or KeyError for anything else."""
+        values = parse_json(content)
+        return cls(LanguageStyle(**values["src"]), LanguageStyle(**values["tgt"]))
+
+    def to_json(self) -> str:
+        """As the text of a file."""
+        sides = {"src": asdict(self.src), "tgt": asdict(self.tgt)}
+        return json.dumps(sides, ensure_ascii=False)
+
+    def usual(self, line: str, keep_words: bool = False) -> tuple[str, Written | None]:
+        """A source line as the model knows it, and how it was written; None if it stays.
+
+        `keep_words`: take no symbols out, because words are counted.
+        """
+        text, symbols = (line, ()) if keep_words else without_symbols(line)
+        case = case_of(text)
+        if case is not None and case.name not in self.src.known_cases:
+            usual, n_lowered = self.src.usual_case(text)
+            # `Drei Kinder mit Hund` is usual in German; one capital may be all of a name.
+            if usual == text or (case is Case.TITLE and n_lowered < 2):
+                case = None
+            else:
+                text = usual
+        else:
+            case = None
+        has_stop = bool(self.src.final_stop) and (text[-1:].isalnum() or text[-1:] == ")")
+        if has_stop:
+            text += self.src.final_stop
+        written = Written(case, has_stop, symbols)
+        return (text, written) if case or has_stop or symbols else (line, None)
+
+    def written(self, output: str, line: Written) -> str:
+        """An output written as its source line was."""
+        if line.has_stop:
+            output = noise.without_final_stop(output)
+        return with_symbols(self._in_case(output, line.case), line.symbols)
+
+    def _in_case(self, text: str, case: Case | None) -> str:
+        match case:
+            case None:
+                return text
+            case Case.CAPITALS:
+                change = noise.upper_case
+            case Case.TITLE:
+                change = noise.title_case
+            case Case.LOWER:
+                return self.tgt.without_first_capitals(text)
+            case unknown:
+                assert_never(unknown)
+        parts = _KEPT_ONLY.split(text)
+        parts[::2] = [change(part, self.tgt.language) for part in parts[::2]]
+        return "".join(parts)
