@@ -15,6 +15,7 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
+from mt.data.tokens.writing import only_direction
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     SEVERAL_SENTENCES,
@@ -85,8 +86,10 @@ def load_translator(
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
-    if not search.as_written and translator.tokenizer.writing is not None:
-        translator.writing = translator.tokenizer.writing
+    writing = translator.tokenizer.writing
+    # A vocabulary that was taken from another model may be that of other languages.
+    if writing and not search.as_written and writing.languages == only_direction(data):
+        translator.writing = writing
         translator.settings["--as-written"] = "no"
     return translator
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -40,7 +41,7 @@ _KEPT = r"<[^<>\s]*>|[^\s@:/]{0,64}(?:@|://)\S*|(?i:www\.)\S*"
 _KEPT_OR_WORD = re.compile(rf"(?P<kept>{_KEPT})|[^\W\d_]+(?:[-'’.][^\W\d_]+)*")
 _KEPT_ONLY = re.compile(f"({_KEPT})")
 _LETTERS = re.compile(r"[^\W\d_]+")
-_SENTENCE_END = re.compile(r"[.!?…]\W*\s")
+_SENTENCE_END = re.compile(r"[.!?…]\W{0,9}\s")
 # Emoji anywhere; at the ends of a line also other signs that stand alone: bullets, arrows, notes.
 _EMOJI = "\u2600-\u2604\u2607-\u2668\u2670-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 _JOINERS = "\u200d\ufe0f\u20e3\U000e0020-\U000e007f"
@@ -88,6 +89,12 @@ def _words(text: str) -> Iterator[tuple[re.Match[str], bool]]:
         end = match.end()
         if match["kept"] is None:
             yield match, is_first
+
+
+def _lacks_stop(text: str) -> bool:
+    """Whether a line ends with a word, or a bracket, that a final stop may follow."""
+    is_end = text[-1:].isalnum() or text[-1:] == ")"
+    return is_end and not _KEPT_ONLY.search(text.rsplit(maxsplit=1)[-1])
 
 
 # --- of a language ----------------------------------------------------------------------------
@@ -206,19 +213,18 @@ class Written(NamedTuple):
 
 def without_symbols(text: str) -> tuple[str, tuple[Symbol, ...]]:
     """Take emoji and other symbols out of a line, unless nothing else is in it."""
-    parts, end, found = [], 0, []
+    words: list[str] = []
+    found, end = [], 0
     for match in _SYMBOLS.finditer(text):
-        parts.append(text[end : match.start()])
-        found.append((match[0], "".join(parts)))
+        before = text[end : match.start()]
+        words += before.split()
+        found.append((match[0], len(words), " " if before[-1:].isspace() else ""))
         end = match.end()
-    if not found:
+    words += text[end:].split()
+    if not found or not words:
         return text, ()
-    n_words = len((rest := " ".join([*parts, text[end:]])).split())
-    symbols = [
-        Symbol(sign, len(before.split()) / max(1, n_words), " " if before[-1:].isspace() else "")
-        for sign, before in found
-    ]
-    return (" ".join(rest.split()), tuple(symbols)) if n_words else (text, ())
+    symbols = (Symbol(sign, place / len(words), space) for sign, place, space in found)
+    return " ".join(words), tuple(symbols)
 
 
 def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
@@ -234,6 +240,19 @@ def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
     return "".join(before) + " ".join(map("".join, zip(words, after, strict=True)))
 
 
+def only_direction(data: DataConfig) -> tuple[str, str] | None:
+    """The languages of a model that translates in one direction, else None.
+
+    Texts the other way round may be a part of the training that is over before its end.
+    """
+    last = [one for one in stages_of(data)[-1].train if one.weight or one.share]
+    directions = {data.direction(one) for one in last}
+    pairs = {frozenset(data.direction(one)) for one in data.train}
+    if len(directions) != 1 or len(pairs) > 1 or any(one.reverse for one in last):
+        return None
+    return directions.pop()
+
+
 class Writing(NamedTuple):
     """How a model's source and target language are written in its training text."""
 
@@ -242,16 +261,10 @@ class Writing(NamedTuple):
 
     @classmethod
     def learn(cls, src: Sequence[str], tgt: Sequence[str], data: DataConfig) -> Writing | None:
-        """Learn from the lines of pairs; None where the model has more than one direction.
-
-        Texts of the other direction may be a part of the training that is over before its end.
-        """
-        last = [one for one in stages_of(data)[-1].train if one.weight or one.share]
-        directions = {data.direction(one) for one in last}
-        pairs = {frozenset(data.direction(one)) for one in data.train}
-        if len(directions) > 1 or len(pairs) > 1 or any(one.reverse for one in last):
+        """Learn from the lines of pairs; None where the model has more than one direction."""
+        if (languages := only_direction(data)) is None:
             return None
-        source, target = data.direction(last[0])
+        source, target = languages
         return cls(LanguageStyle.learn(src, source), LanguageStyle.learn(tgt, target))
 
     @classmethod
@@ -259,6 +272,11 @@ class Writing(NamedTuple):
         """What `to_json` wrote; ValueError, TypeError or KeyError for anything else."""
         values = parse_json(content)
         return cls(LanguageStyle(**values["src"]), LanguageStyle(**values["tgt"]))
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Source and target language."""
+        return self.src.language, self.tgt.language
 
     def to_json(self) -> str:
         """As the text of a file."""
@@ -270,7 +288,8 @@ class Writing(NamedTuple):
 
         `keep_words`: take no symbols out, because words are counted.
         """
-        text, symbols = (line, ()) if keep_words else without_symbols(line)
+        text = line if line.isascii() else unicodedata.normalize("NFC", line)
+        text, symbols = (text, ()) if keep_words else without_symbols(text)
         case = case_of(text)
         if case is not None and case.name not in self.src.known_cases:
             usual, n_lowered = self.src.usual_case(text)
@@ -281,8 +300,7 @@ class Writing(NamedTuple):
                 text = usual
         else:
             case = None
-        has_stop = bool(self.src.final_stop) and (text[-1:].isalnum() or text[-1:] == ")")
-        if has_stop:
+        if has_stop := self.src.final_stop != "" and _lacks_stop(text):
             text += self.src.final_stop
         written = Written(case, has_stop, symbols)
         return (text, written) if case or has_stop or symbols else (line, None)
