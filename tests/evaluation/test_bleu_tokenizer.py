@@ -278,7 +278,7 @@ def test_rank_0_alone_needs_the_tokenizer(tiny_run: Path, tmp_path: Path) -> Non
     score = Score("BLEU", 12.3, "of rank 0")
     device = choose_device("cpu", "fp32")
     scoring = validation.Scoring(config, "ja-mecab")
-    world = WithAnswers(answers=iter(([text], {"bleu": score})))
+    world = WithAnswers(answers=iter(([text], ({"bleu": score}, {}))))
     with RunLog(tmp_path, 1) as log:
         valid = validation.Validation(
             config, config.data.valid_texts, tmp_path, loaded.tokenizer, log, world, scoring

@@ -326,7 +326,7 @@ def test_a_dry_run_leaves_a_run_as_it_is(tiny_config: Path, tmp_path: Path, mt: 
         assert content(tmp_path) == before
     assert sorted(path.name for path in run.iterdir()) == [
         ".lock", "checkpoints", "config.yaml", "manifest.json", "metrics.jsonl", "outputs",
-        "samples", "store", "tokenizer.model", "train.log",
+        "samples", "store", "tokenizer.model", "train.log", "writing.json",
     ]  # fmt: skip
 
 
