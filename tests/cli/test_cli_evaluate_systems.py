@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -15,6 +14,7 @@ from unittest import mock
 
 import pytest
 from conftest import ROOT, Ended, Mt, refused, write_lines
+from corpora import damaged
 from messages import says
 
 from mt.evaluation.differences import differing_words, largest_differences
@@ -28,17 +28,6 @@ SRC, REF = (
 )
 
 
-def damaged(lines: list[str], rows: range, word: str = "else") -> list[str]:
-    """The lines; in those rows one word is another one."""
-    draw = random.Random(1)
-    result = list(lines)
-    for row in rows:
-        words = result[row].split()
-        words[draw.randrange(len(words))] = word
-        result[row] = " ".join(words)
-    return result
-
-
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """In the current folder: a and c are alike, b has 30 more wrong words; two references."""
@@ -49,7 +38,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("b", damaged(REF, range(0, 70))),
         ("c", damaged(REF, range(1, 41))),
         ("ref", REF),
-        ("ref2", damaged(REF, range(0, 120, 3), "other")),
+        ("ref2", damaged(REF, range(0, 120, 3), word="other")),
         ("src", SRC),
         ("domains", ["news", "law"] * 60),
     ):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 from conftest import ROOT
+from corpora import damaged
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -21,23 +22,12 @@ from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate
 REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
 
 
-def damaged(lines: list[str], rows: list[int], seed: int) -> list[str]:
-    """The lines; in those rows one word is another one."""
-    draw = random.Random(seed)
-    result = list(lines)
-    for row in rows:
-        words = result[row].split()
-        words[draw.randrange(len(words))] = "else"
-        result[row] = " ".join(words)
-    return result
-
-
 # 150 of 500 lines have one wrong word, at a place that is drawn.
 ROWS = random.Random(1).sample(range(len(REF)), 180)
-BASELINE = damaged(REF, ROWS[:150], 1)
+BASELINE = damaged(REF, ROWS[:150], seed=1)
 # Planted: one BLEU less, by 17 more wrong words; and no difference, other places drawn.
-ONE_LESS = damaged(BASELINE, ROWS[150:167], 3)
-AS_GOOD = damaged(REF, ROWS[:150], 2)
+ONE_LESS = damaged(BASELINE, ROWS[150:167], seed=3)
+AS_GOOD = damaged(REF, ROWS[:150], seed=2)
 
 
 def evaluated(
@@ -86,7 +76,7 @@ def test_the_p_values_are_those_of_sacrebleu(test: str, n: int) -> None:
 def test_the_p_values_of_a_perfect_system_are_those_of_sacrebleu(test: str) -> None:
     """Its BLEU is 100.00000000000004, shown as 100: no trial may seem to exceed the difference."""
     named: list[tuple[str, Sequence[str]]] = [
-        ("less", damaged(REF[:6], [0, 2, 3], 1)),
+        ("less", damaged(REF[:6], [0, 2, 3], seed=1)),
         ("all", REF[:6]),
     ]
     _, columns = PairedTest(named, {"bleu": BLEU()}, [REF[:6]], test_type=test, n_samples=1000)()

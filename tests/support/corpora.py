@@ -6,6 +6,8 @@ import gzip
 import io
 import json
 import os
+import random
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,19 @@ def rows_file(tmp_path: Path, kind: str, pairs: list[tuple[str, str]]) -> str:
         case "saved" | "splits":
             return saved(tmp_path, rows, kind == "splits").name
     return write(path, text, packed).name
+
+
+def damaged(
+    lines: Sequence[str], rows: Iterable[int], word: str = "else", seed: int = 1
+) -> list[str]:
+    """The lines; in those rows one word, drawn by the seed, is `word`."""
+    draw = random.Random(seed)
+    result = list(lines)
+    for row in rows:
+        words = result[row].split()
+        words[draw.randrange(len(words))] = word
+        result[row] = " ".join(words)
+    return result
 
 
 MULTI30K = Path(os.environ.get("MT_CORPORA", "MT_CORPORA-is-not-set")) / "multi30k"
