@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from conftest import write_lines
 from messages import says
-from token_stores import KEPT, PAIRS, build, content, trained, write
+from model_files import content_of
+from token_stores import KEPT, PAIRS, build, trained, write
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source
@@ -245,7 +246,12 @@ def test_what_a_crash_left_is_removed(root: Path, tokenizer: Tokenizer) -> None:
     (partial / "src.tokens").write_bytes(b"half a store")
     assert len(build(root, tokenizer)) == 3
     assert not partial.exists()
-    assert sorted(content(root)) == ["lengths.npy", "meta.json", "src.tokens", "tgt.tokens"]
+    assert sorted(content_of(root / "store")) == [
+        "lengths.npy",
+        "meta.json",
+        "src.tokens",
+        "tgt.tokens",
+    ]
 
 
 # --- messages ---------------------------------------------------------------------------------
@@ -255,7 +261,7 @@ def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
     root: Path, tokenizer: Tokenizer
 ) -> None:
     build(root, tokenizer)
-    before = content(root)
+    before = content_of(root / "store")
     with pytest.raises(DataError) as error:
         build(root, tokenizer, max_tokens=1)
     message = str(error.value)
@@ -263,7 +269,7 @@ def test_nothing_left_or_a_fault_in_the_text_leaves_the_old_store(
     write_lines(root / "a.en", ["one line too few"])
     with pytest.raises(DataError, match="lines"):
         build(root, tokenizer)
-    assert content(root) == before
+    assert content_of(root / "store") == before
     assert not (root / "store.partial").exists()
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from messages import says
-from token_stores import KEPT, PAIRS, build, content, trained, write
+from model_files import content_of
+from token_stores import KEPT, PAIRS, build, trained, write
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source
@@ -62,7 +63,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def whole(root: Path, tokenizer: Tokenizer) -> dict[str, bytes]:
     """What one process makes of the corpora, each in a single part."""
     build(root, tokenizer, "ab", weights={"b": 2.0})
-    made = content(root)
+    made = content_of(root / "store")
     shutil.rmtree(root / "store")
     return made
 
@@ -90,7 +91,7 @@ def test_shards_in_any_order_give_the_bytes_of_one_process(
     assert [store is None for store in stores] == [True, True, False]
     assert sorted(encoded) == [f"{n:05}" for n in range(10)]
     assert encoded[:2] == [f"{order[0] - 1:05}", f"{order[0] + 2:05}"]
-    assert content(root) == whole
+    assert content_of(root / "store") == whole
     assert not (root / "store.partial").exists()
     assert shard(root, tokenizer, 1, 3) is not None  # once more: it is there
     assert len(encoded) == 10
@@ -133,7 +134,7 @@ def test_a_full_disk_or_an_interrupted_build_leaves_what_the_next_one_continues(
     assert encoded == parts
     build(root, tokenizer, "ab", weights={"b": 2.0})
     assert encoded == [f"{n:05}" for n in range(10)]
-    assert content(root) == whole
+    assert content_of(root / "store") == whole
 
 
 def test_parts_of_other_texts_are_not_continued(

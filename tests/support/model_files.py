@@ -1,4 +1,4 @@
-"""The files of a model folder: their contents, and ways to damage one."""
+"""The files of a folder: their contents, and ways to damage one."""
 
 from __future__ import annotations
 

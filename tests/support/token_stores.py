@@ -55,8 +55,3 @@ def build(
     } | limits
     config = config_from_mapping({"data": data}, "test")
     return open_or_build(root / "store", sources, "data.train", config.data, tokenizer, log)
-
-
-def content(root: Path) -> dict[str, bytes]:
-    """The files of the store that `build` made."""
-    return {path.name: path.read_bytes() for path in (root / "store").iterdir()}
