@@ -106,7 +106,7 @@ def short_corpus(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """`data.train` of the first 500 pairs of the tiny corpus."""
     source = {}
     for side in ("src", "tgt"):
-        lines = (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()[:500]
+        lines = lines_of(tiny_corpus / f"train.{side}")[:500]
         write_lines(path := tmp_path_factory.mktemp("short") / f"train.{side}", lines)
         source[side] = str(path)
     return source
@@ -196,10 +196,7 @@ def loaded(tiny_run: Path) -> LoadedModel:
 @pytest.fixture(scope="module")
 def pairs(loaded: LoadedModel, tiny_corpus: Path) -> list[tuple[list[int], list[int]]]:
     """Token ids of source and target, for each line of the test split."""
-    src, tgt = (
-        (tiny_corpus / f"test.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    )
+    src, tgt = (lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt"))
     tokenizer = loaded.tokenizer
     return list(zip(tokenizer.src.encode(src), tokenizer.tgt.encode(tgt), strict=True))
 
@@ -487,6 +484,10 @@ def weights_of(run_dir: Path) -> bytes:
 def log_of(run_dir: Path) -> str:
     """The text of `train.log`."""
     return (run_dir / "train.log").read_text(encoding="utf-8")
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
 
 
 def write_lines(path: Path, lines: list[str]) -> None:

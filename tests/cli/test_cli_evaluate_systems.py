@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from conftest import ROOT, Ended, Mt, refused, write_lines
+from conftest import ROOT, Ended, Mt, lines_of, refused, write_lines
 from corpora import damaged
 from messages import says
 
@@ -22,10 +22,7 @@ from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
 
 METRICS = ("bleu", "chrf", "ter")
-SRC, REF = (
-    (ROOT / "data" / "demo" / f"test.{side}").read_text(encoding="utf-8").splitlines()[:120]
-    for side in ("de", "en")
-)
+SRC, REF = (lines_of(ROOT / "data" / "demo" / f"test.{side}")[:120] for side in ("de", "en"))
 
 
 @pytest.fixture
@@ -222,7 +219,7 @@ def test_models_and_files_on_several_test_sets(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for side in ("src", "tgt"):
-        lines = (tiny_corpus / f"valid.{side}").read_text(encoding="utf-8").splitlines()[:25]
+        lines = lines_of(tiny_corpus / f"valid.{side}")[:25]
         write_lines(Path(f"short.{side}"), lines)
     test = f"all={tiny_corpus}/test.src,{tiny_corpus}/test.tgt"
     sets = ["--test-set", test, "--test-set", "short=short.src,short.tgt"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import merged
+from conftest import log_of, merged, weights_of
 from messages import says
 from subwords import digest, made_lines, rows, store_of
 
@@ -211,9 +211,8 @@ def test_a_run_resumed_in_an_epoch_ends_with_the_same_weights(
         return tmp_path / name
 
     whole, resumed = run("whole", 6), run("resumed", 5, 6)
-    weights = Path("checkpoints", "last", "model.safetensors")
-    assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()
-    log = (whole / "train.log").read_text(encoding="utf-8")
+    assert weights_of(whole) == weights_of(resumed)
+    log = log_of(whole)
     assert [f"data.augment: epoch {n}: 1,997 pairs in 1," in log for n in range(3)] == [1, 1, 0]
     assert log.count(" placeholders, ") == 2
 

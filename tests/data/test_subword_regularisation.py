@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import QUICK, ROOT, merged, metrics_of, weights_of
+from conftest import QUICK, ROOT, log_of, merged, metrics_of, weights_of
 from subwords import STRONG, epochs, made_lines, sampling_of, store_of, trained
 
 from mt.config.load import config_from_mapping
@@ -258,7 +258,7 @@ def test_sampling_may_start_and_change_in_a_resumed_run(
         state = checkpoint.load_state(tmp_path / "checkpoints" / "last")["train"]
         places.append((state["epoch"], state["update"]))
     assert places == [(0, 4), (1, 1), (2, 1), (3, 1), (3, 2)]
-    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    log = log_of(tmp_path)
     assert (
         "config changed since this run was started: tokenizer.sampling_alpha: was 0.3, now 0.5"
         in log

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from conftest import Mt, config_of, log_of, metrics_of, refused, write_lines
+from conftest import Mt, config_of, lines_of, log_of, metrics_of, refused, write_lines
 from messages import says
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
@@ -182,7 +182,7 @@ def test_validation_tests_and_evaluate_follow_the_config(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A perfect translation of a text without spaces has BLEU 100, not 0."""
-    train_lines = (tiny_corpus / "train.src").read_text(encoding="utf-8").splitlines()
+    train_lines = lines_of(tiny_corpus / "train.src")
     unspaced = [line.replace(" ", "") for line in train_lines]
     for split, lines in (("train", unspaced), ("valid", unspaced[:20]), ("test", unspaced[:20])):
         write_lines(tmp_path / f"{split}.src", lines)

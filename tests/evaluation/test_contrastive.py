@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.evaluation.contrastive import (
@@ -29,7 +29,7 @@ from mt.evaluation.contrastive import (
 def texts(tiny_corpus: Path) -> tuple[list[str], list[str]]:
     """Sources and targets of the test split with two different words at their beginning."""
     pairs = zip(
-        *((tiny_corpus / f"test.{side}").read_text().splitlines() for side in ("src", "tgt")),
+        *(lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt")),
         strict=True,
     )
     chosen = [(src, tgt) for src, tgt in pairs if len(set(tgt.split()[:2])) == 2]
@@ -92,7 +92,7 @@ def test_text_files_line_by_line(
     ]
     assert "mt: note: 1 with equal scores count as wrong\n" in ended.err
     assert "mt: note: 1 too long for the model are left out\n" in ended.err
-    rows = [line.split("\t") for line in (tmp_path / "out").read_text().splitlines()]
+    rows = [line.split("\t") for line in lines_of(tmp_path / "out")]
     assert [row[0] for row in rows] == ["1", "0", "nan", "1"]
     for number, name in enumerate(("tgt", "wrong", "more"), start=1):
         assert mt(*files, tmp_path / name).lines == [row[number] for row in rows]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.evaluation.metrics import score_corpus
@@ -93,7 +93,7 @@ def test_drops_are_those_of_the_paired_bootstrap() -> None:
 def test_evaluate_perturbs_what_a_model_translates(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    src, ref = ((tiny_corpus / f"test.{side}").read_text().splitlines() for side in ("src", "tgt"))
+    src, ref = (lines_of(tiny_corpus / f"test.{side}") for side in ("src", "tgt"))
     write_lines(tmp_path / "src", src[:11])
     write_lines(tmp_path / "ref", ref[:11])
     files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--split-sentences", "never"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, lines_of
 from corpora import damaged
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
@@ -19,7 +19,7 @@ from mt.errors import ConfigError
 from mt.evaluation.significance import Comparison, Interval, default_seed, interval_of
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 
-REF = (ROOT / "data" / "demo" / "test.en").read_text(encoding="utf-8").splitlines()
+REF = lines_of(ROOT / "data" / "demo" / "test.en")
 
 
 # 150 of 500 lines have one wrong word, at a place that is drawn.

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import typer
-from conftest import ROOT, Mt, config_of, log_of, metrics_of, refused, write_lines
+from conftest import ROOT, Mt, config_of, lines_of, log_of, metrics_of, refused, write_lines
 from messages import says
 from pydantic import Field
 from typer.testing import CliRunner
@@ -159,7 +159,7 @@ def test_a_corpus_format_is_read_checked_and_trained_on(
 
     monkeypatch.setattr(corpus, "read_table", with_equations)
     monkeypatch.setitem(formats.SUFFIXES, ".equations", "tsv")
-    sides = [(tiny_corpus / f"train.{side}").read_text().splitlines() for side in ("src", "tgt")]
+    sides = [lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")]
     pairs = list(zip(*sides, strict=True))
     write_lines(tmp_path / "train.equations", [f"{src} = {tgt}" for src, tgt in pairs])
     source = {"path": "train.equations", "src": "de", "tgt": "en"}

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typer
-from conftest import DIGITS, ROOT
+from conftest import DIGITS, ROOT, lines_of
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -152,10 +152,7 @@ def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def write_errors(folder: Path) -> None:
     """Wrong translations for `mt score --contrastive`: the words in reverse order."""
-    source, correct = (
-        (folder / "data" / "demo" / f"test.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("de", "en")
-    )
+    source, correct = (lines_of(folder / "data" / "demo" / f"test.{side}") for side in ("de", "en"))
     wrong = [" ".join(reversed(line.split())) for line in correct]
     rows = [
         "source\tcorrect\tcontrastive",

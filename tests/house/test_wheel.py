@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, write_lines
+from conftest import ROOT, lines_of, write_lines
 
 from mt import __version__
 
@@ -64,7 +64,7 @@ def test_the_wheel_trains_and_translates_in_an_environment_of_its_own(tmp_path: 
     here = tmp_path / "workplace"
     (here / "data" / "demo").mkdir(parents=True)
     for path in (ROOT / "data" / "demo").iterdir():
-        lines = path.read_text(encoding="utf-8").splitlines()[:100]
+        lines = lines_of(path)[:100]
         write_lines(here / "data" / "demo" / path.name, lines)
         write_lines(here / path.name, lines)
     (here / "few.yaml").write_text(CONFIG, encoding="utf-8")

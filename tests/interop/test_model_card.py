@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import merged
+from conftest import merged, metrics_of
 from messages import says
 from sentencepiece import SentencePieceProcessor
 from untrained_models import untrained_model
@@ -35,8 +35,7 @@ def test_the_card_of_a_run_has_languages_data_scores_and_commands(
     train = tiny_corpus / "train.src"
     assert f"| train.src | 2,000 | `{sha256_of(train)}` |" in body
     assert str(tiny_corpus) not in body
-    lines = (loaded.folder.parent.parent / "metrics.jsonl").read_text().splitlines()
-    scored = [values for line in lines if "bleu" in (values := json.loads(line))]
+    scored = [values for values in metrics_of(loaded.folder.parent.parent) if "bleu" in values]
     here = [values for values in scored if values["step"] == loaded.meta["step"]]
     assert {values["kind"] for values in here} == {"valid", "test"}
     for values in here:

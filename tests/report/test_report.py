@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Mt, metrics_of, refused
+from conftest import Mt, lines_of, metrics_of, refused
 from messages import says
 from run_folders import HOSTILE, SCRIPT, hostile_run, train_line, write_run
 
@@ -135,8 +135,8 @@ def test_leaks_are_counted(tiny_run: Path, tmp_path: Path, tiny_corpus: Path) ->
     for name in ("config.yaml", "manifest.json"):
         text = (run / name).read_text(encoding="utf-8")
         (run / name).write_text(text.replace(str(tiny_corpus), str(corpus)), encoding="utf-8")
-    src = (corpus / "test.src").read_text(encoding="utf-8").splitlines()
-    tgt = (corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
+    src = lines_of(corpus / "test.src")
+    tgt = lines_of(corpus / "test.tgt")
     with (corpus / "train.src").open("a") as sources, (corpus / "train.tgt").open("a") as targets:
         sources.write(f"{src[0]}\n  {src[1]} \n{src[2]}\n")
         targets.write(f"{tgt[0]}\nanother\n\n")
@@ -224,7 +224,7 @@ def test_several_runs_are_compared(tiny_run: Path, tmp_path: Path) -> None:
     other = tmp_path / "spoilt <b>"
     shutil.copytree(tiny_run, other, symlinks=True)
     (path,) = (other / "outputs").glob("*-test-1.jsonl")
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = [json.loads(line) for line in lines_of(path)]
     for line in lines[::2]:
         line["output"] = "seven"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BLIND, QuickConfig
+from conftest import BLIND, QuickConfig, log_of
 
 from mt import __version__
 from mt.data.reading.corpus_record import CorpusRecord, files_in
@@ -106,7 +106,7 @@ def test_fetched_corpora_of_the_training_data_are_in_the_manifest(
         "fetched": [], "changed": ["train.src", "train.tgt"],
     }  # fmt: skip
     assert corpora[0]["licence"] == "CC0-1.0"
-    log = (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+    log = log_of(tmp_path / "run")
     assert log.count("warning: train.src, train.tgt: not as fetched from opus:changed/v1") == 1
 
 

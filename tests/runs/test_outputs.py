@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, metrics_of
+from conftest import Mt, lines_of, metrics_of
 
 from mt.config.schema import Config
 from mt.evaluation.metrics import score_corpus
@@ -104,7 +104,7 @@ def test_scores_of_training_are_what_the_commands_find(
     for score, kind in ((valid, "valid"), (test, "test")):
         recorded = metrics_of(tiny_run, kind)[-1]
         assert (score["value"], score["signature"]) == (recorded["bleu"], recorded["signature"])
-    texts = (path.read_text(encoding="utf-8").splitlines() for path in (src, ref, hyp))
+    texts = (lines_of(path) for path in (src, ref, hyp))
     samples = [Sentence(*row) for row in zip(*texts, strict=True)][::5]
     assert read_samples(tiny_run)[200] == samples
     first = samples[0]

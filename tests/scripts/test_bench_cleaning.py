@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, lines_of
 
 sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
 bench: Any = importlib.import_module("bench_cleaning")
@@ -58,7 +58,7 @@ def test_tables_and_corpora_are_written(folder: Path, monkeypatch: Any, capsys: 
     assert "| Multi30k de-en | sides swapped | 5 | 100.00 % |" in printed
 
     run("--write", str(folder / "out"), "--share", "0.5")
-    lines = {path.name: path.read_text().splitlines() for path in (folder / "out").iterdir()}
+    lines = {path.name: lines_of(path) for path in (folder / "out").iterdir()}
     assert {len(lines[f"{name}.{lang}"]) for name in ("clean",) for lang in ("de", "en")} == {40}
     assert len(lines["dirty.de"]) == 40 + 3 * len(bench.DAMAGE) == len(lines["dirty.en"])
     kept = set(zip(lines["cleaned.de"], lines["cleaned.en"], strict=True))

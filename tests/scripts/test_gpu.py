@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import merged
+from conftest import log_of, merged, metrics_of
 from torch.nn.parallel import DistributedDataParallel
 
 from mt.config.load import config_from_mapping
@@ -114,11 +113,10 @@ def test_a_compiled_model_trains_with_one_compilation(
         config = config_from_mapping(merged(tiny_mapping, changes), "gpu")
         run = tmp_path / str(wanted)
         assert train(config, run, "cuda").exit_code == 0
-        log = (run / "train.log").read_text(encoding="utf-8")
+        log = log_of(run)
         assert ("the model is compiled" in log) == wanted
         assert "compiled again" not in log
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        losses[wanted] = [one["nll"] for one in map(json.loads, lines) if one["kind"] == "valid"]
+        losses[wanted] = [line["nll"] for line in metrics_of(run, "valid")]
     assert losses[True] == pytest.approx(losses[False], rel=0.02)
 
 

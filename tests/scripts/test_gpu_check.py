@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT
+from conftest import ROOT, lines_of
 from messages import says
 
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -299,7 +299,7 @@ def test_a_tiny_run_on_a_cpu(tmp_path: Path, bare: dict[str, str]) -> None:
     output = tmp_path / "items.jsonl"
     ended = run(bare, "--device", "cpu", "--output", output)
     assert ended.returncode == 0, ended.stdout
-    items = [json.loads(line) for line in output.read_text().splitlines()]
+    items = [json.loads(line) for line in lines_of(output)]
     assert {item["section"] for item in items} == set(SECTIONS)
     assert [item for item in items if item["status"] == "failed"] == []
     found = {item["name"]: item["value"] for item in items}

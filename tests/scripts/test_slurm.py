@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import ROOT, merged, metrics_of, mt_command, weights_of, write_lines
+from conftest import ROOT, lines_of, merged, metrics_of, mt_command, weights_of, write_lines
 
 SCRIPTS = ROOT / "scripts" / "slurm"
 TRAIN = SCRIPTS / "train.sbatch"
@@ -403,7 +403,7 @@ def test_joined_shards_equal_the_output_of_one_process(
     cluster: Cluster, tiny_run: Path, tiny_corpus: Path, run_mt: RunMt, tmp_path: Path
 ) -> None:
     """Three tasks for 41 lines, one of them empty; the middle task is stopped and requeued."""
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(tiny_corpus / "test.src")
     text = "".join(f"{line}\n" for line in [*lines[:20], "", *lines[20:]]).encode()
     (tmp_path / "in").write_bytes(text)
     (tmp_path / "in.gz").write_bytes(gzip.compress(text))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, write_lines
+from conftest import Mt, lines_of, write_lines
 from messages import says
 from torch import Tensor
 
@@ -153,8 +153,8 @@ def test_a_trained_model_aligns_digit_to_digit(
     """It translates word for word: where it is right, nearly all links lie on the diagonal."""
     source = tiny_corpus / "test.src"
     ended = mt("translate", "-m", tiny_run, source, "--precision", "fp32", "--alignments")
-    references = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
-    sources = source.read_text(encoding="utf-8").splitlines()
+    references = lines_of(tiny_corpus / "test.tgt")
+    sources = lines_of(source)
     good = total = 0
     for line, words, reference in zip(ended.lines, sources, references, strict=True):
         text, aligned = line.split("\t")

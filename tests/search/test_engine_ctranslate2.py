@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, mt_command, refused
+from conftest import Mt, lines_of, mt_command, refused
 from messages import says
 from odd_lines import odd_lines
 
@@ -75,7 +75,7 @@ def other_lines(found: Sequence[Sequence[Translation]]) -> list[int]:
     ids=str,
 )
 def test_both_engines_find_the_same(both: Load, tiny_corpus: Path, options: dict[str, Any]) -> None:
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines() + odd_lines(60)
+    lines = lines_of(tiny_corpus / "test.src") + odd_lines(60)
     found = []
     for engine in ("torch", "ctranslate2"):
         with both(engine, **options) as translator:
@@ -99,7 +99,7 @@ def test_a_greedy_output_is_cut_at_its_limit(
     monkeypatch.setattr(
         CTranslate2Engine, "_search_again", lambda self, sources: [None] * len(sources)
     )
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(tiny_corpus / "test.src")
     found = []
     for engine in ("torch", "ctranslate2"):
         options = {"beam_size": 1, "max_len_factor": 0.5, "max_len_extra": 1}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.search.options import EngineOptions, SearchOptions
@@ -20,7 +20,7 @@ LINES = 40
 @pytest.fixture(scope="module")
 def text(tiny_corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The 40 lines of the tiny test set, one of them blanked."""
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(tiny_corpus / "test.src")
     lines[7] = " "
     path = tmp_path_factory.mktemp("options") / "text.src"
     write_lines(path, lines)
@@ -44,7 +44,7 @@ def test_forbidden_tokens_do_not_appear(tiny_run: Path, text: Path, mt: Mt) -> N
             SearchOptions(forbid=forbidden), EngineOptions(models=[tiny_run], precision="fp32")
         )
         tokenizer = translator.tokenizer
-        sources = tokenizer.src.encode(text.read_text(encoding="utf-8").splitlines())
+        sources = tokenizer.src.encode(lines_of(text))
         found = translator.engine.search([ids for ids in sources if ids])
         return [token for best, *_ in found for token in tokenizer.tgt.pieces_of(list(best.tokens))]
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from conftest import Mt, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 
 from mt.errors import ConfigError
@@ -97,7 +97,7 @@ def test_scores_as_json(mt: Mt, tiny_run: Path, tiny_corpus: Path, loaded: Loade
     ended = mt("score", "-m", tiny_run, *files, *options)
     assert ended.code == 0
     rows: list[dict[str, Any]] = [json.loads(line) for line in ended.lines]
-    targets = (tiny_corpus / "test.tgt").read_text(encoding="utf-8").splitlines()
+    targets = lines_of(tiny_corpus / "test.tgt")
     tokens = 0
     for row, target in zip(rows, targets, strict=True):
         assert row["tokens"] == [*loaded.tokenizer.tgt.pieces(target), "</s>"]

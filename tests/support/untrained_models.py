@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import merged
+from conftest import lines_of, merged
 
 from mt.config.load import config_from_mapping
 from mt.data.tokens.tokenizer import train_tokenizer
@@ -17,10 +17,7 @@ from mt.model.checkpoint import LoadedModel, build_model
 def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> LoadedModel:
     """A model of this config, with a tokenizer of the corpus; it belongs to no folder."""
     config = config_from_mapping(merged(mapping, {"tokenizer": {"joint": joint}}), "test")
-    sides = [
-        (corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    ]
+    sides = [lines_of(corpus / f"train.{side}") for side in ("src", "tgt")]
     tokenizer = train_tokenizer(config.tokenizer, zip(*sides, strict=True), 1, lambda _: None)
     torch.manual_seed(1)
     model = build_model(config, tokenizer)

@@ -59,9 +59,7 @@ AUTO = {"tokens_per_update": 100_000, "tokens_per_batch": "auto"}
 
 def auto_is(run: Path, where: str = "here") -> int:
     """What the log says last."""
-    said = re.findall(
-        rf"batch\.tokens_per_batch: auto is ([\d,]+) {where}\n", (run / "train.log").read_text()
-    )
+    said = re.findall(rf"batch\.tokens_per_batch: auto is ([\d,]+) {where}\n", log_of(run))
     return int(said[-1].replace(",", ""))
 
 
@@ -118,7 +116,7 @@ def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: 
             "mt.training.batch_size.fitting_batch", lambda *_: pytest.fail("measured again")
         )
         train(quick_config(NO_TEST, **changes, train={"max_steps": 6}), tmp_path, "cpu")
-    log = (tmp_path / "train.log").read_text()
+    log = log_of(tmp_path)
     assert "new epoch" not in log
     assert "config changed since this run was started: train.max_steps: was 3, now 6\n" in log
     assert "tokens_per_batch: was" not in log
@@ -138,7 +136,7 @@ def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_pa
             tmp_path / run,
             "cpu",
         )
-        return (tmp_path / run / "train.log").read_text()
+        return log_of(tmp_path / run)
 
     start("learned", 2, 500)
     log = start("learned", 3, "auto")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import QuickConfig
+from conftest import QuickConfig, log_of
 from messages import says
 
 from mt.config.schema import Clean, Config
@@ -46,7 +46,7 @@ def test_a_run_trains_on_cleaned_text_and_cleans_it_once(
 ) -> None:
     run = tmp_path / "run"
     assert train(dirty, run, "cpu").exit_code == 0
-    log = (run / "train.log").read_text()
+    log = log_of(run)
     report = CleaningReport.from_json((run / STORE / "cleaned" / "report.json").read_text())
     kept = report.kept
     assert says(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from conftest import QuickConfig
+from conftest import QuickConfig, log_of
 
 from mt.config.schema import Config
 from mt.data.reading import check, text_files
@@ -111,7 +111,7 @@ def test_lines_tell_of_the_first_reading(
     monkeypatch.setattr(Trainer, "train", lambda _: Outcome("", 0, None))
     config = config_for(quick_config, corpus, src="a.de", tgt="a.en")
     train(config, corpus / "run", "cpu")
-    log = (corpus / "run" / "train.log").read_text()
+    log = log_of(corpus / "run")
     for lines in (log, capsys.readouterr().err):
         assert lines.count("reading data.train: 19,000 pairs, ") == 1
     assert log.index("reading data.train") < log.index("run directory")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import merged, metrics_of
+from conftest import log_of, merged, metrics_of
 from messages import says
 from processes import (
     Mapped,
@@ -102,9 +102,7 @@ def test_only_rank_0_writes(alone: Path, together: Path) -> None:
         sorted(str(path.relative_to(run)) for path in run.rglob("*")) for run in (alone, together)
     ]
     assert names[0] == names[1]
-    logs = [
-        (run / "train.log").read_text(encoding="utf-8").splitlines() for run in (alone, together)
-    ]
+    logs = [log_of(run).splitlines() for run in (alone, together)]
     assert len(logs[0]) == len(logs[1])
     assert " on CPU in fp32, 1 thread, 2 processes" in logs[1][0]
     for name in ("samples/step-00000012.txt", "tokenizer.model", "store/train/src.tokens"):
@@ -318,5 +316,5 @@ def test_two_processes_train_a_compiled_model(settings: Mapped, tmp_path: Path) 
     assert done.code == 0, done.err
     threads = max(1, min(32, usable_cores() // 2))
     assert done.out.decode().split("\n")[:2] == [f"{threads} threads, 2 graphs"] * 2
-    assert "the model is compiled" in (run / "train.log").read_text(encoding="utf-8")
+    assert "the model is compiled" in log_of(run)
     check_close(run, trained(mapping, tmp_path / "alone", 1))

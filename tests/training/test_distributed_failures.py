@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from conftest import Ended, merged, metrics_of, mt_command
+from conftest import Ended, lines_of, log_of, merged, metrics_of, mt_command
 from messages import says
 from processes import (
     Mapped,
@@ -85,7 +85,7 @@ def test_after_a_killed_process_torchrun_restarts_from_the_last_checkpoint(
         os.kill(ranks_below(process)[victim], signal.SIGKILL)
     done = ended(process)
     assert done.code == 0, done.err
-    assert (run / "train.log").read_text().count("resuming after update") == 3
+    assert log_of(run).count("resuming after update") == 3
     ours, others = tensors_of(run), tensors_of(quiet)
     assert all(torch.equal(ours[name], others[name]) for name in others)
 
@@ -119,7 +119,7 @@ def test_a_signal_to_torchrun_reaches_its_processes(long: Mapped, tmp_path: Path
     wait_for(lambda: has_step(run, 10))
     process.send_signal(signal.SIGTERM)
     ended(process)
-    (step,) = re.findall(r"stopped by SIGTERM after update (\d+);", (run / "train.log").read_text())
+    (step,) = re.findall(r"stopped by SIGTERM after update (\d+);", log_of(run))
     assert model_folder.read_meta(run / "checkpoints" / "last", ["state.pt"])["step"] == int(step)
 
 
@@ -132,7 +132,7 @@ def test_fresh_applies_to_the_first_start_of_a_job_only(long: Mapped, tmp_path: 
     os.kill(ranks_below(process)[1], signal.SIGKILL)
     done = ended(process)
     assert done.code == 0, done.err
-    assert (run / "train.log").read_text().count("resuming after update") == 1
+    assert log_of(run).count("resuming after update") == 1
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 
@@ -180,10 +180,8 @@ def test_both_roll_back_to_the_same_checkpoint(long: Mapped, tmp_path: Path) -> 
         merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24
     )
     assert done.code == 0, done.err
-    assert (
-        "from update 24 back to the weights after update 20, continuing with the data"
-        in (run / "train.log").read_text()
-    )
+    expected = "from update 24 back to the weights after update 20, continuing with the data"
+    assert expected in log_of(run)
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
     assert state_of(run)["train"]["rollbacks"] == 1
 
@@ -197,7 +195,7 @@ def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> Non
     assert done.code != 0
     assert done.err.count("\ntraining gave up at update 72: ") == 1
     assert "lost the connection" not in done.err
-    pairs = (run / "diverged.txt").read_text(encoding="utf-8").splitlines()
+    pairs = lines_of(run / "diverged.txt")
     state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
     data = open_or_build(
@@ -282,7 +280,7 @@ def test_a_rank_without_memory_ends_all_after_the_same_update(long: Mapped, tmp_
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
     done = run_ranks(tmp_path, command)
     assert [one.code for one in done] == [0, 0], done[0].err
-    assert "resuming after update 7" in (run / "train.log").read_text(encoding="utf-8")
+    assert "resuming after update 7" in log_of(run)
 
 
 @pytest.mark.slow

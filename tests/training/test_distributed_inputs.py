@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import merged
+from conftest import log_of, merged
 from messages import says
 from processes import Mapped, command_of, distributed_settings, run_ranks, shortened, trained
 
@@ -69,7 +69,7 @@ def test_fresh_can_start_from_the_weights_of_the_same_run(
     )
     done = run_ranks(tmp_path, [*command_of(mapping, run)[1:], "--fresh"])
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
-    assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
+    assert "pieces kept, 0 new, 0 dropped" in log_of(run)
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import NO_TEST, QUICK, Mt, config_of, merged, refused
+from conftest import NO_TEST, QUICK, Mt, config_of, log_of, merged, refused
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
 
@@ -168,7 +168,7 @@ def test_fresh_can_start_from_the_weights_of_the_same_run(
     shutil.copytree(base_of(), run, symlinks=True)
     config = config_of(settings, {"train": {"init_from": str(run), "max_steps": 1}})
     assert train(config, run, "cpu", fresh=True).exit_code == 0
-    assert "pieces kept, 0 new, 0 dropped" in (run / "train.log").read_text(encoding="utf-8")
+    assert "pieces kept, 0 new, 0 dropped" in log_of(run)
 
 
 # --- messages ---------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, log_of, refused
+from conftest import BLIND, NO_TEST, Mt, QuickConfig, TrainerOf, lines_of, log_of, refused
 from messages import says
 from test_batch_size import auto_is, full
 
@@ -267,10 +267,7 @@ def test_a_dry_run_says_what_a_run_would_be(
     ended = mt(*command, "--dry-run")
     assert ended.code == 0
     report = dict(re.split(r"  +", line, maxsplit=1) for line in ended.lines)
-    words = sum(
-        len(line.split())
-        for line in (tiny_corpus / "train.tgt").read_text(encoding="utf-8").splitlines()
-    )
+    words = sum(len(line.split()) for line in lines_of(tiny_corpus / "train.tgt"))
     assert report["pairs"] == "2,000, 2,000 of them drawn for an epoch"
     tokens = re.fullmatch(r"[\d,]+ source, ([\d,]+) target", report["tokens per epoch"])
     assert tokens

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import yaml
-from conftest import config_of, merged, metrics_of, mt_command
+from conftest import config_of, log_of, merged, metrics_of, mt_command
 from messages import says
 from processes import fork_server
 from run_comparison import EVERY, Mapped, check_equal
@@ -256,7 +256,7 @@ def test_the_command_stops_on_sigterm_and_resumes(
     assert model_folder.read_meta(run_dir / "checkpoints" / "last", ["state.pt"])["step"] == step
     assert "Traceback" not in said
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
-    assert f"resuming after update {step} from " in (run_dir / "train.log").read_text()
+    assert f"resuming after update {step} from " in log_of(run_dir)
     # The checkpoint of the interruption is one of the newest for a while, and deleted in the end.
     check_equal(run_dir, undisturbed, step)
 
@@ -267,7 +267,7 @@ def test_ctrl_c_in_the_middle_of_an_update_finishes_it(
     run_dir = disturbed("micro-batch 25", signal.SIGINT, 130)
     step = model_folder.read_meta(model_folder.checkpoints(run_dir)[-1], [])["step"]
     assert step > EVERY
-    said = (run_dir / "train.log").read_text().splitlines()[-1]
+    said = log_of(run_dir).splitlines()[-1]
     assert says(said, f"stopped by SIGINT after update {step};", "same command again")
     assert train(config_of(interruptible), run_dir, "cpu").exit_code == 0
     check_equal(run_dir, undisturbed, step)

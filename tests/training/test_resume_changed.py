@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import Mt, config_of, merged, metrics_of, refused
+from conftest import Mt, config_of, log_of, merged, metrics_of, refused
 from messages import says
 from run_comparison import EVERY, STEPS, Mapped, check_equal
 
@@ -40,7 +40,7 @@ def test_after_a_damaged_checkpoint_the_one_before_is_used(
     )
     damage(newest)
     assert train(config_of(interruptible), copied, "cpu").exit_code == 0
-    log = (copied / "train.log").read_text()
+    log = log_of(copied)
     assert f"{newest / 'state.pt'}: damaged, its checksum differs" in log
     assert f"resuming after update {2 * EVERY} from {before}" in log
     check_equal(copied, undisturbed)
@@ -70,7 +70,7 @@ def test_if_all_checkpoints_are_damaged_nothing_is_deleted(
         train(config_of(interruptible), copied, "cpu")
     assert says(str(error.value), copied, "all of its checkpoints", "damaged", "--fresh")
     assert model_folder.checkpoints(copied) == folders
-    assert (copied / "train.log").read_text().count("damaged, its checksum differs") == len(folders)
+    assert log_of(copied).count("damaged, its checksum differs") == len(folders)
 
 
 def test_a_checkpoint_of_another_tokenizer_is_refused(
@@ -97,7 +97,7 @@ def test_a_finished_run_resumes_for_more_steps(copied: Path, interruptible: Mapp
     }
     outcome = train(config_of(interruptible, more), copied, "cpu")
     assert outcome.reason.startswith(f"all {STEPS + 2} updates are done; best model (BLEU ")
-    log = (copied / "train.log").read_text()
+    log = log_of(copied)
     assert says(log, "config changed", "model.dropout: was 0.1, now 0.3")
     assert says(log, "config changed", f"train.max_steps: was {STEPS}, now {STEPS + 2}")
     assert [(line["kind"], line["step"]) for line in metrics_of(copied)[before:]] == [
@@ -125,7 +125,7 @@ def test_another_batch_size_starts_a_new_epoch_with_a_message(
 ) -> None:
     changed = {"train": {"max_steps": STEPS + 2}, "batch": {"tokens_per_update": 425}}
     train(config_of(interruptible, **changed), copied, "cpu")
-    log = (copied / "train.log").read_text()
+    log = log_of(copied)
     assert says(log, "config changed", "batch.tokens_per_update: was 675, now 425")
     assert says(log, "have changed: continuing with a new epoch of the new plan")
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
@@ -196,10 +196,10 @@ def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requ
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     for _ in range(3):
         train(config, run, "cpu", fresh=True)
-        assert "resuming" not in (run / "train.log").read_text()
+        assert "resuming" not in log_of(run)
     aside = sorted(path.name for path in tmp_path.glob("run.old-*"))
     assert aside == ["run.old-1", "run.old-2"]
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     train(config, run, "cpu", fresh=True)
-    assert "resuming after update 1 " in (run / "train.log").read_text()
+    assert "resuming after update 1 " in log_of(run)
     assert sorted(path.name for path in tmp_path.glob("run.old-*")) == aside

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, equal_weights, log_of, merged, metrics_of
+from conftest import Mt, equal_weights, lines_of, log_of, merged, metrics_of
 from messages import says
 from torch import Tensor
 
@@ -351,11 +351,8 @@ def test_the_diagnosis_names_the_weights_and_holds_the_sentences(
         train(config_of(max_steps=20, log_every=999, valid_every=999), tmp_path, "cpu")
     assert "non-finite weights: decoder_norm.weight; " in str(failed.value)
     assert model_folder.checkpoints(tmp_path) == []
-    pairs = (tmp_path / "diverged.txt").read_text(encoding="utf-8").splitlines()
-    texts = [
-        (tiny_corpus / f"train.{side}").read_text(encoding="utf-8").splitlines()
-        for side in ("src", "tgt")
-    ]
+    pairs = lines_of(tmp_path / "diverged.txt")
+    texts = [lines_of(tiny_corpus / f"train.{side}") for side in ("src", "tgt")]
     assert len(pairs) > 4
     assert set(pairs) <= {f"{src}\t{tgt}" for src, tgt in zip(*texts, strict=True)}
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import NO_TEST, QUICK, config_of, log_of, metrics_of
+from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 from messages import says
 
 from mt.errors import ConfigError
@@ -34,10 +34,6 @@ def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     return folder
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 # --- lines and bar ----------------------------------------------------------------------------
@@ -63,7 +59,7 @@ def test_lines_go_to_stderr_and_into_the_log(
 def test_each_line_of_a_message_has_the_time_and_no_escape_sequence(run_dir: Path) -> None:
     with RunLog(run_dir, 1) as log:
         log.say("no \x1b[31mfile\nremedy")
-    lines = (run_dir / "train.log").read_text(encoding="utf-8").splitlines()
+    lines = log_of(run_dir).splitlines()
     assert [re.sub(r"^\d{4}-\d\d-\d\d [\d:]{8} ", "", line) for line in lines] == [
         "no ␛[31mfile", "remedy",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import config_of, metrics_of
+from conftest import config_of, log_of, metrics_of, weights_of
 from messages import says
 from run_comparison import Mapped, flat
 
@@ -207,14 +207,13 @@ def test_a_run_stopped_in_stages_and_at_their_ends_has_the_same_weights(
             assert torch.equal(value, states[1][path]), path
         elif path not in (".train.seconds", ".train.scores", ".train.nlls"):
             assert value == states[1][path], path
-    weights = Path("checkpoints", "last", "model.safetensors")
-    assert (whole / weights).read_bytes() == (resumed / weights).read_bytes()
+    assert weights_of(whole) == weights_of(resumed)
     lines = metrics_of(resumed)
     begun = [line for line in lines if line["kind"] == "stage"]
     assert begun == [line for line in metrics_of(whole) if line["kind"] == "stage"]
     assert [(line["stage"], line["step"]) for line in begun] == [(1, 3), (2, 8)]
     assert begun[0]["drawn"][1] == 0
     assert [line["stage"] for line in lines if line["kind"] == "train"] == [0, 1, 2, 2]
-    log = (whole / "train.log").read_text()
+    log = log_of(whole)
     assert says(log, "update 1, epoch 0:", "stage 1 of 3, until 3 updates", "delivered 50.00%")
     assert says(log, "update 9, epoch 2:", "stage 3 of 3, to the end", "share 50.00%")

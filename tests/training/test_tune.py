@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, lines_of, refused
 from messages import says
 
 from mt.config.load import load_config
@@ -259,7 +259,7 @@ def test_speed_is_that_of_a_warm_process(
     run: Path, tiny_corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first lines of a process take longer, and are not counted."""
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:3]
+    lines = lines_of(tiny_corpus / "test.src")[:3]
     seen: list[list[str]] = []
 
     class Slow:

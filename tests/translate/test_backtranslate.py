@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, lines_of, refused
 from messages import says
 
 from mt.config import yaml_text
@@ -73,7 +73,7 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
 ) -> None:
     monkeypatch.setattr(resume, "SECONDS_BETWEEN_RECORDS", 0.0)
     monkeypatch.setattr(Translator, "_window_size", lambda _: 10)
-    lines = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(tiny_corpus / "test.src")
     lines[7] = lines[33] = ""  # one is read by the first start, one by the second
     lines[25] = lines[35] = lines[3]
     for number, word in ((4, "eins"), (36, "zwei")):

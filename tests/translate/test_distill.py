@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import Mt, refused, write_lines
+from conftest import Mt, lines_of, refused, write_lines
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
@@ -32,7 +32,7 @@ def test_the_teacher_translates_its_training_data(
     assert ended.code == 0
     assert ended.out == b""
     assert ended.err.endswith(f"student's config: {student}; run: mt train --config {student}\n")
-    lines = (tiny_corpus / "train.src").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(tiny_corpus / "train.src")
     translations = mt("translate", "-m", tiny_run, tiny_corpus / "train.src", *greedy).lines
     pairs = rows_of(student)
     assert set(pairs) <= set(zip(lines, translations, strict=True))
@@ -55,9 +55,7 @@ def test_of_n_outputs_the_one_most_like_the_reference(
     texts = ("--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt")
     best = ("--n-best", 4, "--metric", "chrf")
     assert mt("distill", "-m", tiny_run, *texts, *best, *FAST, "-o", tmp_path / "d.tsv").code == 0
-    references = dict(
-        zip(*(path.read_text(encoding="utf-8").splitlines() for path in texts[1::2]), strict=True)
-    )
+    references = dict(zip(*(lines_of(path) for path in texts[1::2]), strict=True))
     nbest = mt("translate", "-m", tiny_run, texts[1], "--n-best", 4, *FAST).lines
     candidates: dict[str, list[str]] = {}
     for line in nbest:

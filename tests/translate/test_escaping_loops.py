@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import lines_of
 from messages import says
 from odd_lines import odd_lines
 
@@ -21,7 +22,7 @@ def runs_away(line: str, one: Translation) -> bool:
 
 
 def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> None:
-    plain = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:20]
+    plain = lines_of(tiny_corpus / "test.src")[:20]
     lines = [*plain, *(line.upper()[:28] for line in plain), *odd_lines(250)]
     escaped = []
     for engine, workers in (("torch", 1), ("torch", 2), ("ctranslate2", 1)):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, lines_of, refused
 from messages import says
 
 from mt.errors import ConfigError, DataError
@@ -299,7 +299,7 @@ def test_the_command(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
     options = ["--model", tiny_run, "--protect", "auto", "--glossary", tmp_path / "terms.tsv"]
     ended = mt("translate", *options, "--workers", 1, tmp_path / "in", "-o", tmp_path / "out")
     assert ended.code == 0, ended.err
-    out = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    out = lines_of(tmp_path / "out")
     words = ("https://x.org", "THREE")
     assert [line.count(text) for line, text in zip(out, words, strict=True)] == [1, 1]
     assert says(ended.err, "data.augment.placeholders", "1 text and 1 term")

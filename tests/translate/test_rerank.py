@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, config_of, refused, write_lines
+from conftest import Mt, config_of, lines_of, refused, write_lines
 from messages import says
 
 from mt.data.tokens.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ def test_outputs_are_sorted_by_both_models(
 ) -> None:
     """The scores of the two models come from `mt translate` and `mt score`."""
     pytest.importorskip(engine)
-    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:10]
+    sources = lines_of(tiny_corpus / "test.src")[:10]
     write_lines(tmp_path / "in", [*sources[:5], "", *sources[5:]])
     arguments = ("translate", "-m", tiny_run, tmp_path / "in", "--beam-size", 4, "--engine", engine)
     plain = n_best_of(mt(*arguments, "--n-best", 4).lines)
@@ -80,7 +80,7 @@ def test_outputs_are_sorted_by_both_models(
 def test_an_alignment_stays_with_its_output(
     mt: Mt, tiny_run: Path, reverse: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    sources = (tiny_corpus / "test.src").read_text(encoding="utf-8").splitlines()[:6]
+    sources = lines_of(tiny_corpus / "test.src")[:6]
     write_lines(tmp_path / "in", sources)
     arguments = ("translate", "-m", tiny_run, tmp_path / "in", "--beam-size", 3, "--alignments")
     plain = [line.split(" ||| ") for line in mt(*arguments, "--n-best", 3).lines]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Mt, refused
+from conftest import Mt, lines_of, refused
 from messages import says
 
 from mt.data.tokens.store import open_built
@@ -48,7 +48,7 @@ def test_export_and_translate(mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_pat
     ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", out, "--shortlist")
     assert ended.code == 0
     assert f"{out / 'vmap.txt'}: candidates of " in ended.err
-    lines = (out / "vmap.txt").read_text(encoding="utf-8").splitlines()
+    lines = lines_of(out / "vmap.txt")
     rows = [(line.split("\t")[0], line.split("\t")[1].split(" ")) for line in lines]
     assert rows[0][0] == ""
     assert len(rows[0][1]) <= ALWAYS

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Mt, mt_command, open_pipes, refused
 from messages import says
+from model_files import content_of
 from odd_lines import odd_lines
 from subwords import made_lines
 
@@ -170,6 +171,6 @@ def test_bad_input_gets_one_message(
     learn(mt, tmp_path, "--vocab-size", 340)
     (tmp_path / "text").write_text("5 6\neins\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = content_of(tmp_path)
     assert says(refused(mt("tokenizer", *command.split())), *parts.split("|"))
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert content_of(tmp_path) == before

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 import torch
-from conftest import Mt, mt_command, open_pipes, refused, write_lines
+from conftest import Mt, lines_of, mt_command, open_pipes, refused, write_lines
 from messages import says
 from torch._dynamo.testing import CompileCounterWithBackend
 
@@ -145,7 +145,7 @@ def test_the_engine_can_be_pickled(tiny_run: Path, precision: str) -> None:
 def test_the_output_does_not_depend_on_the_workers(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, options: list[Any]
 ) -> None:
-    lines = (tiny_corpus / "train.src").read_text(encoding="utf-8").splitlines()[:300]
+    lines = lines_of(tiny_corpus / "train.src")[:300]
     write_lines(text := tmp_path / "text", lines)
     arguments = ["translate", "-m", tiny_run, text, "--precision", "fp32", *options]
     alone = mt(*arguments, "--workers", 1)
