@@ -13,7 +13,16 @@ from conftest import Mt, config_of, refused
 from messages import says
 from odd_lines import odd_lines
 
-from mt.data.tokens.writing import Case, LanguageStyle, Writing, Written, case_of, without_symbols
+from mt.data.tokens.writing import (
+    Case,
+    LanguageStyle,
+    Symbol,
+    Writing,
+    Written,
+    case_of,
+    with_symbols,
+    without_symbols,
+)
 
 GERMAN = [
     "Ein Mann mit Hut geht über die Straße.",
@@ -114,6 +123,11 @@ def test_stops_and_symbols(
     assert found == usual
     assert how is not None
     assert writing.written(output, how) == written
+
+
+def test_symbols_around_an_empty_output() -> None:
+    symbols = [Symbol("🥄", 0.0, ""), Symbol("😲", 1.0, " "), Symbol("💗", 1.0, "")]
+    assert with_symbols("", symbols) == "🥄 😲💗"
 
 
 def test_signs_between_words_are_text(writing: Writing) -> None:

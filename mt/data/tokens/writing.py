@@ -237,7 +237,8 @@ def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
             after[place - 1] += symbol.space + symbol.text
         else:
             before.append(f"{symbol.text} ")
-    return "".join(before) + " ".join(map("".join, zip(words, after, strict=True)))
+    marked = "".join(before) + " ".join(map("".join, zip(words, after, strict=True)))
+    return " ".join(marked.split())  # an empty output is no word between two symbols
 
 
 def only_direction(data: DataConfig) -> tuple[str, str] | None:
