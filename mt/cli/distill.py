@@ -1,4 +1,4 @@
-"""`mt distill`: a corpus written by a teacher, and the config of a smaller student."""
+"""`mt distill` and `mt diversify`: a corpus that a model writes of its training data."""
 
 from __future__ import annotations
 
@@ -55,3 +55,35 @@ def distill(
     )
     config = distill.distill(files, text, student, search, engine.value(models), say)
     say(f"student's config: {config}; run: mt train --config {config}")
+
+
+@described()
+def diversify(
+    models: list[Path],
+    corpus: str,
+    resume: bool = False,
+    overwrite: bool = False,
+    beam_size: int | None = None,
+    length_penalty: float | None = None,
+    engine: EngineGroup = ANY_ENGINE,
+) -> None:
+    """Translate the training data both ways, for a better model of the same shape.
+
+    See Nguyen et al., 2020. A model of both directions translates the sources and the targets of
+    its training data. Each row of the output is a source, a tab and a target, of which the model
+    wrote one. The config of a training on the text and these pairs, from the model's weights on, is
+    written beside it, with the suffix .yaml.
+
+    \b
+    mt train --config mine.yaml --run-dir runs/both --set "data.stages=[{both_directions: true}]"
+    mt diversify --model runs/both -o own.tsv
+    mt train --config own.yaml
+    """
+    from mt.search.options import SearchOptions
+    from mt.translate import distill
+    from mt.translate.streaming import TextFiles
+
+    files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
+    search = SearchOptions(beam_size=beam_size, length_penalty=length_penalty, with_scores=False)
+    config = distill.diversify(files, search, engine.value(models), say)
+    say(f"config of the next training: {config}; run: mt train --config {config}")

@@ -18,7 +18,7 @@ from mt.cli import config, data, export, import_, inspect, tokenizer
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
 from mt.cli.console import Commands, print_result, terminate
-from mt.cli.distill import distill
+from mt.cli.distill import distill, diversify
 from mt.cli.doctor import doctor
 from mt.cli.evaluate import evaluate
 from mt.cli.help import PanelCommand
@@ -44,6 +44,7 @@ app.command(cls=PanelCommand)(tune)
 app.command(cls=PanelCommand)(average)
 app.command(cls=PanelCommand)(backtranslate)
 app.command(cls=PanelCommand)(distill)
+app.command(cls=PanelCommand)(diversify)
 app.command(cls=PanelCommand)(doctor)
 app.command(cls=PanelCommand)(report)
 app.add_typer(config.app, name="config")

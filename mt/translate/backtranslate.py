@@ -36,7 +36,7 @@ def backtranslate(
     recipe = Recipe(
         (line.replace("\t", " ") for line in files.read(say)),  # a tab would begin a reference
         number_of_lines(files.source),
-        lambda target, source: (f"{before}{source}", target),
+        lambda target, source, _: (f"{before}{source}", target),
         {"--tag": tag or ""},
     )
     make_corpus(recipe, files, search, engine, say)

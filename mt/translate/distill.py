@@ -1,22 +1,26 @@
-"""Sequence-level knowledge distillation: a corpus written by a teacher, and a student's config.
+"""A corpus that a model writes of its training data, and the config of what is trained on it.
 
-Kim and Rush, 2016. Of several outputs of the teacher, the one most like the reference is their
-sequence-level interpolation. Deep encoder, shallow decoder: Kasai et al., 2021.
+Sequence-level knowledge distillation: Kim and Rush, 2016. Of several outputs of the teacher, the
+one most like the reference is their sequence-level interpolation. Deep encoder, shallow decoder:
+Kasai et al., 2021. Own translations of both sides beside the text: Nguyen et al., 2020 ("Data
+Diversification").
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DataConfig, Source
 from mt.config.yaml_text import dump
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.text_files import under
+from mt.data.tokens.mixing import stages_of
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import read_config
@@ -52,36 +56,116 @@ def distill(
     """
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
-    config = read_config(engine.models[0])  # without what mt tune chose for the teacher
-    if config.data.language_tokens:
-        raise ConfigError(
-            "--model: translates into several languages, and a student learns one direction; write "
-            "its corpus with mt translate --to"
-        )
+    config = _read_teacher(engine)
     root, sources = _sources(config.data, text)
-    inputs = [
-        (name, file) for name, source in sources.items() for file in local_files(source, root)
-    ]
-    check_output(files, inputs, engine.models)
-    student = Path(files.output).with_suffix(".yaml")
-    if student.exists() and not files.overwrite:
-        raise ConfigError(
-            f"--output {files.output}: the student's config would replace {student}; "
-            "give another path, or --overwrite"
-        )
+    student = _check_outputs(files, sources, root, engine)
     lines = _read(text, sources, root, with_references=metric is not None)
-    first = list(itertools.islice(lines, 1))  # opens the files: their faults are reported now
     recipe = Recipe(
-        itertools.chain(first, lines),
+        _opened(lines),
         _count(sources.values(), root),
-        lambda source, target: (source, target),
+        lambda source, target, _: (source, target),
         {"--metric": metric or ""},
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(recipe, files, search, engine, say)
-    teachers = " and ".join(str(model) for model in engine.models)
-    write_whole(student, student_config(config, files.output, layers, teachers))
+    write_whole(student, student_config(config, files.output, layers, _names(engine)))
     return student
+
+
+def diversify(
+    files: TextFiles, search: SearchOptions, engine: EngineOptions, say: Callable[[str], None]
+) -> Path:
+    """Let models of both directions translate both sides of their training data.
+
+    Writes the corpus to `files.output`: each source with its translation, and the translation of
+    each target with that. Writes beside it the config of a training on the text and the corpus,
+    which starts from the first model's weights, and returns its path. Raises MtError for what the
+    user must correct.
+    """
+    config = _read_teacher(engine)
+    texts = _texts_of_both_directions(config.data)
+    root, sources = _sources(config.data, DistillText())
+    path = _check_outputs(files, sources, root, engine)
+    n_pairs = _count(sources.values(), root)
+    recipe = Recipe(
+        _opened(_read_both_sides(sources, root)),
+        None if n_pairs is None else 2 * n_pairs,
+        lambda text, output, side: (text, output) if side == "src" else (output, text),
+        {},
+    )
+    make_corpus(recipe, files, search, engine, say)
+    model = str(engine.models[0].absolute())
+    write_whole(path, diversified_config(config, texts, files.output, model, _names(engine)))
+    return path
+
+
+def _read_teacher(engine: EngineOptions) -> Config:
+    """The config of the first model; without what `mt tune` chose for it."""
+    config = read_config(engine.models[0])
+    if config.data.language_tokens:
+        raise ConfigError(
+            "--model: translates into several languages, and its corpus is of one direction; write "
+            "that with mt translate --to"
+        )
+    return config
+
+
+def _texts_of_both_directions(data: DataConfig) -> list[Source]:
+    """The texts that a model has learnt in both directions to the end, one way round.
+
+    Raises ConfigError where there are others.
+    """
+    last = stages_of(data)[-1].train
+    entries = [
+        (number, original)
+        for number, original, entry in zip(data.text_numbers, data.train, last, strict=True)
+        if entry.weight or entry.share
+    ]
+    ways = {
+        number: {entry.reverse for one, entry in entries if one == number} for number, _ in entries
+    }
+    for number, found in ways.items():
+        if len(found) < 2:
+            raise ConfigError(
+                f"--model: must translate in both directions, but its training ends with only one "
+                f"of data.train[{number}]; train a model with --set "
+                '"data.stages=[{both_directions: true}]"'
+            )
+    if any(entry.tag for _, entry in entries):
+        raise ConfigError(
+            "--model: its training texts have tags, which a line in either language would need; "
+            "write the two corpora with mt distill and mt backtranslate"
+        )
+    return [entry for _, entry in entries if not entry.reverse]
+
+
+def _check_outputs(
+    files: TextFiles, sources: Mapping[str, Source], root: Path, engine: EngineOptions
+) -> Path:
+    """Check the place of the corpus; return that of the config beside it.
+
+    Raises ConfigError if a file would be lost.
+    """
+    inputs = [
+        (name, file) for name, source in sources.items() for file in local_files(source, root)
+    ]
+    check_output(files, inputs, engine.models)
+    config = Path(files.output).with_suffix(".yaml")
+    if config.exists() and not files.overwrite:
+        raise ConfigError(
+            f"--output {files.output}: the config of the next training would replace {config}; "
+            "give another path, or --overwrite"
+        )
+    return config
+
+
+def _opened(lines: Iterator[str]) -> Iterator[str]:
+    """The same lines, of which one is read now: faults of the files are reported before loading."""
+    return itertools.chain(list(itertools.islice(lines, 1)), lines)
+
+
+def _names(engine: EngineOptions) -> str:
+    return " and ".join(str(model) for model in engine.models)
 
 
 def _metric(text: DistillText, n_best: int) -> str | None:
@@ -133,6 +217,14 @@ def _read(
             yield f"{line}\t{ref}" if with_references else line
 
 
+def _read_both_sides(sources: Mapping[str, Source], root: Path) -> Iterator[str]:
+    r"""Yield the lines of each pair as `source \t src` and `target \t tgt`."""
+    for name, source in sources.items():
+        for src, tgt in read_pairs(source, root, name):
+            yield src.replace("\t", " ") + "\tsrc"
+            yield tgt.replace("\t", " ") + "\ttgt"
+
+
 def student_layers(shape: str) -> tuple[int, int]:
     """Return the numbers of encoder and decoder layers in `6-2`; ConfigError for another text."""
     match = re.fullmatch(r"([1-9]\d{0,2})-([1-9]\d{0,2})", shape)
@@ -147,17 +239,41 @@ def student_layers(shape: str) -> tuple[int, int]:
 def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teachers: str) -> str:
     """Return the YAML of a student's config: the teacher's, but for data, layers and warm start."""
     encoder, decoder = layers
-    values = teacher.model_dump(mode="json")
-    values["run"]["dir"] = None
-    values["data"]["train"] = [{"path": str(Path(corpus).absolute()), **TSV_COLUMNS}]
-    values["data"]["stages"] = None  # they are those of the teacher's texts
-    values["model"] |= {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
-    values["train"] |= {"init_from": None, "new_vocabulary": False, "freeze": []}
-    student = config_from_mapping(values, "the student's config")
-    shown = student.model_dump(mode="json", exclude_defaults=True)
-    layers_shown = {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
-    shown["model"] = layers_shown | shown.get("model", {})
-    return (
-        f"# Student of {teachers}: {encoder} encoder and {decoder} decoder layers, trained on the\n"
-        f"# teacher's output. Whatever is not listed has its default.\n{dump(shown)}"
+    shape = {"n_encoder_layers": encoder, "n_decoder_layers": decoder}
+    train: dict[str, Any] = {"init_from": None, "new_vocabulary": False, "freeze": []}
+    comment = (
+        f"Student of {teachers}: {encoder} encoder and {decoder} decoder layers, trained on the\n"
+        "# teacher's output."
     )
+    return _next_config(teacher, [_entry(corpus)], {"model": shape, "train": train}, comment)
+
+
+def diversified_config(
+    config: Config, texts: Sequence[Source], corpus: str, model: str, models: str
+) -> str:
+    """Return the YAML of the config for a text and its translations both ways, from a model on."""
+    entries = [*(text.model_dump(mode="json") for text in texts), _entry(corpus)]
+    train = {"init_from": model, "new_vocabulary": False, "freeze": []}
+    comment = f"Trained on its text and on translations of both sides by {models}."
+    return _next_config(config, entries, {"train": train}, comment)
+
+
+def _entry(corpus: str) -> dict[str, Any]:
+    return {"path": str(Path(corpus).absolute()), **TSV_COLUMNS}
+
+
+def _next_config(
+    config: Config,
+    texts: Sequence[Mapping[str, Any]],
+    changes: Mapping[str, Mapping[str, Any]],
+    comment: str,
+) -> str:
+    """The YAML of a config on other texts, with `changes` to its sections, which are all shown."""
+    values = config.model_dump(mode="json")
+    values["run"]["dir"] = None
+    values["data"] |= {"train": texts, "stages": None}  # stages are those of the model's texts
+    for section, keys in changes.items():
+        values[section] |= keys
+    shown = config_from_mapping(values, "the config").model_dump(mode="json", exclude_defaults=True)
+    shown["model"] = {**changes.get("model", {}), **shown.get("model", {})}
+    return f"# {comment} Whatever is not listed has its default.\n{dump(shown)}"

@@ -1,10 +1,12 @@
 """A training corpus made by a model: lines are translated, filtered, and written as TSV.
 
-`mt backtranslate` and `mt distill` do this; they differ in which side of a pair the model writes.
+`mt backtranslate`, `mt distill` and `mt diversify` do this; they differ in which side of a pair the
+model writes.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -50,11 +52,8 @@ class PairFilter:
         self.pair_counts = Counts()
         self.flagged: Counter[str] = Counter()
 
-    def keep_lines(self, lines: Iterable[str], whole: bool) -> Iterator[str]:
-        """Yield the lines, with an empty one for each that is not to be translated.
-
-        `whole`: lines are duplicates if equal as a whole, otherwise if equal up to the first tab.
-        """
+    def keep_lines(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield the lines, with an empty one for each that is not to be translated."""
         seen: set[bytes] = set()  # 110 bytes a line
         for line in lines:
             self.line_counts.read += 1
@@ -62,7 +61,7 @@ class PairFilter:
             if not text:
                 self.line_counts.empty += 1
                 yield ""
-            elif (key := pair_keys([(text, rest if whole else "")]).tobytes()) in seen:
+            elif (key := pair_keys([(text, rest)]).tobytes()) in seen:
                 self.line_counts.duplicate += 1
                 yield ""
             else:
@@ -120,11 +119,13 @@ class PairFilter:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `mt backtranslate` and `mt distill` do differently."""
+    """What `mt backtranslate`, `mt distill` and `mt diversify` do differently."""
 
-    lines: Iterable[str]  # a text to translate; or that, a tab and its reference
+    lines: Iterable[str]  # a text to translate; or that, a tab and a note: its reference, say
     total: int | None  # lines, if known
-    row: Callable[[str, str], tuple[str, str]]  # a text, its translation → source, target
+    row: Callable[
+        [str, str, str], tuple[str, str]
+    ]  # a text, its translation, note → source, target
     settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
     # Chooses that of the n-best translations that is most like the reference; None: the best.
     utility: BLEU | CHRF | None = None
@@ -175,7 +176,7 @@ def make_corpus(
         normalized = (
             "\t".join(normalize_line(cell) for cell in line.split("\t", 1)) for line in recipe.lines
         )
-        lines = pair_filter.keep_lines(normalized, whole=recipe.utility is not None)
+        lines = pair_filter.keep_lines(normalized)
         with (
             translator,
             Progress(recipe.total, output.lines, say, can_show_bar(files.output)) as progress,
@@ -206,10 +207,10 @@ def _pairs(
     translations: Sequence[Translation],
 ) -> list[tuple[str, str]]:
     """Return the pairs of a window that are kept, as (source, target)."""
-    texts, _, references = zip(*(line.partition("\t") for line in window), strict=True)
+    texts, _, notes = zip(*(line.partition("\t") for line in window), strict=True)
     outputs = [
-        most_similar(translation.texts, reference, recipe.utility)
-        for reference, translation in zip(references, translations, strict=True)
+        most_similar(translation.texts, note, recipe.utility)
+        for note, translation in zip(notes, translations, strict=True)
     ]
     # Whether the search stopped at the length limit is known of the best output only.
     truncated = [
@@ -217,8 +218,8 @@ def _pairs(
         for output, translation in zip(outputs, translations, strict=True)
     ]
     kept = pair_filter.keep_pairs(texts, outputs, truncated)
-    rows = zip(texts, outputs, kept, strict=True)
-    return [recipe.row(text, output) for text, output, keep in rows if keep]
+    rows = zip(texts, outputs, notes, strict=True)
+    return [recipe.row(*row) for row in itertools.compress(rows, kept)]
 
 
 def most_similar(outputs: Sequence[str], reference: str, utility: BLEU | CHRF | None) -> str:

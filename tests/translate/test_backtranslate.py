@@ -135,7 +135,7 @@ def test_what_the_filter_drops() -> None:
         ("", "x", False, False),  # empty
     ]
     texts, outputs, truncated, wanted = zip(*rows, strict=True)
-    texts = tuple(pair_filter.keep_lines(texts, whole=False))
+    texts = tuple(pair_filter.keep_lines(texts))
     assert texts[1] == ""
     assert pair_filter.keep_pairs(texts, outputs, truncated) == list(wanted)
     assert pair_filter.summary() == (
@@ -151,8 +151,8 @@ def test_what_the_filter_drops() -> None:
 def test_which_lines_are_repeated() -> None:
     tokenizer: Tokenizer = Words()  # type: ignore[assignment]
     lines = ["a\tx", "b\tx", "a\ty", "\tx", "a\tx"]
-    for whole, kept in ((False, ["a\tx", "b\tx", "", "", ""]), (True, [*lines[:3], "", ""])):
-        assert list(PairFilter(tokenizer, DataConfig()).keep_lines(lines, whole)) == kept
+    kept = PairFilter(tokenizer, DataConfig()).keep_lines(lines)
+    assert list(kept) == [*lines[:3], "", ""]
 
 
 @pytest.mark.parametrize(

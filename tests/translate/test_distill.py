@@ -1,15 +1,20 @@
-"""`mt distill`: the teacher's corpus, the choice by references, and the student's config."""
+"""`mt distill` and `mt diversify`: the corpora, the choice by references, the next config."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
+from messages import says
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.data.reading.corpus import data_root, read_pairs
+from mt.runs.model_folder import META, WEIGHTS, find_model
 from mt.translate.distill import student_config
 from mt.translate.mbr import metric
 from mt.translate.synthetic import most_similar
@@ -20,7 +25,19 @@ FAST = ("--beam-size", 4, "--precision", "fp32")
 def rows_of(config: Path) -> list[tuple[str, str]]:
     """The pairs that the student trains on."""
     data = load_config(str(config)).config.data
-    return list(read_pairs(data.train[0], data_root(data), "data.train[0]"))
+    return list(read_pairs(data.train[-1], data_root(data), "data.train"))
+
+
+def as_trained_with(tiny_run: Path, folder: Path, **data: Any) -> Path:
+    """The tiny model, as if it had been trained with this section `data`."""
+    folder.mkdir()
+    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
+        shutil.copy(path, folder)
+    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
+    meta["config"]["data"] |= data
+    meta["config"]["tokenizer"]["user_defined_symbols"] = ["<a>"]
+    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    return folder
 
 
 def test_the_teacher_translates_its_training_data(
@@ -96,7 +113,10 @@ def test_ties_and_lines_without_reference_take_the_most_probable_output() -> Non
             "--output d.tsv: not written, as no pair is fit for training: 0 of 0 ",
         ),
         (["-o", "text.tsv", "--src", "text.tsv"], "--output text.tsv: is the same file as --src ("),
-        (["-o", "used.tsv"], "--output used.tsv: the student's config would replace used.yaml; "),
+        (
+            ["-o", "used.tsv"],
+            "--output used.tsv: the config of the next training would replace used.yaml; ",
+        ),
     ],
     ids=str,
 )
@@ -125,3 +145,75 @@ def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:
     data = yaml_text.parse(student_config(teacher, "made.tsv", (6, 2), "t"))["data"]
     assert len(data["train"]) == 1
     assert "stages" not in data
+
+
+TEXT = {"src": "train.src", "tgt": "train.tgt"}
+BOTH = [{"both_directions": True}]
+
+
+def test_both_sides_of_the_training_data_are_translated_and_trained_on(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for side in ("src", "tgt"):
+        lines = [*lines_of(tiny_corpus / f"train.{side}")[:200], "", "x\ty"]
+        write_lines(corpus / f"train.{side}", lines)
+        shutil.copy(tiny_corpus / f"valid.{side}", corpus)
+    data = {"root": str(corpus), "train": [TEXT], "test": [], "stages": BOTH}
+    model = as_trained_with(tiny_run, tmp_path / "both", **data)
+    greedy = ("--beam-size", 1, "--precision", "fp32")
+    ended = mt("diversify", "-m", model, "-o", tmp_path / "own.tsv", *greedy)
+    assert ended.code == 0
+    assert f"run: mt train --config {tmp_path / 'own.yaml'}\n" in ended.err
+    of_lines = {
+        side: dict(
+            zip(
+                (lines := [one.replace("\t", " ") for one in lines_of(corpus / f"train.{side}")]),
+                mt("translate", "-m", model, "-", *greedy, stdin="\n".join(lines).encode()).lines,
+                strict=True,
+            )
+        )
+        for side in ("src", "tgt")
+    }
+    pairs = rows_of(tmp_path / "own.yaml")
+    forward = [(src, tgt) for src, tgt in pairs if of_lines["src"].get(src) == tgt]
+    backward = [(src, tgt) for src, tgt in pairs if of_lines["tgt"].get(tgt) == src]
+    assert sorted({*forward, *backward}) == sorted(pairs)
+    assert len(forward) > 180
+    assert len(backward) > 20  # of a model that has not learnt the direction
+
+    config = load_config(str(tmp_path / "own.yaml")).config
+    assert [one.src for one in config.data.train] == ["train.src", "1"]
+    assert config.data.stages is None
+    trained = mt(
+        "train", "--config", tmp_path / "own.yaml", "--run-dir", tmp_path / "run",
+        "--set", "train.max_steps=2", "--set", "train.valid_every=2",
+    )  # fmt: skip
+    assert trained.code == 0
+    assert "(train.src): 201 of 202 pairs kept" in trained.err
+    assert f"initial weights from {model}" in trained.err
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"train": [TEXT], "stages": None}, ["both directions", "data.train[0]", "data.stages"]),
+        (
+            {"train": [TEXT], "stages": [{"until": {"epochs": 1}, **BOTH[0]}, {}]},
+            ["both directions", "data.train[0]", "data.stages"],
+        ),
+        (
+            {"train": [{**TEXT, "tag": "<a>"}, {**TEXT, "reverse": True}]},
+            ["tags", "mt distill", "mt backtranslate"],
+        ),
+        ({"train": [TEXT], "language_tokens": True}, ["several languages", "--to"]),
+    ],
+    ids=str,
+)
+def test_models_that_cannot_diversify(
+    mt: Mt, tiny_run: Path, tmp_path: Path, data: dict[str, Any], words: list[str]
+) -> None:
+    model = as_trained_with(tiny_run, tmp_path / "model", **data)
+    assert says(refused(mt("diversify", "-m", model, "-o", tmp_path / "o.tsv")), "--model", *words)
+    assert sorted(tmp_path.iterdir()) == [model]
