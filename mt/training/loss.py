@@ -60,8 +60,9 @@ def logits_gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[T
     wide = torch.promote_types(logits.dtype, torch.float32)
     p = logits.softmax(-1, dtype=wide)  # (C, V)
     p_target = p.gather(1, target)  # (C, 1)
-    grad = p.to(logits.dtype).scatter_(1, target, (p_target + (smoothing - 1)).to(logits.dtype))
-    return log_sum(p_target), grad
+    # Before the cast: on a CPU, scatter_ in bf16 copies all of a tensor to float32 and back.
+    p.scatter_(1, target, p_target + (smoothing - 1))
+    return log_sum(p_target), p.to(logits.dtype)
 
 
 def log_sum(p: Tensor) -> Tensor:
