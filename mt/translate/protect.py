@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -244,8 +245,11 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         if not text.strip():
             raise re.error("it is blank")
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # A pattern such as [[a], which a later Python may read otherwise.
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
             f"--protect: must be auto or a regular expression, found {text!r} ({error}); put a "
             "backslash before a sign that is meant as such"

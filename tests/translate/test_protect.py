@@ -277,7 +277,7 @@ def test_entities_and_spaces_of_documents(
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    for pattern in ("a(b", " ", "a{99999999999}"):
+    for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with pytest.raises(ConfigError) as wrong:
             Protection(["auto", pattern])
         assert says(str(wrong.value), "--protect", "auto or a regular expression", repr(pattern))
