@@ -162,11 +162,13 @@ class Clean(Section):
     )
     duplicates: Literal["exact", "normalised"] | None = key(
         "normalised",
-        "one of several equal pairs stays: exact: equal in every character; normalised: in letters "
-        "and digits, without case and accents",
+        "one of several equal pairs in the same languages stays: exact: equal in every character; "
+        "normalised: in letters and digits, without case and accents",
     )
     max_targets: Count | None = key(
-        None, "pairs with one source, normalised, of which as many stay; null means all"
+        None,
+        "pairs in the same languages with one source, normalised, of which as many stay; null "
+        "means all",
     )
     leaks: Literal["sides", "pairs"] | None = key(
         "sides",

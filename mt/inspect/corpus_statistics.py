@@ -171,9 +171,9 @@ def count_corpora(
 ) -> tuple[list[Counts], list[str]]:
     """Return the counts of each corpus of a plan, and what was wrong in their files.
 
-    A duplicate equals another pair of any corpus, which is in one of higher weight, or comes
-    earlier. `progress` is called with the pairs read so far. Raises DataError for a corpus that
-    cannot be read.
+    A duplicate equals another pair of any corpus in the same languages, which is in one of higher
+    weight, or comes earlier. `progress` is called with the pairs read so far. Raises DataError for
+    a corpus that cannot be read.
     """
     damage = Damage()
     counts: list[Counts] = [{} for _ in plan.corpora]
@@ -184,8 +184,9 @@ def count_corpora(
         similar = DuplicateFinder(Path(folder) / "normalised", weights)
         for chunk in _measured(meter, _tasks(plan, damage), workers):
             counts[chunk.corpus] = added(counts[chunk.corpus], chunk.counts)
-            exact.add(chunk.corpus, chunk.keys)
-            similar.add(chunk.corpus, chunk.normalised_keys)
+            languages = plan.language_key(chunk.corpus)
+            exact.add(chunk.corpus, chunk.keys ^ languages)
+            similar.add(chunk.corpus, chunk.normalised_keys ^ languages)
             done += chunk.counts["pairs"]
             progress("pairs", done, None)
         for corpus, own in zip(plan.corpora, counts, strict=True):

@@ -52,6 +52,7 @@ class TunedDecoding:
     length_penalty: float
     precision: str  # on a CPU, with CTranslate2, as the shortlist
     shortlist: bool  # whether the folder's shortlist is used
+    to: str | None = None  # of several languages, the one that they were chosen on
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def tuned_of(meta: dict[str, Any]) -> TunedDecoding | None:
             f"{META}, key {TUNED}: must be what mt tune writes, but {error}; mt tune --reset "
             "removes it"
         ) from error
-    return TunedDecoding(**{field.name: values[field.name] for field in fields(TunedDecoding)})
+    return TunedDecoding(**{field.name: values.get(field.name) for field in fields(TunedDecoding)})
 
 
 def tuned_shortlist(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from mt.data.tokens.store_parts import ALONE, Shard, StoreTexts
 from mt.data.tokens.tokenizer import PairSample, Tokenizer
 from mt.errors import ConfigError, DataError
 from mt.evaluation.bleu_tokenizer import tokenizer_of
-from mt.files import exclusive
+from mt.files import exclusive, write_whole
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
@@ -124,18 +125,23 @@ def _train(
     base = world.all_or_raise(lambda: resolve_init_from(config) if is_new else None)
     world.on_main(lambda: check_metric(config, world))
     run_log = RunLog(run_dir, config.train.max_steps, world.is_main, config.train.tensorboard)
+    path = run_dir / CONFIG
+    before = path.read_bytes() if world.is_main and not is_new and path.is_file() else b""
     lock, notes, read = world.main_first(
         lambda: _claim(config, run_dir, fresh, base, run_log), lambda: _find_claimed(run_dir)
     )
     try:
         if has_auto(config):  # not in what has been written
-            config = load_config(str(run_dir / CONFIG)).config
+            config = load_config(str(path)).config
         with (
             explain_failures(device),
             explain_write_errors(run_dir),
             run_log as log,
             explain_write_errors(run_dir),
+            ExitStack() as unless_refused,
         ):
+            if before:
+                unless_refused.callback(write_whole, path, before)
             for line in notes:
                 log.say(line)
             others = f", {world.size} processes" if world.size > 1 else ""
@@ -169,6 +175,7 @@ def _train(
             preflight = run_preflight(prepared, state.epoch, log.say, state.stage)
             if dry_run:
                 return Outcome(describe_training(prepared, trainer.state, preflight), 0, None)
+            unless_refused.pop_all()
             log.say(f"preflight passed: {preflight}")
             _announce_time(trainer, preflight)
             del preflight  # frees its epoch, whose subwords may be sampled
@@ -204,8 +211,8 @@ def _claim(
         config, told = settle_auto(config, run_dir, read.n_pairs, kept_size(config, base))
         changed = check_same_run(run_dir, config)
         with explain_write_errors(run_dir):
-            write_config(run_dir, config)
             tidy(run_dir)
+            write_config(run_dir, config)
     except BaseException:
         lock.close()
         raise

@@ -25,7 +25,12 @@ from mt.data.tokens.mixing import (
     sampling_weights,
     stages_of,
 )
-from mt.data.tokens.placeholders import require_placeholders, with_placeholders
+from mt.data.tokens.placeholders import (
+    learn_translations,
+    require_placeholders,
+    uses_placeholders,
+    with_placeholders,
+)
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
@@ -145,7 +150,17 @@ def prepare(
     updater.choose_forward(store)
     directed = in_directions(store, config.data, tokenizer)
     sections = stages_of(config.data)
-    resamples = [_resample(config, data, store, directed, tokenizer) for data in sections]
+    translations = None
+    if uses_placeholders(config.data):
+        translations = learn_translations(directed, tokenizer)
+        if not translations:
+            log.say(
+                "warning: data.augment.placeholders: no word of the text is found with its "
+                "translation often enough; only numbers and names that both sides have are replaced"
+            )
+    resamples = [
+        _resample(config, data, store, directed, tokenizer, translations) for data in sections
+    ]
     longest = config.data.max_tokens + 1 if any(resamples) else store.longest
     config = settle_batch_size(config, run_dir, updater, longest, log)
     require_counted_texts(config.data, directed.kept)
@@ -169,7 +184,12 @@ def prepare(
 
 
 def _resample(
-    config: Config, data: DataConfig, store: Store, directed: Store, tokenizer: Tokenizer
+    config: Config,
+    data: DataConfig,
+    store: Store,
+    directed: Store,
+    tokenizer: Tokenizer,
+    translations: dict[str, str] | None,
 ) -> Callable[[int, Event | None], Store] | None:
     """What makes the store of an epoch in a stage with this `data`; None if all have the same."""
     config = config.model_copy(update={"data": data})
@@ -177,7 +197,7 @@ def _resample(
     is_sampled = config.tokenizer.sampling_alpha is not None
     # Subwords are sampled of ids that lie end to end.
     if data.augment is not None or (is_sampled and directed is not store):
-        resample = Augmentation(directed, tokenizer, config)
+        resample = Augmentation(directed, tokenizer, config, translations)
     if is_sampled:
         resample = SubwordRegularisation(store, tokenizer, config, resample)
     return resample

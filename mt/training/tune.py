@@ -223,6 +223,12 @@ def tune(
         chosen = tuner.choose(first, faster())
         shortlist = chosen.setting.shortlist
         values = record(tuner.trials[0], chosen, max_loss)
+        if data.languages and len(described.tokenizer.languages) > 1:
+            values["to"] = data.languages[1]
+            say(
+                f"warning: tried on text into {values['to']} only, but used for every language; "
+                "mt evaluate --to CODE shows what another one loses, mt tune --reset removes them"
+            )
         content = None if shortlist is None else shortlist.read_bytes()
         write_tuned(described.folder, described.weights_hash, values, content)
     return tuner.trials, chosen

@@ -243,6 +243,12 @@ class _Placing:
     ) -> tuple[int, int] | None:
         """The stretch with the most characters that come from the tag's less those that do not."""
         place, best, total, start = None, 0, 0, low
+        # Of `l'eau` only the longest word is what comes of `eau`, the others are its article.
+        elided = [unit for unit in self.units if unit.src_start < tag.start < unit.src_end]
+        if elided and self.text[tag.start - 1] in "'’":
+            elided.remove(max(elided, key=lambda unit: unit.end - unit.start))
+        else:
+            elided = []
         for unit in self.units:
             if unit.start < low or unit.end > high or any(taken[unit.start : unit.end]):
                 total = 0
@@ -250,6 +256,7 @@ class _Placing:
             if total <= 0:
                 total, start = 0, unit.start
             is_inside = max(unit.src_start, tag.start) < min(unit.src_end, tag.end)
+            is_inside = is_inside and unit not in elided
             total += (unit.end - unit.start) * (1 if is_inside else -1)
             if total > best:
                 place, best = (start, unit.end), total

@@ -110,7 +110,8 @@ def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOpt
         "shortlist": engine.shortlist is None and "--shortlist" in used,
     }
     chosen = [name for name, is_used in settings.items() if is_used]
-    return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen" if chosen else ""
+    on = f" on text into {tuned.to}" if tuned.to not in (None, search.to) else ""
+    return f"{engine.models[0]}: {', '.join(chosen)}, as mt tune has chosen{on}" if chosen else ""
 
 
 def sentence_cutter(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+import warnings
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -39,6 +40,10 @@ MARKUP = [
     re.compile(r"</?[A-Za-z][^<>\s]*(?:\s[^<>]*)?>"),
     re.compile(r"&(?:#\d+|#x[\da-fA-F]+|[A-Za-z]\w*);"),
 ]
+# Articles and other small words of French, Italian and Catalan that lose their vowel before a word.
+_ELIDED = re.compile(
+    r"^((?:[cdjlmnst]|(?:jus|lors|puis)?qu|un|(?:d?a|co|de|ne|su)ll)')(?=\w)", re.IGNORECASE
+)
 _PLACEHOLDER = re.compile("|".join(PLACEHOLDERS))
 # Names of what was left out that are counted, so that memory is bounded.
 MOST_LOST = 10_000
@@ -62,8 +67,8 @@ class Protection:
         if glossary is not None:
             terms = read_glossary(glossary)
             self.settings["--glossary"] = sha256(repr(terms).encode()).hexdigest()
-            for term in sorted(terms, key=lambda term: (-len(tokens(term)), term == term.lower())):
-                words = tokens(term)
+            for term in sorted(terms, key=lambda term: (-len(_words(term)), term == term.lower())):
+                words = _words(term)
                 self._terms.setdefault(words[0].lower(), []).append((words, terms[term]))
         self._counts: Counter[str] = Counter()
         self._lost: Counter[str] = Counter()
@@ -160,9 +165,12 @@ class Protection:
 
     def _terms_in(self, text: str, at: int, end: int) -> Iterator[tuple[int, int, str]]:
         """Terms of whole words, the longest at each place."""
-        words = tokens(text[at:end]) if self._terms else []
+        if not self._terms:
+            return
+        text, written = _composed(text[at:end])
+        words = _words(text)
         spaced = [" " if word.isspace() else word for word in words]
-        places = [*accumulate(map(len, words), initial=at)]
+        places = [*accumulate(map(len, words), initial=0)]
         first = 0
         while first < len(words):
             last = first + 1
@@ -171,7 +179,7 @@ class Protection:
                 is_same = term == found or term == [word.lower() for word in found]
                 start, end = places[first], places[first + len(found)]
                 if is_same and not (_is_in_word(text, start) or _is_in_word(text, end)):
-                    yield start, end, target
+                    yield at + written[start], at + written[end], target
                     last = first + len(term)
                     break
             first = last
@@ -211,6 +219,7 @@ def read_glossary(path: Path) -> dict[str, str]:
             raise DataError(
                 f"{place} must be a term, a tab and its translation, found {line[:60]!r}"
             )
+        cells[0] = unicodedata.normalize("NFC", cells[0])
         if terms.setdefault(*cells) != cells[1]:
             raise DataError(
                 f"{place} translates {cells[0]!r} by {cells[1]!r}, an earlier line by "
@@ -232,6 +241,29 @@ def _unescaped(raw: str) -> tuple[str, list[int]]:
     return text, [*places, len(raw)]
 
 
+def _composed(text: str) -> tuple[str, Sequence[int]]:
+    """A text in NFC, and where each character of it, and its end, is written."""
+    if unicodedata.is_normalized("NFC", text):
+        return text, range(len(text) + 1)
+    parts = list[str]()
+    for char in text:
+        # A mark belongs to the character before it, as the end of a syllable of Hangul does.
+        if parts and (unicodedata.category(char)[0] == "M" or "\u1160" <= char <= "\u11ff"):
+            parts[-1] += char
+        else:
+            parts.append(char)
+    composed = [unicodedata.normalize("NFC", part) for part in parts]
+    starts = accumulate(map(len, parts), initial=0)
+    places = [start for part, start in zip(composed, starts, strict=False) for _ in part]
+    return "".join(composed), [*places, len(text)]
+
+
+def _words(text: str) -> list[str]:
+    """The tokens of a text; what is elided before an apostrophe, as in `l'eau`, is one of them."""
+    words = tokens(text.replace("’", "'"))
+    return [part for word in words for part in _ELIDED.split(word) if part]
+
+
 def _is_in_word(text: str, place: int) -> bool:
     """Whether a combining mark, no letter for regular expressions, joins a word at this place."""
     if not 0 < place < len(text):
@@ -244,8 +276,11 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         if not text.strip():
             raise re.error("it is blank")
-        return re.compile(text)
-    except (re.error, OverflowError, RecursionError) as error:
+        with warnings.catch_warnings():
+            # A pattern such as [[a], which a later Python may read otherwise.
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(text)
+    except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
             f"--protect: must be auto or a regular expression, found {text!r} ({error}); put a "
             "backslash before a sign that is meant as such"

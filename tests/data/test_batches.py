@@ -465,6 +465,9 @@ def test_leaving_ends_the_thread_although_its_queue_is_full(taken: int) -> None:
         assert thread.is_alive()
     assert not thread.is_alive()
     assert time.perf_counter() - start < 2
+    for outside in (prefetcher, Prefetcher(plan, 0, 0)):
+        with pytest.raises(RuntimeError, match="with"):
+            next(iter(outside))
 
 
 def test_only_the_time_spent_waiting_for_data_is_counted() -> None:

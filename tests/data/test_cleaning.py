@@ -19,17 +19,18 @@ import numpy as np
 import pytest
 from messages import says
 
-from mt.config.schema import Clean, Source
+from mt.config.schema import Clean, DataConfig, Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora
 from mt.data.cleaning.duplicates import hashes, normalised
 from mt.data.cleaning.executors import run_here, run_rank
 from mt.data.cleaning.leaks import LeakCount, LeakIndex
-from mt.data.cleaning.plan import CleaningPlan, Corpus
+from mt.data.cleaning.plan import CleaningPlan, Corpus, plan_of
 from mt.data.cleaning.rejected import REASONS
 from mt.data.cleaning.report import CleaningReport, report_text
 from mt.data.cleaning.rules import RULES, PairScorer, decide
 from mt.data.cleaning.stages import STAGES, Stage, all_decisions
 from mt.errors import DataError
+from mt.inspect.corpus_statistics import count_corpora, meter_of
 
 Pairs = list[tuple[str, str]]
 NUMBERS = ["eins", "zwei", "drei", "vier", "fünf", "sechs"]
@@ -393,6 +394,25 @@ def test_one_of_equal_pairs_stays_in_the_heaviest_corpus(
         for row in np.flatnonzero(all_decisions(plan, number) < 0):
             found[shard.corpus] += str(shard.start + row)
     assert found == [light, heavy]
+
+
+def test_only_pairs_in_the_same_languages_are_duplicates(tmp_path: Path) -> None:
+    pairs = {None: [("Berlin", "Berlin"), ("ja", "yes")], "fr": [("Berlin", "Berlin"), ("ja", "a")],
+             "en": [("ja", "yeah"), ("BERLIN", "Berlin"), ("Ende", "end")]}  # fmt: skip
+    texts = [
+        write(tmp_path / f"{n}", own).model_copy(update={"tgt_lang": language})
+        for n, (language, own) in enumerate(pairs.items())
+    ]
+    data = DataConfig(
+        src_lang="de", tgt_lang="en", train=texts, clean=Clean(**OFF | {"max_targets": 1})
+    )
+    plan = replace(plan_of(data, tmp_path), pairs_per_bucket=1)
+    for stage in STAGES.values():
+        stage(plan, 0, 1)
+    kept = [(all_decisions(plan, number) < 0).tolist() for number in range(3)]
+    assert kept == [[True, True], [True, True], [False, False, True]]
+    counts, _ = count_corpora(plan, meter_of(plan, None, False)[0], 1, lambda *_: None)
+    assert [own["normalised_duplicates"] for own in counts] == [0, 0, 1]
 
 
 # --- leaks ------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 from messages import says
@@ -22,6 +24,7 @@ from mt.data.tokens.placeholders import (
 )
 from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
 from mt.errors import ConfigError
+from mt.training.trainer import Trainer
 
 SYMBOL = re.compile(r"<ph\d>")
 WORDS = {"Hund": "dog", "Katze": "cat", "Esel": "donkey", "Kuh": "cow", "Ochse": "ox",
@@ -85,9 +88,10 @@ def test_shared_words_are_replaced(
 def test_an_epoch_has_them_in_their_share_and_is_always_the_same(tokenizer: Tokenizer) -> None:
     store = store_of(tokenizer, PAIRS * 20)
     config = config_of(0.4)
-    made = Augmentation(store, tokenizer, config)(3)
-    assert digest(made) == digest(Augmentation(store, tokenizer, config)(3))
-    assert digest(made) != digest(Augmentation(store, tokenizer, config)(4))
+    learnt = learn_translations(store, tokenizer)
+    made = Augmentation(store, tokenizer, config, learnt)(3)
+    assert digest(made) == digest(Augmentation(store, tokenizer, config, learnt)(3))
+    assert digest(made) != digest(Augmentation(store, tokenizer, config, learnt)(4))
     texts = list(zip(*map(tokenizer.src.decode, rows(made)), strict=True))
     changed = [pair for pair, old in zip(texts, PAIRS * 20, strict=True) if pair != old]
     assert len(changed) / len(texts) == pytest.approx(0.4, abs=0.05)
@@ -97,6 +101,28 @@ def test_an_epoch_has_them_in_their_share_and_is_always_the_same(tokenizer: Toke
     assert {symbol for symbols in found for symbol in symbols} == set(PLACEHOLDERS)
     symbols = {tokenizer.src.piece_id(symbol) for symbol in PLACEHOLDERS}
     assert symbols & set(made.src.tolist())  # one token each
+
+
+def test_a_text_without_such_words_is_warned_of_once(
+    trainer_of: Callable[..., Trainer],
+    short_corpus: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The corpus has ten words, which are as frequent as "the"; unless that were no hindrance."""
+    stages = [{"until": {"updates": 1}}, {"augment": {"placeholders": 0.5}}]
+    data: dict[str, Any] = {
+        "train": [short_corpus],
+        "augment": {"placeholders": 0.1},
+        "stages": stages,
+    }
+    for most, times in ((0.1, 1), (1.0, 0)):
+        monkeypatch.setattr("mt.data.tokens.placeholders.MOST_FREQUENT", most)
+        values = data | {"valid": None, "test": []}
+        trainer_of(data=values, tokenizer={"vocab_size": 340})
+        warnings = [line for line in capsys.readouterr().err.splitlines() if "warning" in line]
+        assert len(warnings) == times
+        assert all(says(line, "data.augment.placeholders", "no word") for line in warnings)
 
 
 def test_the_vocabulary_has_them_or_training_says_so(tokenizer: Tokenizer) -> None:

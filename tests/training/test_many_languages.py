@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import zipfile
 from pathlib import Path
@@ -28,6 +29,7 @@ from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import Bleu
 from mt.search.options import EngineOptions, SearchOptions
+from mt.training import tune
 from mt.training.launch import train
 from mt.training.trainer import Trainer
 from mt.training.validation import Validation
@@ -384,6 +386,25 @@ def test_evaluation_is_by_direction(run: Path, corpus: Path, mt: Mt) -> None:
     assert json.loads(one.out)[str(run)][0]["value"] == every[1]["value"]
     message = refused(mt("evaluate", "--model", run, "--to", "fr"))
     assert says(message, "--to fr", "data.test", "--src")
+
+
+def test_settings_chosen_on_one_language_are_used_for_others_with_a_word(
+    run: Path, corpus: Path, tmp_path: Path, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tune, "STEPS", ())
+    monkeypatch.setattr(tune, "RESAMPLES", 10)
+    copied = shutil.copytree(run, tmp_path / "run", symlinks=True)
+    files = ["--src", corpus / "test.cs", "--ref", corpus / "test.fr", "--device", "cpu"]
+    ended = mt("tune", "--model", copied, "--to", "fr", *files)
+    assert ended.code == 0, ended.err
+    assert says(ended.err, "warning", "into fr only", "every language", "--reset")
+    said = {
+        to: mt("translate", "--model", copied, "--to", to, stdin="čba\n".encode()).err
+        for to in ("fr", "de")
+    }
+    assert says(said["de"], "mt tune has chosen", "into fr")
+    assert "mt tune has chosen" in said["fr"]
+    assert "into fr" not in said["fr"]
 
 
 # --- exports ----------------------------------------------------------------------------------

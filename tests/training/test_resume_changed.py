@@ -13,6 +13,7 @@ from conftest import Mt, config_of, log_of, merged, metrics_of, refused
 from messages import says
 from run_comparison import EVERY, STEPS, Mapped, check_equal
 
+from mt.config.load import load_config
 from mt.errors import CheckpointError
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -130,6 +131,24 @@ def test_another_batch_size_starts_a_new_epoch_with_a_message(
     assert says(log, "have changed: continuing with a new epoch of the new plan")
     after = checkpoint.load_state(copied / "checkpoints" / "last")["train"]
     assert (after["epoch"], after["update"]) == (2, 2)
+
+
+def test_a_resume_that_is_refused_leaves_the_config(copied: Path, interruptible: Mapped) -> None:
+    """Also where that shows only once the directory is claimed, as a damaged checkpoint does."""
+    before = (copied / "config.yaml").read_bytes()
+    changed = config_of(interruptible, train={"max_steps": STEPS + 2, "log_every": 1})
+    kept = {
+        folder: (folder / "state.pt").read_bytes() for folder in model_folder.checkpoints(copied)
+    }
+    for folder in kept:
+        damage(folder)
+    with pytest.raises(CheckpointError):
+        train(changed, copied, "cpu")
+    assert (copied / "config.yaml").read_bytes() == before
+    for folder, state in kept.items():
+        (folder / "state.pt").write_bytes(state)
+    assert train(changed, copied, "cpu").exit_code == 0
+    assert load_config(str(copied / "config.yaml")).config == changed
 
 
 def test_orthogonal_steps_are_resumed_too(interruptible: Mapped, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from mt.errors import ConfigError, DataError
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import protect, translate_file
 from mt.translate.formats import LineFormat
-from mt.translate.inline_tags import MarkupToken
+from mt.translate.inline_tags import MarkupToken, TaggedText
 from mt.translate.lines import Translation
 from mt.translate.progress import Tally
 from mt.translate.protect import Protection
@@ -65,6 +66,17 @@ def test_terms_are_whole_words_the_longest_first_in_their_case(tmp_path: Path) -
     path.write_text("न\tna\nहि\thi\n" + "a b " * 50 + "\tb\n", encoding="utf-8")
     terms = Protection((), path)
     assert kept(terms, "हिन्दी नदी न हि") == ["na", "hi"]
+    # Composed or not, and after what is elided, as is a term with an apostrophe.
+    path.write_text(
+        "cafe\u0301\tcoffee\neau\twater\nl'été\tsummer\n한국\tKorea\n", encoding="utf-8"
+    )
+    terms = Protection((), path)
+    assert kept(terms, "Cafe\u0301, CAFÉ d'eau cafe jusqu’à l’été, s'eauté") == [
+        "coffee", "coffee", "water", "summer"
+    ]  # fmt: skip
+    assert kept(terms, unicodedata.normalize("NFD", "l'été café 한국 eaux eauù")) == [
+        "summer", "coffee", "Korea"
+    ]  # fmt: skip
     terms = Protection(["auto"], path)
     started = time.perf_counter()
     assert kept(terms, "a " * 2_000 + "a." * 40_000) == []
@@ -229,6 +241,15 @@ def test_without_placeholders_the_alignment_tells_the_place(
     assert out == "Yes, dog\n"
     out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], Protection((), path))
     assert out == "Dog yes\n"
+    # The article of an elided word stays.
+    path.write_text("école\tgymnasium\n", encoding="utf-8")
+    for answer, expected in (
+        ("The school is", "The gymnasium is"),
+        ("School is", "Gymnasium is"),
+    ):
+        links = "0-0 0-1 1-2" if answer.startswith("The") else "0-0 1-1"
+        tagged = TaggedText(Protection((), path).keep([MarkupToken("text", "L'école est")]))
+        assert tagged.render(answer, links).text == expected
     # The tag of a training text at the start of a line is for the model.
     _, seen, _ = translated("<bt> ja <b>x\n", lambda text: [text], Protection(["auto"]))
     assert seen == ["<bt> ja <ph1>x"]
@@ -277,7 +298,7 @@ def test_entities_and_spaces_of_documents(
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    for pattern in ("a(b", " ", "a{99999999999}"):
+    for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with pytest.raises(ConfigError) as wrong:
             Protection(["auto", pattern])
         assert says(str(wrong.value), "--protect", "auto or a regular expression", repr(pattern))

@@ -20,6 +20,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from mt.config.schema import named_sources
+from mt.data.cleaning.duplicates import hashes
 from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.data.reading.compression import suffix_of
@@ -136,7 +137,7 @@ class CleaningPlan:
         against = [_file_state(file) for file in self.against]
         others: list[object] = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
         if any(own := [corpus.languages for corpus in self.corpora]):
-            others.append(own)
+            others += ["keys by language", own]
         return self._folder("scores", self.texts.name, settings, others, sets, against)
 
     @cached_property
@@ -209,9 +210,18 @@ class CleaningPlan:
 
     def scorers_by(self, clean: Clean) -> list[PairScorer]:
         """The same with other rules; corpora in the same languages share one."""
-        languages = [one.languages or (self.src_lang, self.tgt_lang) for one in self.corpora]
+        languages = [self._languages(number) for number in range(len(self.corpora))]
         scorers = {pair: PairScorer(clean, *pair) for pair in dict.fromkeys(languages)}
         return [scorers[pair] for pair in languages]
+
+    def _languages(self, corpus: int) -> tuple[str, str]:
+        return self.corpora[corpus].languages or (self.src_lang, self.tgt_lang)
+
+    def language_key(self, corpus: int) -> np.uint64:
+        """What all keys of a corpus are XORed with: only pairs in the same languages are equal."""
+        languages = self._languages(corpus)
+        is_usual = languages == (self.src_lang, self.tgt_lang)
+        return np.uint64(0) if is_usual else hashes(["\n".join(languages).encode()])[0]
 
     @property
     def finds_duplicates(self) -> bool:

@@ -117,7 +117,7 @@ def score_shard(plan: CleaningPlan, number: int, folder: Path) -> None:
         parts.append(columns)
         found += own_found
     every = {name: np.concatenate([own[name] for own in parts]) for name in parts[0]}
-    keys = every.pop("keys")
+    keys = every.pop("keys") ^ plan.language_key(shard.corpus)
     rows = np.array(list(repaired), np.int64)
     every |= {"repaired": rows, **vars(found)}
     np.savez(folder / "scores.npz", allow_pickle=False, **every)
@@ -204,7 +204,8 @@ def find_duplicates(plan: CleaningPlan, bucket: int, folder: Path) -> None:
 
     Writes rows of pair and reason, ordered by shard, and where those of each shard start. Of equal
     pairs, and of those with one source, the first ones stay: those of the corpus with the highest
-    weight, else of the first. Pairs that a rule rejects do not count.
+    weight, else of the first. Pairs that a rule rejects do not count. Pairs in other languages have
+    other keys, and are not compared.
     """
     shards = plan.shards
     weights = [corpus.source.weight for corpus in plan.corpora]

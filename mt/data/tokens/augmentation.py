@@ -19,7 +19,7 @@ from typing_extensions import assert_never
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens import noise
 from mt.data.tokens.mixing import stages_of
-from mt.data.tokens.placeholders import insert_placeholders, learn_translations
+from mt.data.tokens.placeholders import insert_placeholders
 from mt.data.tokens.store import Store
 
 if TYPE_CHECKING:
@@ -112,7 +112,14 @@ class Augmentation:
     would become too long, stay as they are. The ids of an epoch are in memory.
     """
 
-    def __init__(self, store: Store, tokenizer: Tokenizer, config: Config) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tokenizer: Tokenizer,
+        config: Config,
+        translations: dict[str, str] | None = None,
+    ) -> None:
+        """`translations`: of words that get placeholders; None: no pair gets any."""
         self.store = store
         self.src = tokenizer.src
         self.tgt = tokenizer.tgt
@@ -123,10 +130,8 @@ class Augmentation:
         self.is_copy = config.data.augment is None
         directions = [config.data.direction(source) for source in config.data.train]
         self.noises = [PairNoise(config.data, direction) for direction in directions]
-        if getattr(config.data.augment, "placeholders", 0.0):
-            translations = learn_translations(store, tokenizer)
-            for pair_noise in self.noises:
-                pair_noise.translations = translations
+        for pair_noise in self.noises:
+            pair_noise.translations = translations
         # The tokens of target languages, which stay what a source begins with.
         tokens = [[tokenizer.languages[to]] for _, to in directions if config.data.language_tokens]
         self.first_ids = np.array(tokens or [[]] * len(directions), store.src.dtype)

@@ -39,8 +39,8 @@ class Update:
 class Prefetcher:
     """Iterator over updates without end, from a given position on, loaded ahead by a thread.
 
-    A context manager: leaving it stops the thread. `waited` counts the seconds that training has
-    waited for data.
+    A context manager: leaving it stops the thread; outside of it, iterating raises RuntimeError.
+    `waited` counts the seconds that training has waited for data.
     """
 
     def __init__(
@@ -90,6 +90,9 @@ class Prefetcher:
 
     def __iter__(self) -> Iterator[Update]:
         while True:
+            has_more = self._thread.is_alive() or not self._queue.empty()
+            if self._stop.is_set() or not has_more:
+                raise RuntimeError("a Prefetcher loads updates only inside its `with` block")
             start = time.perf_counter()
             item = self._queue.get()
             self.waited += time.perf_counter() - start
