@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mt.data.cleaning.languages import base_code
-from mt.data.reading.corpus import training_pairs
+from mt.data.reading.corpus import data_root, read_pairs
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.directions import in_directions
@@ -35,7 +35,7 @@ from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import known_records, open_built, open_or_build, other_settings
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, own_tokenizer, train_on_sample
-from mt.data.tokens.writing import Writing
+from mt.data.tokens.writing import Styles
 from mt.errors import ConfigError
 from mt.runs.model_folder import SEVERAL_SENTENCES
 from mt.runs.run_dir import STORE
@@ -274,15 +274,15 @@ def prepare_tokenizer(
         else:
             log.say(f"tokenizer: training {config.tokenizer.size:,} tokens on data.train")
             drawn = sample or PairSample(config.tokenizer.sample_lines, config.run.seed)
-            if sample is None:
-                pairs = log.watch(training_pairs(config.data), "reading data.train")
-                deque(drawn.watch(pairs), maxlen=0)
-            writing = Writing.learn(drawn.src, drawn.tgt, config.data)
+            for number, text in config.data.texts.items() if sample is None else ():
+                pairs = read_pairs(text, data_root(config.data), f"data.train[{number}]")
+                deque(drawn.watch(log.watch(pairs, "reading data.train")), maxlen=0)
+            styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, config.data)
             augment_sample(drawn, config.data, config.run.seed)
             languages = config.data.target_languages if config.data.language_tokens else []
             symbols = with_placeholders(config)
             tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)
-            tokenizer.writing = writing
+            tokenizer.styles = styles
             drawn.clear()
         tokenizer.save(run_dir)
         return tokenizer

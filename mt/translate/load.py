@@ -15,7 +15,7 @@ from typing_extensions import assert_never
 
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
-from mt.data.tokens.writing import only_direction
+from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError, MtError
 from mt.runs.model_folder import (
     SEVERAL_SENTENCES,
@@ -86,10 +86,11 @@ def load_translator(
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
-    writing = translator.tokenizer.writing
-    # A vocabulary that was taken from another model may be that of other languages.
-    if writing and not search.as_written and writing.languages == only_direction(data):
-        translator.writing = writing
+    styles, direction = translator.tokenizer.styles, direction_of(data, None, search.to)
+    if styles and direction and not search.as_written:
+        # A vocabulary that was taken from another model may be that of other languages.
+        translator.writing = styles.between(*direction)
+    if translator.writing is not None:
         translator.settings["--as-written"] = "no"
     return translator
 

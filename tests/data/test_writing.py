@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import shutil
 import unicodedata
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Mt, config_of, refused
+from conftest import Mt, config_of, refused, write_lines
 from messages import says
 from odd_lines import odd_lines
 
+from mt.config.schema import DataConfig
+from mt.data.reading.check import check_data
+from mt.data.tokens.tokenizer import PairSample
 from mt.data.tokens.writing import (
     Case,
     LanguageStyle,
+    Styles,
     Symbol,
     Writing,
     Written,
     case_of,
+    direction_of,
     with_symbols,
     without_symbols,
 )
@@ -52,7 +58,8 @@ def test_what_is_learnt_by_hand(writing: Writing) -> None:
     assert {"mit", "die", "und", "ABBA", "Straße", "Masse"} <= {*german.words}
     assert not {"Mann", "Hund", "ein"} & {*german.words}
     assert (english.is_capital, english.words) == (False, ["Anna", "I", "Paris", "USB"])
-    assert Writing.from_json(writing.to_json().encode()) == writing
+    styles = Styles([german, english])
+    assert Styles.from_json(styles.to_json().encode()) == styles
 
 
 @pytest.mark.parametrize(
@@ -177,24 +184,104 @@ def test_what_the_training_text_has_stays() -> None:
     assert Writing(capitals, lower).usual("EIN HUND.") == ("EIN HUND.", None)
 
 
+# --- the languages of a model -----------------------------------------------------------------
+
+
+def data_of(**values: Any) -> DataConfig:
+    return config_of({"data": {"src_lang": "de", "tgt_lang": "en"} | values}).data
+
+
+FORTH, BACK = {"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}
+BOTH_THEN_ONE = [{"until": {"epochs": 1}, "both_directions": True}, {}]
+MANY = {"language_tokens": True,
+        "train": [{"path": "a", "directions": ["de-en", "en-de", "cs-en", "de-fr"]}]}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("data", "languages"),
+    ("data", "source", "to", "direction"),
     [
-        ({"train": [{"src": "a", "tgt": "b"}]}, ("de", "en")),
-        ({"train": [{"src": "a", "tgt": "b"}], "stages": [
-            {"until": {"epochs": 1}, "both_directions": True}, {}]}, ("de", "en")),
-        ({"train": [{"src": "a", "tgt": "b"}, {"src": "a", "tgt": "b", "reverse": True}]}, None),
-        ({"train": [{"src": "a", "tgt": "b", "reverse": True}]}, None),
-        ({"train": [{"path": "a", "directions": ["de-en", "fr-en"]}], "language_tokens": True},
-         None),
+        ({"train": [FORTH]}, None, None, "de-en"),
+        ({"train": [FORTH]}, "nl", "en-GB", "de-en"),  # a test set's, which no text has
+        ({"train": [FORTH], "stages": BOTH_THEN_ONE}, None, None, "de-en"),
+        ({"train": [FORTH], "stages": BOTH_THEN_ONE}, None, "de", None),
+        ({"train": [BACK]}, None, None, "en-de"),
+        ({"train": [FORTH, BACK]}, None, None, None),
+        ({"train": [FORTH, BACK]}, None, "de", "en-de"),
+        ({"train": [FORTH, BACK]}, "de", None, "de-en"),
+        ({"train": [FORTH, FORTH | {"src_lang": "fr"}]}, None, None, None),
+        ({"train": [FORTH, FORTH | {"src_lang": "fr"}]}, "fr", None, "fr-en"),
+        (MANY, None, "fr", "de-fr"),
+        (MANY, None, "en", None),
+        (MANY, "cs", "en", "cs-en"),
+        (MANY, "cs", "fr", "cs-fr"),  # never trained
     ],
-)  # fmt: skip
-def test_a_model_of_several_directions_has_no_writing(
-    data: dict[str, Any], languages: tuple[str, str] | None
+)
+def test_the_direction_of_a_translation(
+    data: dict[str, Any], source: str | None, to: str | None, direction: str | None
 ) -> None:
-    config = config_of({"data": {"src_lang": "de", "tgt_lang": "en"} | data})
-    found = Writing.learn(GERMAN, ENGLISH, config.data)
-    assert (found and found.languages) == languages
+    found = direction_of(data_of(**data), source, to)
+    assert (found and "-".join(found)) == direction
+
+
+def test_each_language_is_learnt_from_its_lines_in_all_texts() -> None:
+    """As from these alone: a file that is in three texts counts once, and reversed texts too."""
+    german = LanguageStyle.learn(GERMAN, "de")
+    data = data_of(**MANY)
+    assert list(data.texts) == [0, 2, 3]
+    src, tgt = [*GERMAN[:4], "Pes", *GERMAN], [*ENGLISH, "A dog.", *["Chien"] * 6]
+    found = Styles.learn(src, tgt, [0] * 4 + [1] + [2] * 6, data)
+    assert [style.language for style in found.styles] == ["de", "cs", "en", "fr"]
+    assert found.between("de", "fr") == (german, found.styles[3])
+    assert found.between("cs", "en") == (
+        LanguageStyle.learn(["Pes"], "cs"),
+        LanguageStyle.learn([*ENGLISH, "A dog."], "en"),
+    )
+    assert found.between("de", "it") is None
+    back = Styles.learn(GERMAN[:4], ENGLISH, [0] * 4, data_of(train=[BACK])).between("en", "de")
+    assert back is not None
+    assert back.src == LanguageStyle.learn(ENGLISH, "en")
+
+
+@pytest.mark.parametrize("size", [4, 100])
+def test_the_check_of_the_data_draws_lines_of_each_text(size: int, tmp_path: Path) -> None:
+    texts = {"a": ["a b", "a c"], "b": ["b b", "b c", "b d"], "c": ["c b"] * 2, "d": ["d b"] * 3}
+    for name, lines in texts.items():
+        write_lines(tmp_path / name, lines)
+    data = data_of(
+        root=str(tmp_path),
+        train=[
+            {"src": "a", "tgt": "c"},
+            {"src": "a", "tgt": "c", "reverse": True},
+            {"src": "b", "tgt": "d", "src_lang": "cs", "tgt_lang": "fr"},
+        ],
+        language_tokens=True,
+    )
+    sample = PairSample(size, 1)
+    assert not check_data(data, True, {}, sample.watch).faults
+    assert [["ac", "bd"][text] for text in sample.texts] == [
+        src[0] + tgt[0] for src, tgt in zip(sample.src, sample.tgt, strict=True)
+    ]
+    learnt = Styles.learn(sample.src, sample.tgt, sample.texts, data)
+    assert {style.language for style in learnt.styles} == {"de", "cs", "en", "fr"}
+
+
+def test_one_direction_is_learnt_from_its_two_sides() -> None:
+    """Repeated lines count, and both sides may be of one language."""
+    twice = [*GERMAN, *GERMAN]
+    ordered = [0] * len(twice)
+    found = Styles.learn(twice, ENGLISH * 3, ordered, data_of(train=[FORTH])).between("de", "en")
+    assert found == (LanguageStyle.learn(twice, "de"), LanguageStyle.learn(ENGLISH * 3, "en"))
+    lower = [line.lower() for line in GERMAN]
+    same = data_of(train=[FORTH], tgt_lang="de")
+    found = Styles.learn(lower, GERMAN, [0] * len(lower), same).between("de", "de")
+    assert found == (LanguageStyle.learn(lower, "de"), LanguageStyle.learn(GERMAN, "de"))
+
+
+def test_a_file_that_names_the_sides_is_read(writing: Writing) -> None:
+    sides = {"src": asdict(writing.src), "tgt": asdict(writing.tgt)}
+    found = Styles.from_json(json.dumps(sides, ensure_ascii=False).encode())
+    assert found.between("de", "en") == writing
+    assert found.between("en", "de") == (writing.tgt, writing.src)
 
 
 # --- translating ------------------------------------------------------------------------------
@@ -247,11 +334,12 @@ def test_evaluation_translates_as_translate_does(tiny_run: Path, mt: Mt, tmp_pat
 def test_a_damaged_file_is_named_and_that_of_other_languages_left_out(
     tiny_run: Path, mt: Mt, tmp_path: Path
 ) -> None:
-    """A model may have the vocabulary of one that translates the other way round."""
+    """A model may have the vocabulary of one that knows other languages."""
     run = tmp_path / "run"
     shutil.copytree(tiny_run, run, symlinks=True)
     values = json.loads((run / "writing.json").read_text(encoding="utf-8"))
-    values["src"], values["tgt"] = values["tgt"], values["src"]
+    assert [style["language"] for style in values] == ["de", "en"]
+    values[0]["language"] = "nl"
     (run / "writing.json").write_text(json.dumps(values), encoding="utf-8")
     other = mt("translate", "--model", run, stdin=PLAIN.upper().encode())
     assert other.code == 0

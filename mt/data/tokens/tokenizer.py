@@ -21,7 +21,7 @@ from mt.data.tokens.sentencepiece_model import (
     require_algorithm,
     special_ids,
 )
-from mt.data.tokens.writing import Writing
+from mt.data.tokens.writing import Styles
 from mt.errors import CheckpointError, ConfigError, DataError
 from mt.files import write_whole
 
@@ -167,7 +167,7 @@ class Tokenizer:
             if found != SPECIAL_IDS:
                 raise ValueError(f"pad, unk, bos, eos must have ids 0, 1, 2, 3; here: {found}")
         # How the training text is written, where that was learnt with the vocabulary.
-        self.writing: Writing | None = None
+        self.styles: Styles | None = None
         self.src = Side(processors[0], self.models[0])
         self.tgt = Side(processors[-1], self.models[-1])
 
@@ -234,8 +234,8 @@ class Tokenizer:
             folder.mkdir(parents=True, exist_ok=True)
             for name, content in zip(names, self._files, strict=True):
                 write_whole(folder / name, content)
-            if self.writing is not None:
-                write_whole(folder / _WRITING, self.writing.to_json())
+            if self.styles is not None:
+                write_whole(folder / _WRITING, self.styles.to_json())
                 names = [*names, _WRITING]
             for stale in {*_JOINT, *_IMPORTED, _WRITING} - set(names):
                 (folder / stale).unlink(missing_ok=True)
@@ -274,10 +274,10 @@ class Tokenizer:
                 "Copy it again from the run directory where it was trained."
             ) from error
         try:
-            tokenizer.writing = Writing.from_json((folder / _WRITING).read_bytes())
+            tokenizer.styles = Styles.from_json((folder / _WRITING).read_bytes())
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"{folder / _WRITING}: cannot be read as what mt learns of writing ({error}); copy "
                 "it again from the run directory, or remove it to translate without"
@@ -314,26 +314,33 @@ class PairSample:
     def __init__(self, size: int, seed: int) -> None:
         self.src: list[str] = []
         self.tgt: list[str] = []
+        self.texts: list[int] = []  # of each pair: how many texts were watched before its own
         self.seen = 0  # pairs watched
+        self._n_texts = 0
         self._size = size
         self._draw = random.Random(seed).random
 
     def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        """Pass the pairs on, and draw from them."""
+        """Pass the pairs of a text on, and draw from them."""
+        text = self._n_texts
+        self._n_texts += 1
         for src, tgt in pairs:
             self.seen += 1
             if self.seen <= self._size:
                 self.src.append(normalize_line(src))
                 self.tgt.append(normalize_line(tgt))
+                self.texts.append(text)
             elif (place := int(self._draw() * self.seen)) < self._size:
                 self.src[place] = normalize_line(src)
                 self.tgt[place] = normalize_line(tgt)
+                self.texts[place] = text
             yield src, tgt
 
     def clear(self) -> None:
         """Free the memory of the pairs."""
         self.src.clear()
         self.tgt.clear()
+        self.texts.clear()
 
 
 def train_tokenizer(

@@ -27,7 +27,7 @@ from mt.files import parse_json
 if TYPE_CHECKING:
     from mt.config.schema import DataConfig
 
-# Lines of a side from which is learnt; less than twice as many of more.
+# Lines of a language from which is learnt; less than twice as many of more.
 LINES = 200_000
 # Share of training lines in one case from which the model knows it, and such lines stay.
 KNOWN = 0.05
@@ -241,48 +241,82 @@ def with_symbols(text: str, symbols: Sequence[Symbol]) -> str:
     return " ".join(marked.split())  # an empty output is no word between two symbols
 
 
-def only_direction(data: DataConfig) -> tuple[str, str] | None:
-    """The languages of a model that translates in one direction, else None.
+def directions_of(data: DataConfig) -> list[tuple[str, str]]:
+    """The directions that a model of this `data` has learnt, each once.
 
-    Texts the other way round may be a part of the training that is over before its end.
+    Without those whose reverse alone is trained to the end.
     """
-    last = [one for one in stages_of(data)[-1].train if one.weight or one.share]
-    directions = {data.direction(one) for one in last}
-    pairs = {frozenset(data.direction(one)) for one in data.train}
-    if len(directions) != 1 or len(pairs) > 1 or any(one.reverse for one in last):
-        return None
-    return directions.pop()
+    last = {data.direction(one) for one in stages_of(data)[-1].train if one.weight or one.share}
+    every = dict.fromkeys(map(data.direction, data.train))
+    return [one for one in every if one in last or one[::-1] not in last]
 
 
-class Writing(NamedTuple):
-    """How a model's source and target language are written in its training text."""
+def direction_of(data: DataConfig, source: str | None, to: str | None) -> tuple[str, str] | None:
+    """The direction of a translation, given one of its languages, both or none; None: not known.
 
-    src: LanguageStyle
-    tgt: LanguageStyle
+    It need not be one that the model of this `data` has learnt. Other languages than those of the
+    texts count as not given.
+    """
+    known = {code for text in data.train for code in data.direction(text)}
+    source, to = (code if code in known else None for code in (source, to))
+    found = [
+        one for one in directions_of(data) if source in (None, one[0]) and to in (None, one[1])
+    ]
+    if len(found) == 1:
+        return found[0]
+    return (source, to) if source and to else None
+
+
+class Styles(NamedTuple):
+    """How each language of the training text is written; of two of one name the source first."""
+
+    styles: Sequence[LanguageStyle]
 
     @classmethod
-    def learn(cls, src: Sequence[str], tgt: Sequence[str], data: DataConfig) -> Writing | None:
-        """Learn from the lines of pairs; None where the model has more than one direction."""
-        if (languages := only_direction(data)) is None:
-            return None
-        source, target = languages
-        return cls(LanguageStyle.learn(src, source), LanguageStyle.learn(tgt, target))
+    def learn(
+        cls, src: Sequence[str], tgt: Sequence[str], texts: Sequence[int], data: DataConfig
+    ) -> Styles:
+        """Learn from pairs of lines, each of a text: its place among `data.texts`.
+
+        Where there are several directions, a line that is in several texts counts once: no word of
+        a file that is translated into three languages would be rare.
+        """
+        sides: list[list[tuple[str, bool]]] = []
+        for text in data.texts.values():
+            source, target = data.direction(text.model_copy(update={"reverse": False}))
+            sides.append([(source, False), (target, source == target)])
+        lines: dict[tuple[str, bool], list[str]] = {}
+        for side, drawn in enumerate((src, tgt)):
+            for line, text_number in zip(drawn, texts, strict=True):
+                lines.setdefault(sides[text_number][side], []).append(line)
+        if len(directions_of(data)) > 1:
+            lines = {key: list(dict.fromkeys(own)) for key, own in lines.items()}
+        return cls([LanguageStyle.learn(own, language) for (language, _), own in lines.items()])
 
     @classmethod
-    def from_json(cls, content: bytes) -> Writing:
-        """What `to_json` wrote; ValueError, TypeError or KeyError for anything else."""
+    def from_json(cls, content: bytes) -> Styles:
+        """What `to_json` wrote; ValueError or TypeError for anything else."""
         values = parse_json(content)
-        return cls(LanguageStyle(**values["src"]), LanguageStyle(**values["tgt"]))
-
-    @property
-    def languages(self) -> tuple[str, str]:
-        """Source and target language."""
-        return self.src.language, self.tgt.language
+        # Earlier files name the two sides of the one direction.
+        each = values.values() if isinstance(values, dict) else values
+        return cls([LanguageStyle(**style) for style in each])
 
     def to_json(self) -> str:
         """As the text of a file."""
-        sides = {"src": asdict(self.src), "tgt": asdict(self.tgt)}
-        return json.dumps(sides, ensure_ascii=False)
+        return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
+
+    def between(self, source: str, target: str) -> Writing | None:
+        """How both languages are written; None where one is not among the styles."""
+        src = [style for style in self.styles if style.language == source]
+        tgt = [style for style in self.styles if style.language == target]
+        return Writing(src[0], tgt[-1]) if src and tgt else None
+
+
+class Writing(NamedTuple):
+    """How the source and the target language of a translation are written in the training text."""
+
+    src: LanguageStyle
+    tgt: LanguageStyle
 
     def usual(self, line: str, keep_words: bool = False) -> tuple[str, Written | None]:
         """A source line as the model knows it, and how it was written; None if it stays.
