@@ -67,15 +67,14 @@ def diversify(
     length_penalty: float | None = None,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
-    """Translate the training data both ways, for a better model of the same shape.
+    """Translate the training data both ways, to train on it.
 
-    See Nguyen et al., 2020. A model of both directions translates the sources and the targets of
-    its training data. Each row of the output is a source, a tab and a target, of which the model
-    wrote one. The config of a training on the text and these pairs, from the model's weights on, is
-    written beside it, with the suffix .yaml.
+    See Nguyen et al., 2020. A model of both directions, as data.stages=[{both_directions: true}]
+    makes it, translates the sources and the targets of its training data. Each row of the output is
+    a source, a tab and a target, of which the model wrote one. The config of a training on the text
+    and these pairs, from the model's weights on, is written beside it, with the suffix .yaml.
 
     \b
-    mt train --config mine.yaml --run-dir runs/both --set "data.stages=[{both_directions: true}]"
     mt diversify --model runs/both -o own.tsv
     mt train --config own.yaml
     """
