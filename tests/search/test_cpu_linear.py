@@ -98,7 +98,7 @@ def test_a_prepacked_matrix_gives_the_same_product(dtype: torch.dtype, with_bias
         found = product(x)
         assert found.dtype == dtype
         # Sums of 64 products in float32, whose rounding errors grow as a random walk in whatever
-        # order (Higham and Mary, 2019), rounded to the dtype. CPUs with AMX add in another order.
+        # order (Higham and Mary, 2019), rounded to the dtype.
         values = x.double(), weight.double(), torch.zeros(50) if bias is None else bias
         exact, size = (
             torch.nn.functional.linear(*(f(v.double()) for v in values))
