@@ -60,9 +60,13 @@ def logits_gradient(logits: Tensor, target: Tensor, smoothing: float) -> tuple[T
     wide = torch.promote_types(logits.dtype, torch.float32)
     p = logits.softmax(-1, dtype=wide)  # (C, V)
     p_target = p.gather(1, target)  # (C, 1)
-    # Before the cast: on a CPU, scatter_ in bf16 copies all of a tensor to float32 and back.
-    p.scatter_(1, target, p_target + (smoothing - 1))
-    return log_sum(p_target), p.to(logits.dtype)
+    grad_target = p_target + (smoothing - 1)
+    if torch.compiler.is_compiling():  # the other order would be another pass over the logits
+        return log_sum(p_target), p.to(logits.dtype).scatter_(
+            1, target, grad_target.to(logits.dtype)
+        )
+    # On a CPU, scatter_ in bf16 copies all of a tensor to float32 and back.
+    return log_sum(p_target), p.scatter_(1, target, grad_target).to(logits.dtype)
 
 
 def log_sum(p: Tensor) -> Tensor:

@@ -482,7 +482,7 @@ def test_the_token_decides_the_language_also_of_a_direction_never_seen(
     config: Config, tmp_path: Path, corpus: Path, mt: Mt
 ) -> None:
     shape = {"d_model": 64, "n_heads": 4, "d_ff": 128, "dropout": 0.0}
-    settings = {"max_steps": 500, "valid_every": 250, "log_every": 250}
+    settings = {"max_steps": 800, "valid_every": 400, "log_every": 400}
     changed = config_of(
         config.model_dump(),
         model=shape,
