@@ -83,6 +83,11 @@ def diversify(
     from mt.translate.streaming import TextFiles
 
     files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
-    search = SearchOptions(beam_size=beam_size, length_penalty=length_penalty, with_scores=False)
+    search = SearchOptions(
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        with_scores=False,
+        split_sentences="never",  # by the rules of which language?
+    )
     config = distill.diversify(files, search, engine.value(models), say)
     say(f"config of the next training: {config}; run: mt train --config {config}")

@@ -83,9 +83,12 @@ def diversify(
     user must correct.
     """
     config = _read_teacher(engine)
+    root, _ = _sources(config.data, DistillText())
     texts = _texts_of_both_directions(config.data)
-    root, sources = _sources(config.data, DistillText())
+    sources = {f"data.train[{number}]": text for number, text in texts.items()}
     path = _check_outputs(files, sources, root, engine)
+    model = str(engine.models[0].absolute())
+    following = diversified_config(config, [*texts.values()], files.output, model, _names(engine))
     n_pairs = _count(sources.values(), root)
     recipe = Recipe(
         _opened(_read_both_sides(sources, root)),
@@ -94,8 +97,7 @@ def diversify(
         {},
     )
     make_corpus(recipe, files, search, engine, say)
-    model = str(engine.models[0].absolute())
-    write_whole(path, diversified_config(config, texts, files.output, model, _names(engine)))
+    write_whole(path, following)
     return path
 
 
@@ -110,15 +112,15 @@ def _read_teacher(engine: EngineOptions) -> Config:
     return config
 
 
-def _texts_of_both_directions(data: DataConfig) -> list[Source]:
-    """The texts that a model has learnt in both directions to the end, one way round.
+def _texts_of_both_directions(data: DataConfig) -> dict[int, Source]:
+    """The texts of the last stage by number, with its weights, one way round.
 
-    Raises ConfigError where there are others.
+    Raises ConfigError unless both directions of all are learnt, of one pair of languages.
     """
     last = stages_of(data)[-1].train
     entries = [
-        (number, original)
-        for number, original, entry in zip(data.text_numbers, data.train, last, strict=True)
+        (number, entry)
+        for number, entry in zip(data.text_numbers, last, strict=True)
         if entry.weight or entry.share
     ]
     ways = {
@@ -136,7 +138,13 @@ def _texts_of_both_directions(data: DataConfig) -> list[Source]:
             "--model: its training texts have tags, which a line in either language would need; "
             "write the two corpora with mt distill and mt backtranslate"
         )
-    return [entry for _, entry in entries if not entry.reverse]
+    texts = {number: entry for number, entry in entries if not entry.reverse}
+    if len({data.direction(text) for text in texts.values()}) > 1:
+        raise ConfigError(
+            "--model: must have one pair of languages, but its training texts are of several; "
+            "train a model of one"
+        )
+    return texts
 
 
 def _check_outputs(
@@ -252,10 +260,15 @@ def diversified_config(
     config: Config, texts: Sequence[Source], corpus: str, model: str, models: str
 ) -> str:
     """Return the YAML of the config for a text and its translations both ways, from a model on."""
-    entries = [*(text.model_dump(mode="json") for text in texts), _entry(corpus)]
-    train = {"init_from": model, "new_vocabulary": False, "freeze": []}
+    languages = {"src_lang": texts[0].src_lang, "tgt_lang": texts[0].tgt_lang}
+    entries = [*(text.model_dump(mode="json") for text in texts), _entry(corpus) | languages]
+    changes: dict[str, dict[str, Any]] = {
+        "data": {"augment": stages_of(config.data)[-1].augment},
+        "tokenizer": {"model": None, "tgt_model": None},  # those of the model go on
+        "train": {"init_from": model, "new_vocabulary": False, "freeze": []},
+    }
     comment = f"Trained on its text and on translations of both sides by {models}."
-    return _next_config(config, entries, {"train": train}, comment)
+    return _next_config(config, entries, changes, comment)
 
 
 def _entry(corpus: str) -> dict[str, Any]:

@@ -15,7 +15,11 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.runs.model_folder import META, WEIGHTS, find_model
-from mt.translate.distill import student_config
+from mt.translate.distill import (
+    _texts_of_both_directions,
+    diversified_config,
+    student_config,
+)
 from mt.translate.mbr import metric
 from mt.translate.synthetic import most_similar
 
@@ -193,6 +197,22 @@ def test_both_sides_of_the_training_data_are_translated_and_trained_on(
     assert trained.code == 0
     assert "(train.src): 201 of 202 pairs kept" in trained.err
     assert f"initial weights from {model}" in trained.err
+
+
+def test_the_next_training_has_the_texts_of_the_last_stage(tiny_run: Path) -> None:
+    other = {"src": "b.src", "tgt": "b.tgt"}
+    known = {**TEXT, "src_lang": "de", "tgt_lang": "en"}
+    stages = [{"until": {"epochs": 1}}, {"weights": [0, 9], "augment": {"caps": 0.1}, **BOTH[0]}]
+    tokenizer = {"model": str(tiny_run / "tokenizer.model")}
+    data = {"train": [other, known], "stages": stages}
+    config = config_from_mapping({"data": data, "tokenizer": tokenizer}, "test")
+    texts = _texts_of_both_directions(config.data)
+    assert [*texts] == [1]
+    made = yaml_text.parse(diversified_config(config, [*texts.values()], "o.tsv", "runs/a", "a"))
+    following = config_from_mapping(made, "made")
+    assert [(one.weight, one.src_lang) for one in following.data.train] == [(9, "de"), (1, "de")]
+    assert following.data.augment is not None
+    assert following.data.augment.caps == 0.1
 
 
 @pytest.mark.parametrize(
