@@ -19,6 +19,7 @@ def backtranslate(
     source: str,
     corpus: str,
     to: str | None = None,
+    from_: str | None = None,
     errors: str = "strict",
     tag: str | None = None,
     resume: bool = False,
@@ -47,6 +48,7 @@ def backtranslate(
     )
     search = SearchOptions(
         to=to,
+        from_=from_,
         beam_size=beam_size,
         length_penalty=length_penalty,
         with_scores=False,

@@ -24,6 +24,7 @@ def distill(
     corpus: str,
     src: Path | None = None,
     ref: Path | None = None,
+    from_: str | None = None,
     student: str = "6-2",
     resume: bool = False,
     overwrite: bool = False,
@@ -51,7 +52,11 @@ def distill(
     files = TextFiles(output=corpus, resume=resume, overwrite=overwrite)
     text = distill.DistillText(src, ref, metric)
     search = SearchOptions(
-        beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, with_scores=False
+        from_=from_,
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        n_best=n_best,
+        with_scores=False,
     )
     config = distill.distill(files, text, student, search, engine.value(models), say)
     say(f"student's config: {config}; run: mt train --config {config}")

@@ -74,6 +74,7 @@ def evaluate(
     model: list[str] | None = None,
     src: str | None = None,
     to: str | None = None,
+    from_: str | None = None,
     test_set: list[str] | None = None,
     metrics: str = "bleu,chrf,ter",
     comet_model: Path | None = None,
@@ -136,6 +137,7 @@ def evaluate(
     systems = systems_of(hyp or [], model or [], baseline)
     decoding = {
         "--to": to,
+        "--from": from_,
         "--beam-size": beam_size,
         "--length-penalty": length_penalty,
         "--split-sentences": None if split_sentences == "auto" else split_sentences,
@@ -163,7 +165,7 @@ def evaluate(
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
     if seed is not None and not tests and n_resamples is None:
         raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
-    texts = read_texts(systems, test_set or [], src, ref or [], domain, to=to)
+    texts = read_texts(systems, test_set or [], src, ref or [], domain, direction=(from_, to))
     models = [system.model for system in systems if system.model is not None]
     slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
     data = [with_slices(one, slicers) for one in texts]

@@ -109,19 +109,21 @@ def read_texts(
     ref: Sequence[str],
     domain: str | None,
     section: str = "test",
-    to: str | None = None,
+    direction: tuple[str | None, str | None] = (None, None),
 ) -> list[Texts]:
     """Read every test set and the outputs for it.
 
     `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
-    `data.test`, or other `section`, of the first model's config. `to`: the language that models
-    translate into. Raises DataError for missing files and unequal counts.
+    `data.test`, or other `section`, of the first model's config. `direction`: what --from
+    and --to name. Raises DataError for missing files and unequal counts.
     """
     from mt.evaluation.metrics import check_counts
     from mt.evaluation.systems import EvaluationSet
 
     models = [system.model for system in systems if system.model is not None]
     languages: list[tuple[str, str] | None] = []
+    options = zip(("--from", "--to"), direction, strict=True)
+    given = " and ".join(f"{option} {code}" for option, code in options if code is not None)
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
     elif ref:
@@ -129,12 +131,13 @@ def read_texts(
         sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
         sets, languages = _configured_sets(models[0], section)
-        if to is not None:
+        if given:
             raise DataError(
-                f"--to {to}: the texts of data.{section} have languages of their own; give --src "
-                "and --ref, or leave --to out"
+                f"{given}: the texts of data.{section} have languages of their own; give --src "
+                f"and --ref, or leave {given} out"
             )
-    languages = languages or [None if to is None else ("", to)] * len(sets)
+    source, to = (code or "" for code in direction)
+    languages = languages or [(source, to) if given else None] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -225,6 +228,7 @@ def _configured_sets(
 ) -> tuple[list[NamedSet], list[tuple[str, str] | None]]:
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their languages."""
     from mt.data.reading.corpus import data_root, read_pairs
+    from mt.data.tokens.writing import directions_of
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
@@ -247,7 +251,8 @@ def _configured_sets(
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         sets.append((name, {f"{where}.src": sources}, {where: refs}))
     data = config.data
-    own = [data.language_tokens or one.src_lang or one.tgt_lang for one in tests]
+    several = data.language_tokens or len(directions_of(data)) > 1
+    own = [several or one.src_lang or one.tgt_lang for one in tests]
     return sets, [data.direction(one) if has else None for one, has in zip(tests, own, strict=True)]
 
 
@@ -276,12 +281,13 @@ def _translate(
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.runs.model_folder import read_config
     from mt.search.options import EngineOptions, SearchOptions
-    from mt.translate.load import load_translator
+    from mt.translate.load import load_translator, set_languages
     from mt.translate.progress import Progress, Tally, can_show_bar
 
-    into = [one.languages and one.languages[1] for one in data]
+    languages = [one.languages or ("", "") for one in data]
     search = SearchOptions(
-        to=into[0],
+        to=languages[0][1] or None,
+        from_=decoding["--from"],
         beam_size=decoding["--beam-size"],
         length_penalty=decoding["--length-penalty"],
         split_sentences=decoding["--split-sentences"] or "auto",
@@ -297,9 +303,9 @@ def _translate(
     )
     outputs = []
     with load_translator(search, options, say) as translator:
-        for one, to in zip(data, into, strict=True):
-            section = read_config(model).data
-            translator.first_ids = translator.tokenizer.before_source(to, section)
+        for one, (source, to) in zip(data, languages, strict=True):
+            search = replace(search, to=to or None, from_=source or None)
+            set_languages(translator, search, read_config(model).data)
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []
             with Progress(len(sources), 0, say, can_show_bar()) as bar:

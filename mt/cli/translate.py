@@ -49,6 +49,7 @@ def translate(
     models: list[Path],
     source: str = "-",
     to: str | None = None,
+    from_: str | None = None,
     form: str | None = None,
     column: int | None = None,
     field: str | None = None,
@@ -111,6 +112,7 @@ def translate(
     )
     search = SearchOptions(
         to=to,
+        from_=from_,
         beam_size=beam_size,
         length_penalty=length_penalty,
         split_sentences=split_sentences,

@@ -31,6 +31,7 @@ def tune(
     src: str | None = None,
     ref: str | None = None,
     to: str | None = None,
+    from_: str | None = None,
     shortlist: Path | None = None,
     as_json: bool = False,
     reset: bool = False,
@@ -65,7 +66,9 @@ def tune(
     described = read_folder(trained)
     systems = [System(str(trained), str(trained), trained)]
     refs = [ref] if ref else []
-    texts, *others = read_texts(systems, [], src, refs, None, section="valid", to=to)
+    texts, *others = read_texts(
+        systems, [], src, refs, None, section="valid", direction=(from_, to)
+    )
     if others:
         raise DataError(
             f"tune: data.valid has {1 + len(others)} directions; give --src, --ref and --to"

@@ -71,8 +71,9 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
         try:
             src, ref = read_text(data, sources[scored.name], scored.name)
             say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
-            to = data.direction(sources[scored.name])[1] if data.language_tokens else None
-            with load_translator(SearchOptions(to=to), engine, say) as translator:
+            source, to = data.direction(sources[scored.name])
+            search = SearchOptions(from_=source, to=to if data.language_tokens else None)
+            with load_translator(search, engine, say) as translator:
                 scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:
             run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")

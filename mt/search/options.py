@@ -91,6 +91,8 @@ class SearchOptions:
     alignments: str | None = None
     # The language to translate into, for a model that knows several.
     to: str | None = None
+    # The language of the source, for a model that knows several; None: as the target tells.
+    from_: str | None = None
     # Whether the sentences of a line are translated one by one: auto, always or never.
     split_sentences: str = "auto"
     # Whether the model sees all lines as they are, also in capitals or without a final stop.

@@ -188,13 +188,15 @@ def tune(
         )
     own = DecodeConfig(**described.meta["config"].get("decode", {}))
     reasons = reasons_for_torch(SearchOptions(), engine)
+    source, to = data.languages or ("", "")
 
     def decode(setting: Setting) -> TimedOutputs:
         search = SearchOptions(
             beam_size=setting.beam_size,
             length_penalty=setting.length_penalty,
             with_scores=False,
-            to=data.languages and data.languages[1],
+            to=to or None,
+            from_=source or None,
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
+from mt.config.data_schema import named_sources
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.writing import direction_of
@@ -30,6 +32,9 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.load_ctranslate2 import load_ctranslate2, why_not_in_precision
 from mt.translate.translator import Translator
 
+if TYPE_CHECKING:
+    from mt.config.schema import DataConfig
+
 # A GPU's driver makes one of these; torch can tell more, but takes seconds to import.
 GPU_FILES = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 # A wider beam is more likely a mistake than a wish.
@@ -37,7 +42,7 @@ LARGE_BEAM = 1_000
 # Options of the search that no output depends on by themselves.
 NOT_IN_SETTINGS = {
     *("with_scores", "prefixes", "split_sentences", "as_written", "rerank_with", "rerank_weight"),
-    "to",  # the ids that it stands for
+    *("to", "from_"),  # what they stand for
 }
 # Share of training lines with several sentences below which `auto` translates them one by one.
 LEAST_SEVERAL = 0.05
@@ -80,19 +85,38 @@ def load_translator(
     translator.escapes_loops = search.n_best == 1 and search.sample is None
     data = read_config(engine.models[0]).data
     translator.tags = {text.tag for text in data.train if text.tag}
-    translator.first_ids = translator.tokenizer.before_source(search.to, data)
+    known = sorted({data.direction(text)[0] for _, text in named_sources(data)})
+    if search.from_ is not None and search.from_ not in known and known not in ([], ["src"]):
+        raise ConfigError(
+            "--from: must be a language that this model translates from "
+            f"({', '.join(known)}), found {search.from_}"
+        )
+    set_languages(translator, search, data)
     if translator.first_ids:
         translator.settings["--to"] = str(translator.first_ids)
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
-    styles, direction = translator.tokenizer.styles, direction_of(data, None, search.to)
-    if styles and direction and not search.as_written:
-        # A vocabulary that was taken from another model may be that of other languages.
-        translator.writing = styles.between(*direction)
     if translator.writing is not None:
         translator.settings["--as-written"] = "no"
+        if search.from_ is not None:
+            translator.settings["--from"] = search.from_
     return translator
+
+
+def set_languages(translator: Translator, search: SearchOptions, data: DataConfig) -> None:
+    """Let a translator, whose model has this `data`, translate `search.from_` into `search.to`.
+
+    Raises ConfigError for a target language that the model does not know.
+    """
+    translator.first_ids = translator.tokenizer.before_source(search.to, data)
+    styles = translator.tokenizer.styles
+    if styles is None or search.as_written:
+        return
+    direction = direction_of(data, search.from_, search.to)
+    translator.unknown_cases = set() if direction else styles.unknown_cases
+    # A vocabulary that was taken from another model may be that of other languages.
+    translator.writing = styles.between(*direction) if direction else None
 
 
 def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOptions) -> str:

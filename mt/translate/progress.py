@@ -95,6 +95,7 @@ class Tally:
     blank: int = 0
     several: int = 0  # of several sentences, each translated by itself
     rewritten: int = 0  # given to the model as its training text would write them
+    unknown: int = 0  # that might have been, if their language were known
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
     looped: int = 0  # sources whose outputs repeated themselves up to the limit
@@ -117,6 +118,11 @@ class Tally:
             notes.append(f"{self.several:,} of several sentences, translated one by one")
         if self.rewritten:
             notes.append(f"{self.rewritten:,} translated as the training text would write them")
+        if self.unknown:
+            notes.append(
+                f"{self.unknown:,} in capitals, Title Case or lower case translated as they are: "
+                "--from CODE, their language, may help"
+            )
         if self.split.count:
             notes.append(
                 f"{self.split.count:,} too long for the model, translated in pieces: {self.split}"

@@ -19,7 +19,7 @@ import numpy as np
 from mt.data.reading.sentences import join_sentences
 from mt.data.tokens.plan import MOST_ROWS, batch_ends
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.data.tokens.writing import Writing, Written
+from mt.data.tokens.writing import Case, Writing, Written, case_of
 from mt.errors import ConfigError, DataError
 from mt.search.engine_contract import LEAST_SIZE, Answer, Engine, Job
 from mt.search.options import encode_prefixes
@@ -95,6 +95,8 @@ class Translator:
         self.cut: Callable[[str], list[str]] | None = None
         # Gives the model lines as its training text would write them; None: as they are.
         self.writing: Writing | None = None
+        # The cases that it would change, if the language of the lines were known.
+        self.unknown_cases: set[Case] = set()
         # What lines may begin with, and then each of their segments.
         self.tags: set[str] = set()
         # The token of the language to translate into; see `Tokenizer.before_source`.
@@ -407,6 +409,7 @@ class Translator:
             tally.blank += not line.segments and is_blank(line.text)
             tally.several += line.sentences > 1
             tally.rewritten += line.written is not None
+            tally.unknown += bool(self.unknown_cases) and case_of(line.text) in self.unknown_cases
             if translation.segments > line.sentences:
                 tally.split.add(line.number)
             for flag in translation.flags:

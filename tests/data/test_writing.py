@@ -29,6 +29,9 @@ from mt.data.tokens.writing import (
     with_symbols,
     without_symbols,
 )
+from mt.search.options import EngineOptions, SearchOptions
+from mt.training.launch import train
+from mt.translate.load import load_translator
 
 GERMAN = [
     "Ein Mann mit Hut geht über die Straße.",
@@ -349,3 +352,104 @@ def test_a_damaged_file_is_named_and_that_of_other_languages_left_out(
     assert says(message, "writing.json", "copy it again", "remove it")
     (run / "writing.json").unlink()
     assert mt("translate", "--model", run, stdin=b"a\n").code == 0
+
+
+# --- of a model of several directions ---------------------------------------------------------
+
+
+TEXT = {"src": "train.src", "tgt": "train.tgt"}
+TWO_UPDATES = {"max_steps": 2, "valid_every": 2, "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def several(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates, whose outputs mean nothing; not from French into German."""
+    texts = [TEXT, TEXT | {"reverse": True}, TEXT | {"src_lang": "fr"}]
+    data = {"language_tokens": True, "train": texts}
+    folder = tmp_path_factory.mktemp("several") / "run"
+    train(config_of(tiny_mapping, data=data, train=TWO_UPDATES), folder, "cpu")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def both(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two updates in both directions, without tokens."""
+    data = {"train": [TEXT, TEXT | {"reverse": True}]}
+    folder = tmp_path_factory.mktemp("both") / "run"
+    train(config_of(tiny_mapping, data=data, train=TWO_UPDATES), folder, "cpu")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("options", "is_known"),
+    [
+        (["--to", "en"], False),
+        (["--to", "en", "--from", "fr"], True),
+        (["--to", "de"], True),  # from English only
+        (["--to", "de", "--from", "fr"], True),  # never trained
+        (["--to", "en", "--from", "de", "--as-written"], None),
+    ],
+)
+def test_the_source_language_is_that_of_from_or_the_only_one(
+    options: list[str], is_known: bool | None, several: Path, mt: Mt
+) -> None:
+    text = f"{PLAIN}\n{PLAIN.upper()}\n".encode()
+    command = ["translate", "-m", several, "--engine", "torch", "--precision", "fp32"]
+    done = mt(*command, *options, stdin=text)
+    plain, capitals = done.lines
+    assert (capitals == plain.upper()) == bool(is_known)
+    assert ("1 translated as the training text" in done.err) == bool(is_known)
+    assert ("1 in capitals" in done.err) == ("--from CODE" in done.err) == (is_known is False)
+
+
+@pytest.mark.parametrize("options", [["--from", "de"], ["--to", "en"]])
+def test_one_language_tells_the_direction_of_a_model_of_both(
+    options: list[str], both: Path, mt: Mt
+) -> None:
+    command = ["translate", "-m", both, "--engine", "torch"]
+    assert says(mt(*command, stdin=b"EINS ZWEI\n").err, "1 in capitals", "--from CODE")
+    done = mt(*command, *options, stdin=b"EINS ZWEI\n")
+    assert says(done.err, "1 translated as the training text")
+
+
+def test_all_commands_that_translate_refuse_an_unknown_source_language(
+    both: Path, tiny_run: Path, tiny_corpus: Path, mt: Mt, tmp_path: Path
+) -> None:
+    source, ref = tiny_corpus / "test.src", tiny_corpus / "test.tgt"
+    for command in (
+        ["translate", source],
+        ["backtranslate", source, "-o", tmp_path / "a.tsv"],
+        ["distill", "--src", source, "-o", tmp_path / "b.tsv"],
+        ["evaluate", "--src", source, "--ref", ref],
+        ["tune", "--src", source, "--ref", ref],
+    ):
+        message = refused(mt(*command, "--model", both, "--from", "it"))
+        assert says(message, "--from", "(de, en)", "found it")
+    message = refused(mt("translate", source, "-m", tiny_run, "--from", "en"))
+    assert says(message, "--from", "(de)", "found en")
+
+
+def test_an_interrupted_translation_keeps_its_source_language(several: Path) -> None:
+    options = EngineOptions(models=[several], engine="torch", workers=1, device="cpu")
+    kept = set()
+    for source in ("de", "fr", None):
+        with load_translator(SearchOptions(to="en", from_=source), options) as translator:
+            kept.add(str(translator.settings))
+    assert len(kept) == 3
+
+
+def test_evaluation_knows_the_source_language(
+    several: Path, both: Path, tiny_corpus: Path, mt: Mt
+) -> None:
+    """That of the tests of a config; of other texts --from says it."""
+    files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
+    known = "40 translated as the training text"
+    for model, options, said in (
+        (several, [], known),
+        (several, [*files, "--to", "en"], "40 in capitals"),
+        (several, [*files, "--to", "en", "--from", "de"], known),
+        (both, [], known),
+        (both, [*files, "--from", "de"], known),
+    ):
+        command = ["evaluate", "-m", model, "--metrics", "chrf", "--perturb", "caps", *options]
+        assert says(mt(*command).err, "caps: 40 lines (", said)

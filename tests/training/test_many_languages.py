@@ -384,8 +384,8 @@ def test_evaluation_is_by_direction(run: Path, corpus: Path, mt: Mt) -> None:
     one = mt("evaluate", "--model", run, "--to", "fr", *files, "--json")
     assert one.code == 0, one.err
     assert json.loads(one.out)[str(run)][0]["value"] == every[1]["value"]
-    message = refused(mt("evaluate", "--model", run, "--to", "fr"))
-    assert says(message, "--to fr", "data.test", "--src")
+    message = refused(mt("evaluate", "--model", run, "--from", "cs", "--to", "fr"))
+    assert says(message, "--from cs and --to fr", "data.test", "--src")
 
 
 def test_settings_chosen_on_one_language_are_used_for_others_with_a_word(

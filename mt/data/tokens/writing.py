@@ -305,6 +305,13 @@ class Styles(NamedTuple):
         """As the text of a file."""
         return json.dumps([asdict(style) for style in self.styles], ensure_ascii=False)
 
+    @property
+    def unknown_cases(self) -> set[Case]:
+        """Cases in which not all of the languages write whole lines."""
+        return {
+            case for case in Case if any(case.name not in one.known_cases for one in self.styles)
+        }
+
     def between(self, source: str, target: str) -> Writing | None:
         """How both languages are written; None where one is not among the styles."""
         src = [style for style in self.styles if style.language == source]
