@@ -33,7 +33,7 @@ SHARED = read_rows("""
     sentence = SENTENCE: source sentence
     --to CODE: language to translate into, such as fr, of a model that knows several
     from_ = --from CODE: language of the source, such as de, of a model that knows several: to write
-        lines in capitals or without a final stop as its training text would
+        lines in capitals or without a final stop as its training text would, and to find sentences
     names = IN: corpora: two text files in a row are source and target; others are files of pairs,
         folders, what two text files have in common (corpus/train), hub names, or a source as in a
         config ({path: a.jsonl, src: translation.de, tgt: translation.en})

@@ -91,32 +91,36 @@ def load_translator(
             "--from: must be a language that this model translates from "
             f"({', '.join(known)}), found {search.from_}"
         )
-    set_languages(translator, search, data)
+    translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
+    source = set_languages(translator, search, data)
     if translator.first_ids:
         translator.settings["--to"] = str(translator.first_ids)
-    translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     if translator.cut is not None:
         translator.settings["--split-sentences"] = "always"
     if translator.writing is not None:
         translator.settings["--as-written"] = "no"
-        if search.from_ is not None:
-            translator.settings["--from"] = search.from_
+    if source != data.src_lang:  # also where --to tells it, and no token
+        translator.settings["--from"] = source
     return translator
 
 
-def set_languages(translator: Translator, search: SearchOptions, data: DataConfig) -> None:
+def set_languages(translator: Translator, search: SearchOptions, data: DataConfig) -> str:
     """Let a translator, whose model has this `data`, translate `search.from_` into `search.to`.
 
-    Raises ConfigError for a target language that the model does not know.
+    Returns the language of the source, that of `data` where it is not known. Raises ConfigError for
+    a target language that the model does not know.
     """
     translator.first_ids = translator.tokenizer.before_source(search.to, data)
-    styles = translator.tokenizer.styles
-    if styles is None or search.as_written:
-        return
     direction = direction_of(data, search.from_, search.to)
-    translator.unknown_cases = set() if direction else styles.unknown_cases
-    # A vocabulary that was taken from another model may be that of other languages.
-    translator.writing = styles.between(*direction) if direction else None
+    source = search.from_ or (direction[0] if direction else data.src_lang)
+    if translator.cut is not None:
+        translator.cut = partial(split_sentences, language=base_code(source))
+    styles = translator.tokenizer.styles
+    if styles is not None and not search.as_written:
+        translator.unknown_cases = set() if direction else styles.unknown_cases
+        # A vocabulary that was taken from another model may be that of other languages.
+        translator.writing = styles.between(*direction) if direction else None
+    return source
 
 
 def _tuned_note(translator: Translator, search: SearchOptions, engine: EngineOptions) -> str:

@@ -409,7 +409,8 @@ class Translator:
             tally.blank += not line.segments and is_blank(line.text)
             tally.several += line.sentences > 1
             tally.rewritten += line.written is not None
-            tally.unknown += bool(self.unknown_cases) and case_of(line.text) in self.unknown_cases
+            if self.unknown_cases and not any(segment.prefix for segment in line.segments):
+                tally.unknown += case_of(line.text) in self.unknown_cases
             if translation.segments > line.sentences:
                 tally.split.add(line.number)
             for flag in translation.flags:

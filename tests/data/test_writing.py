@@ -438,6 +438,35 @@ def test_an_interrupted_translation_keeps_its_source_language(several: Path) -> 
     assert len(kept) == 3
 
 
+def test_an_interrupted_translation_keeps_the_source_language_that_to_tells(both: Path) -> None:
+    """But needs no --from where that says what is known."""
+    options = EngineOptions(models=[both], engine="torch", workers=1, device="cpu")
+    kept = []
+    for to, source in (("en", None), ("en", "de"), ("de", None)):
+        with load_translator(SearchOptions(to=to, from_=source), options) as translator:
+            kept.append(translator.settings)
+    assert kept[0] == kept[1] != kept[2]
+
+
+@pytest.mark.parametrize(("source", "n_sentences"), [("de", 1), ("fr", 2)])
+def test_sentences_end_by_the_rules_of_the_source_language(
+    source: str, n_sentences: int, several: Path
+) -> None:
+    search = SearchOptions(to="en", from_=source, split_sentences="always")
+    options = EngineOptions(models=[several], engine="torch", workers=1, device="cpu")
+    with load_translator(search, options) as translator:
+        assert translator.cut is not None
+        assert len(translator.cut("Zehn Euro zzgl. Versand.")) == n_sentences
+
+
+def test_a_line_with_a_prefix_would_stay_in_any_language(
+    both: Path, mt: Mt, tmp_path: Path
+) -> None:
+    write_lines(tmp_path / "prefixes", ["one", ""])
+    command = ("translate", "-m", both, "--prefix", tmp_path / "prefixes")
+    assert says(mt(*command, stdin=b"EINS\nZWEI\n").err, "2 lines", "1 in capitals")
+
+
 def test_evaluation_knows_the_source_language(
     several: Path, both: Path, tiny_corpus: Path, mt: Mt
 ) -> None:
