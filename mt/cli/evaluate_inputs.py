@@ -117,8 +117,10 @@ def read_texts(
     `data.test`, or other `section`, of the first model's config. `direction`: what --from
     and --to name. Raises DataError for missing files and unequal counts.
     """
+    from mt.data.tokens.writing import direction_of
     from mt.evaluation.metrics import check_counts
     from mt.evaluation.systems import EvaluationSet
+    from mt.runs.model_folder import read_config
 
     models = [system.model for system in systems if system.model is not None]
     languages: list[tuple[str, str] | None] = []
@@ -136,8 +138,11 @@ def read_texts(
                 f"{given}: the texts of data.{section} have languages of their own; give --src "
                 f"and --ref, or leave {given} out"
             )
-    source, to = (code or "" for code in direction)
-    languages = languages or [(source, to) if given else None] * len(sets)
+    if given:  # a model of both directions tells the other language
+        source, to = (code or "" for code in direction)
+        languages = [direction_of(read_config(models[0]).data, *direction) or (source, to)]
+        languages *= len(sets)
+    languages = languages or [None] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -251,8 +256,14 @@ def _configured_sets(
         sources, refs = ([pair[side] for pair in pairs] for side in (0, 1))
         sets.append((name, {f"{where}.src": sources}, {where: refs}))
     data = config.data
-    several = data.language_tokens or len(directions_of(data)) > 1
-    own = [several or one.src_lang or one.tgt_lang for one in tests]
+    directions = directions_of(data)
+    own = [
+        data.language_tokens
+        or one.src_lang
+        or one.tgt_lang
+        or (len(directions) > 1 and data.direction(one) in directions)
+        for one in tests
+    ]
     return sets, [data.direction(one) if has else None for one, has in zip(tests, own, strict=True)]
 
 

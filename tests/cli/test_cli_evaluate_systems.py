@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -20,6 +21,7 @@ from messages import says
 from mt.evaluation.differences import differing_words, largest_differences
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
+from mt.runs.model_folder import META, WEIGHTS, find_model
 
 METRICS = ("bleu", "chrf", "ter")
 SRC, REF = (lines_of(ROOT / "data" / "demo" / f"test.{side}")[:120] for side in ("de", "en"))
@@ -335,3 +337,37 @@ def test_lines_without_a_reference_are_said_and_not_scored(mt: Mt, tmp_path: Pat
     write_lines(tmp_path / "blank", ["", " "])
     ended = mt("evaluate", "--hyp", tmp_path / "ref2", "--ref", tmp_path / "blank")
     assert says(refused(ended), "--ref", "blank", "2 lines", "references")
+
+
+# --- languages --------------------------------------------------------------------------------
+
+
+def of_both_directions(tiny_run: Path, folder: Path, text: dict[str, Any], **data: Any) -> Path:
+    """The tiny model, as if it had been trained on `text` both ways."""
+    folder.mkdir()
+    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
+        shutil.copy(path, folder)
+    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
+    text |= {"src": "train.src", "tgt": "train.tgt"}
+    meta["config"]["data"] |= data | {"train": [text, text | {"reverse": True}]}
+    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    return folder
+
+
+def test_scores_are_of_the_language_that_from_tells(
+    tiny_run: Path, tiny_corpus: Path, mt: Mt, tmp_path: Path
+) -> None:
+    """BLEU of Chinese has a tokenizer of its own."""
+    model = of_both_directions(tiny_run, tmp_path / "model", {}, tgt_lang="zh")
+    files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt"]
+    for source, tokenizer in (("de", "tok:zh"), ("zh", "tok:13a")):
+        command = ["evaluate", "-m", model, "--metrics", "bleu", *files, "--from", source]
+        assert tokenizer in mt(*command).out.decode()
+
+
+def test_texts_of_a_config_need_no_languages(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:
+    """Where those of data.train have their own."""
+    own = {"src_lang": "de", "tgt_lang": "en"}
+    unnamed = {"src_lang": "src", "tgt_lang": "tgt"}
+    model = of_both_directions(tiny_run, tmp_path / "model", own, **unnamed)
+    assert mt("evaluate", "-m", model, "--metrics", "chrf").code == 0
