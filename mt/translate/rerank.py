@@ -14,6 +14,7 @@ from pathlib import Path
 from mt.config.schema import Config
 from mt.data.cleaning.languages import base_code
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.runs.model_folder import WEIGHTS, find_model, read_config, read_folder, read_meta
 from mt.search.options import EngineOptions, SearchOptions
@@ -108,14 +109,16 @@ def load_reranker(
             "model must be told the source's, which may be any; leave it out"
         )
     options = EngineOptions(models=[search.rerank_with], device=engine.device)
-    to = config.data.src_lang if reverse.data.language_tokens else None
+    own = config.data.src_lang, config.data.tgt_lang
+    direction = direction_of(config.data, search.from_, search.to) or own
+    to = direction[0] if reverse.data.language_tokens else None
     scorer = load_scorer(SearchOptions(to=to), options, report)
     return Reranker(
         scorer.forced,
         scorer.tokenizer,
         forward,
         WEIGHT if search.rerank_weight is None else search.rerank_weight,
-        _tag_of(reverse, config, search.rerank_with),
+        _tag_of(reverse, direction, search.rerank_with),
         frozenset(entry.tag for entry in config.data.train if entry.tag),
         n_best,
         read_meta(find_model(search.rerank_with), [])["sha256"][WEIGHTS],
@@ -123,10 +126,13 @@ def load_reranker(
     )
 
 
-def _tag_of(reverse: Config, forward: Config, model: Path) -> str:
-    """Return what stands before a source of the reverse model, a line of the target language."""
+def _tag_of(reverse: Config, forward: tuple[str, str], model: Path) -> str:
+    """Return what stands before a source of the reverse model, a line of the target language.
+
+    `forward`: the direction that is translated.
+    """
     data = reverse.data
-    wanted = [base_code(forward.data.tgt_lang), base_code(forward.data.src_lang)]
+    wanted = [*map(base_code, forward[::-1])]
     languages = [base_code(data.src_lang), base_code(data.tgt_lang)]
     directions = [([*map(base_code, data.direction(entry))], entry.tag) for entry in data.train]
     for direction, tag in directions or [(languages, None)]:  # an imported model has no texts

@@ -126,13 +126,29 @@ def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> Non
         },
     }
     config, plain = config_of(tiny_mapping, both), config_of(tiny_mapping)
-    assert _tag_of(config, config, Path("both")) == "<de>"
-    assert _tag_of(config, plain, Path("both")) == "<de>"
+    assert _tag_of(config, ("de", "en"), Path("both")) == "<de>"
+    assert _tag_of(config, ("en", "de"), Path("both")) == "<en>"
     german = config_of(tiny_mapping, {"data": {"src_lang": "en", "tgt_lang": "de", "train": []}})
-    assert _tag_of(german, plain, Path("imported")) == ""  # names no training text
+    assert _tag_of(german, ("de", "en"), Path("imported")) == ""  # names no training text
     with pytest.raises(ConfigError) as error:
-        _tag_of(plain, config, Path("one"))
+        _tag_of(plain, ("de", "en"), Path("one"))
     assert says(str(error.value), "--rerank-with one", "from en to de", "found de to en", "of both")
+
+
+@pytest.mark.parametrize("option", ["--from", "--to"])
+def test_the_reverse_is_that_of_the_direction_that_is_translated(
+    option: str, mt: Mt, tiny_run: Path, reverse: Path, tmp_path: Path
+) -> None:
+    both = shutil.copytree(reverse, tmp_path / "both")
+    meta = json.loads((both / META).read_text(encoding="utf-8"))
+    (text,) = meta["config"]["data"]["train"]
+    meta["config"]["data"]["train"] = [text, text | {"reverse": True}]
+    (both / META).write_text(json.dumps(meta), encoding="utf-8")
+    into_english, into_german = ("de", "en") if option == "--from" else ("en", "de")
+    command = ("translate", "-m", both, "--rerank-with", tiny_run)  # which is of de-en
+    assert mt(*command, option, into_german, stdin=b"one\n").code == 0
+    message = refused(mt(*command, option, into_english, stdin=b"eins\n"))
+    assert says(message, "--rerank-with", "from en to de", "found de to en")
 
 
 def test_what_cannot_be_reranked(mt: Mt, tiny_run: Path, reverse: Path, tmp_path: Path) -> None:
