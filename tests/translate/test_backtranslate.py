@@ -108,6 +108,15 @@ def test_an_interrupted_job_resumes_to_the_same_corpus_and_counts(
         assert counted in ended.err.split("pairs kept; dropped: ")[1]
 
 
+def test_the_entry_names_the_languages_that_are_given(
+    mt: Mt, tiny_run: Path, text: Path, tmp_path: Path
+) -> None:
+    """The lines are the target of the new model."""
+    command = ("backtranslate", "-m", tiny_run, text, *GREEDY, "--from", "de", "--to", "en")
+    (entry,) = yaml_text.parse(mt(*command, "-o", tmp_path / "bt.tsv").out.decode())
+    assert (entry["src_lang"], entry["tgt_lang"]) == ("en", "de")
+
+
 class Words:
     """A tokenizer whose tokens are words."""
 
