@@ -225,10 +225,10 @@ def tune(
         chosen = tuner.choose(first, faster())
         shortlist = chosen.setting.shortlist
         values = record(tuner.trials[0], chosen, max_loss)
-        if data.languages and len(described.tokenizer.languages) > 1:
-            values["to"] = data.languages[1]
+        if to and len(described.tokenizer.languages) > 1:
+            values["to"] = to
             say(
-                f"warning: tried on text into {values['to']} only, but used for every language; "
+                f"warning: tried on text into {to} only, but used for every language; "
                 "mt evaluate --to CODE shows what another one loses, mt tune --reset removes them"
             )
         content = None if shortlist is None else shortlist.read_bytes()

@@ -14,7 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import Mt, lines_of, refused
+from conftest import Mt, lines_of, refused, write_lines
+from marian_models import SAVED
 from messages import says
 
 from mt.config.load import load_config
@@ -22,6 +23,7 @@ from mt.data.tokens.tokenizer import EOS
 from mt.errors import CheckpointError
 from mt.evaluation.systems import EvaluationSet
 from mt.files import sha256_of
+from mt.interop.huggingface_import import import_model
 from mt.runs import model_folder
 from mt.runs.model_folder import (
     META,
@@ -253,6 +255,22 @@ def test_a_file_that_mt_tune_did_not_write_stays(run: Path) -> None:
     write_tuned(folder, read_folder(run).weights_hash, values | {"shortlist": False}, None)
     write_tuned(folder, read_folder(run).weights_hash, None, None)
     assert (folder / SHORTLIST).read_bytes() == b"own\n"
+
+
+def test_no_target_language_is_recorded_where_none_is_told(
+    mt: Mt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An imported model is told it by its lines, not by --from."""
+    monkeypatch.setattr(tune, "STEPS", ())
+    monkeypatch.setattr(tune, "RESAMPLES", 10)
+    import_model(SAVED, model := tmp_path / "model")
+    write_lines(tmp_path / "src", [">>fra<< eins", ">>fra<< zwei"])
+    write_lines(tmp_path / "ref", ["un", "deux"])
+    files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--device", "cpu"]
+    ended = mt("tune", "--model", model, "--from", "de", *files)
+    assert ended.code == 0
+    assert "warning" not in ended.err
+    assert "to" not in read_meta(model, [])["tuned"]
 
 
 def test_speed_is_that_of_a_warm_process(
