@@ -92,7 +92,8 @@ def diversify(
         beam_size=beam_size,
         length_penalty=length_penalty,
         with_scores=False,
-        split_sentences="never",  # by the rules of which language?
+        split_sentences="never",  # the lines are of two languages
+        as_written=True,
     )
     config = distill.diversify(files, search, engine.value(models), say)
     say(f"config of the next training: {config}; run: mt train --config {config}")

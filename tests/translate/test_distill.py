@@ -199,6 +199,18 @@ def test_both_sides_of_the_training_data_are_translated_and_trained_on(
     assert f"initial weights from {model}" in trained.err
 
 
+def test_no_language_need_be_told_to_diversify(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+    """Lines in capitals stay, in both languages."""
+    write_lines(tmp_path / "train.src", ["EINS ZWEI", "drei"])
+    write_lines(tmp_path / "train.tgt", ["ONE TWO", "three"])
+    data = {"root": str(tmp_path), "train": [TEXT], "stages": BOTH}
+    model = as_trained_with(tiny_run, tmp_path / "both", **data)
+    shutil.copy(tiny_run / "writing.json", model)
+    ended = mt("diversify", "-m", model, "-o", tmp_path / "own.tsv")
+    assert ended.code == 0
+    assert "--from" not in ended.err
+
+
 def test_the_next_training_has_the_texts_of_the_last_stage(tiny_run: Path) -> None:
     other = {"src": "b.src", "tgt": "b.tgt"}
     known = {**TEXT, "src_lang": "de", "tgt_lang": "en"}
