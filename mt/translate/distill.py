@@ -21,6 +21,7 @@ from mt.config.yaml_text import dump
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.text_files import under
 from mt.data.tokens.mixing import stages_of
+from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import read_config
@@ -57,6 +58,13 @@ def distill(
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
     config = _read_teacher(engine)
+    own = config.data.src_lang, config.data.tgt_lang
+    if search.from_ and direction_of(config.data, search.from_, None) == own[::-1]:
+        raise ConfigError(
+            f"--from {search.from_}: the student's config is the teacher's, which is validated and "
+            f"tested from {own[0]} into {own[1]}; leave --from out, or write the corpus with "
+            "mt backtranslate"
+        )
     root, sources = _sources(config.data, text)
     student = _check_outputs(files, sources, root, engine)
     lines = _read(text, sources, root, with_references=metric is not None)

@@ -211,6 +211,15 @@ def test_no_language_need_be_told_to_diversify(mt: Mt, tiny_run: Path, tmp_path:
     assert "--from" not in ended.err
 
 
+def test_a_student_is_of_the_direction_of_the_teacher_s_config(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    model = as_trained_with(tiny_run, tmp_path / "both", train=[TEXT], stages=BOTH)
+    options = ("-m", model, "--from", "en", "-o", tmp_path / "o.tsv")
+    assert says(refused(mt("distill", *options)), "--from en", "from de into en", "leave --from")
+    assert sorted(tmp_path.iterdir()) == [model]
+
+
 def test_the_next_training_has_the_texts_of_the_last_stage(tiny_run: Path) -> None:
     other = {"src": "b.src", "tgt": "b.tgt"}
     known = {**TEXT, "src_lang": "de", "tgt_lang": "en"}
