@@ -22,6 +22,7 @@ from mt.data.reading.text_files import read_lines
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError, DataError
 from mt.terminal import printable
+from mt.translate.protect import compiled
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean
@@ -78,15 +79,8 @@ def conditions_of(
     for one in rules:
         if one.limit(clean) is None:
             raise ConfigError(f"--rule {one.name}: data.clean.{one.key} is null, so it is off")
-    return Conditions(clean, rules, pattern_of(match))
-
-
-def pattern_of(match: str | None) -> re.Pattern[str] | None:
-    """The pattern of `--match`. Raises ConfigError."""
-    try:
-        return re.compile(match) if match is not None else None
-    except re.error as error:
-        raise ConfigError(f"--match {match}: is no regular expression: {error}") from error
+    pattern = None if match is None else compiled(match, "--match")
+    return Conditions(clean, rules, pattern)
 
 
 def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
@@ -121,7 +115,7 @@ def rejected_pairs(path: Path, rule: str | None, match: str | None) -> Iterator[
     """Yield the pairs of a file of `mt data clean --rejected` that meet both. Raises MtError."""
     if rule is not None and rule not in REASONS:
         raise ConfigError(f"--rule: must be one of {', '.join(REASONS)}, found {rule!r}")
-    pattern = pattern_of(match)
+    pattern = None if match is None else compiled(match, "--match")
     for number, line in enumerate(read_lines(path, "--rejected"), start=1):
         cells = line.split("\t")
         if len(cells) != len(HEADER.split("\t")):

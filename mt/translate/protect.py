@@ -58,7 +58,11 @@ class Protection:
         self.symbols: Sequence[str] = ()  # placeholders of the model
         self.tags: set[str] = set()  # that the model knows at the start of a line
         self.lines = LineNumbers()  # where the model has left something out
-        self._patterns = [_pattern(text) for text in protect if text != "auto"]
+        if blank := [text for text in protect if not text.strip()]:
+            raise ConfigError(
+                f"--protect: must be a regular expression or auto, found {blank[0]!r}"
+            )
+        self._patterns = [compiled(text, "--protect") for text in protect if text != "auto"]
         self._is_auto = "auto" in protect
         # The tokens of each term with its translation, by the first one in lower case. The longest
         # come first, of two that differ in case the one that is not in lower case.
@@ -272,16 +276,15 @@ def _is_in_word(text: str, place: int) -> bool:
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
 
 
-def _pattern(text: str) -> re.Pattern[str]:
+def compiled(text: str, option: str) -> re.Pattern[str]:
+    """Compile the regular expression that an option was given. Raises ConfigError."""
     try:
-        if not text.strip():
-            raise re.error("it is blank")
         with warnings.catch_warnings():
             # A pattern such as [[a], which a later Python may read otherwise.
             warnings.simplefilter("error", FutureWarning)
             return re.compile(text)
     except (re.error, OverflowError, RecursionError, FutureWarning) as error:
         raise ConfigError(
-            f"--protect: must be auto or a regular expression, found {text!r} ({error}); put a "
-            "backslash before a sign that is meant as such"
+            f"{option}: must be a regular expression, found {text!r} ({error}); put a backslash "
+            "before a sign that is meant as such"
         ) from None

@@ -95,7 +95,8 @@ def test_rejected_pairs_by_rule(mt: Mt) -> None:
     ("options", "parts"),
     [
         (["--rule", "copy"], ["--rule", "empty", "copied", "'copy'"]),
-        (["--match", "(a"], ["--match (a", "regular expression"]),
+        (["--match", "(a"], ["--match", "regular expression", "(a"]),
+        (["--match", "[[a]"], ["--match", "regular expression", "[[a]"]),
         (["--longer", "3", "none.tsv"], ["none.tsv", "no such file"]),
     ],
 )

@@ -301,7 +301,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for pattern in ("a(b", " ", "a{99999999999}", "[[a]"):
         with pytest.raises(ConfigError) as wrong:
             Protection(["auto", pattern])
-        assert says(str(wrong.value), "--protect", "auto or a regular expression", repr(pattern))
+        assert says(str(wrong.value), "--protect", "a regular expression", repr(pattern))
     path = tmp_path / "terms.tsv"
     for content, message in (
         ("a\tb\nHund dog\n", ("line 2", "a tab", "'Hund dog'")),
