@@ -101,7 +101,7 @@ class Translator:
         self.tags: set[str] = set()
         # The token of the language to translate into; see `Tokenizer.before_source`.
         self.first_ids: list[int] = []
-        # Whether to search again where an output repeats itself up to its length limit.
+        # Whether to search again where an output repeats itself.
         self.escapes_loops = False
         self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
@@ -304,7 +304,7 @@ class Translator:
             yield number, (found, self.tokenizer.tgt.decode(found.ids()))
 
     def _escape_loops(self, lines: list[Line]) -> None:
-        """Search again where an output repeats itself up to its limit.
+        """Search again where an output repeats itself.
 
         What is found stays if it does not repeat itself. Log-probabilities do not decide: without
         `with_scores` an engine may not know them, and the texts must be the same.
@@ -312,9 +312,9 @@ class Translator:
         looping = [
             (line, segment)
             for line in lines
+            if line.translation and "looping" in line.translation.flags
             for segment in line.segments
-            if segment.outputs[0].truncated
-            and loops(segment.outputs[0].text.split(), line.text.split())
+            if loops(segment.outputs[0].text.split(), line.text.split())
         ]
         others = [Segment(segment.source, segment.prefix) for _, segment in looping]
         for _ in self._search(others, loop_free=True):

@@ -1,4 +1,4 @@
-"""Outputs that repeat themselves up to the length limit are searched again; the better is kept."""
+"""Outputs that repeat themselves are searched again; the better is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mt.translate.quality_flags import loops
 
 
 def runs_away(line: str, one: Translation) -> bool:
-    return "truncated" in one.flags and loops(one.texts[0].split(), line.split())
+    return loops(one.texts[0].split(), line.split())
 
 
 def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> None:
