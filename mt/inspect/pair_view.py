@@ -22,7 +22,7 @@ from mt.data.reading.text_files import read_lines
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError, DataError
 from mt.terminal import printable
-from mt.translate.protect import compiled
+from mt.translate.protect import compile_pattern
 
 if TYPE_CHECKING:
     from mt.config.schema import Clean
@@ -79,7 +79,7 @@ def conditions_of(
     for one in rules:
         if one.limit(clean) is None:
             raise ConfigError(f"--rule {one.name}: data.clean.{one.key} is null, so it is off")
-    pattern = None if match is None else compiled(match, "--match")
+    pattern = None if match is None else compile_pattern(match, "--match")
     return Conditions(clean, rules, pattern)
 
 
@@ -115,7 +115,7 @@ def rejected_pairs(path: Path, rule: str | None, match: str | None) -> Iterator[
     """Yield the pairs of a file of `mt data clean --rejected` that meet both. Raises MtError."""
     if rule is not None and rule not in REASONS:
         raise ConfigError(f"--rule: must be one of {', '.join(REASONS)}, found {rule!r}")
-    pattern = None if match is None else compiled(match, "--match")
+    pattern = None if match is None else compile_pattern(match, "--match")
     for number, line in enumerate(read_lines(path, "--rejected"), start=1):
         cells = line.split("\t")
         if len(cells) != len(HEADER.split("\t")):

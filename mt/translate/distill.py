@@ -21,7 +21,6 @@ from mt.config.yaml_text import dump
 from mt.data.reading.corpus import data_root, local_files, read_pairs
 from mt.data.reading.text_files import under
 from mt.data.tokens.mixing import stages_of
-from mt.data.tokens.writing import direction_of
 from mt.errors import ConfigError
 from mt.files import write_whole
 from mt.runs.model_folder import read_config
@@ -58,11 +57,11 @@ def distill(
     layers = student_layers(shape)
     metric = _metric(text, search.n_best)
     config = _read_teacher(engine)
-    own = config.data.src_lang, config.data.tgt_lang
-    if search.from_ and direction_of(config.data, search.from_, None) == own[::-1]:
+    src_lang, tgt_lang = config.data.src_lang, config.data.tgt_lang
+    if search.from_ == tgt_lang != src_lang:
         raise ConfigError(
             f"--from {search.from_}: the student's config is the teacher's, which is validated and "
-            f"tested from {own[0]} into {own[1]}; leave --from out, or write the corpus with "
+            f"tested from {src_lang} into {tgt_lang}; leave --from out, or write the corpus with "
             "mt backtranslate"
         )
     root, sources = _sources(config.data, text)

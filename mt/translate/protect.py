@@ -62,7 +62,7 @@ class Protection:
             raise ConfigError(
                 f"--protect: must be a regular expression or auto, found {blank[0]!r}"
             )
-        self._patterns = [compiled(text, "--protect") for text in protect if text != "auto"]
+        self._patterns = [compile_pattern(text, "--protect") for text in protect if text != "auto"]
         self._is_auto = "auto" in protect
         # The tokens of each term with its translation, by the first one in lower case. The longest
         # come first, of two that differ in case the one that is not in lower case.
@@ -276,7 +276,7 @@ def _is_in_word(text: str, place: int) -> bool:
     return after == "M" or (before == "M" and after == "L" and not is_unspaced(text[place]))
 
 
-def compiled(text: str, option: str) -> re.Pattern[str]:
+def compile_pattern(text: str, option: str) -> re.Pattern[str]:
     """Compile the regular expression that an option was given. Raises ConfigError."""
     try:
         with warnings.catch_warnings():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,7 @@ WINDOW_SECONDS = 15.0
 # of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
 # all that is not decoding, 20,000 lines on Zen 4.
 GARBAGE_THRESHOLD = 100_000
+_DIGIT = re.compile(r"\d")
 
 
 class Translator:
@@ -314,7 +316,7 @@ class Translator:
             for line in lines
             if line.translation and "looping" in line.translation.flags
             for segment in line.segments
-            if loops(segment.outputs[0].text.split(), line.text.split())
+            if loops(_repeatable(segment.outputs[0]).split(), line.text.split())
         ]
         others = [Segment(segment.source, segment.prefix) for _, segment in looping]
         for _ in self._search(others, loop_free=True):
@@ -446,3 +448,8 @@ def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
             "leave them out, or give only one --model"
         )
     return ForcedDecoder(engine.model, heads)
+
+
+def _repeatable(output: SegmentOutput) -> str:
+    """What must not repeat itself in an output: of one that ends by itself, not its numbers."""
+    return output.text if output.truncated else _DIGIT.sub("", output.text)

@@ -211,10 +211,11 @@ def test_no_language_need_be_told_to_diversify(mt: Mt, tiny_run: Path, tmp_path:
     assert "--from" not in ended.err
 
 
+@pytest.mark.parametrize("stages", [BOTH, [{"until": {"epochs": 1}, **BOTH[0]}, {}], None])
 def test_a_student_is_of_the_direction_of_the_teacher_s_config(
-    mt: Mt, tiny_run: Path, tmp_path: Path
+    mt: Mt, tiny_run: Path, tmp_path: Path, stages: list[dict[str, Any]] | None
 ) -> None:
-    model = as_trained_with(tiny_run, tmp_path / "both", train=[TEXT], stages=BOTH)
+    model = as_trained_with(tiny_run, tmp_path / "teacher", train=[TEXT], stages=stages)
     options = ("-m", model, "--from", "en", "-o", tmp_path / "o.tsv")
     assert says(refused(mt("distill", *options)), "--from en", "from de into en", "leave --from")
     assert sorted(tmp_path.iterdir()) == [model]
