@@ -98,7 +98,7 @@ class Tally:
     unknown: int = 0  # that might have been, if their language were known
     split: LineNumbers = field(default_factory=LineNumbers)  # too long for the model
     flagged: dict[str, LineNumbers] = field(default_factory=dict)  # by quality flag
-    looped: int = 0  # segments searched again because of repetitions
+    looped: int = 0  # sources whose outputs repeated themselves up to the limit
     escaped: int = 0  # of these, those whose second search found something better
     halved: int = 0  # batches that did not fit into the memory
     tokens: int = 0  # of the output, eos counted
@@ -129,7 +129,7 @@ class Tally:
             )
         if self.looped:
             notes.append(
-                f"{self.looped:,} searched again because of repetitions, "
+                f"{self.looped:,} repeated themselves up to the limit and were searched again, "
                 f"better for {self.escaped:,}"
             )
         if self.halved:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,7 +50,6 @@ WINDOW_SECONDS = 15.0
 # of them garbage, and by default all are looked through again and again: 1.5 s against 0.9 s for
 # all that is not decoding, 20,000 lines on Zen 4.
 GARBAGE_THRESHOLD = 100_000
-_DIGIT = re.compile(r"\d")
 
 
 class Translator:
@@ -103,7 +101,7 @@ class Translator:
         self.tags: set[str] = set()
         # The token of the language to translate into; see `Tokenizer.before_source`.
         self.first_ids: list[int] = []
-        # Whether to search again where an output repeats itself.
+        # Whether to search again where an output repeats itself up to its length limit.
         self.escapes_loops = False
         self.tally = Tally()
         # Called after each batch with the number of lines done, those before a resume included.
@@ -306,7 +304,7 @@ class Translator:
             yield number, (found, self.tokenizer.tgt.decode(found.ids()))
 
     def _escape_loops(self, lines: list[Line]) -> None:
-        """Search again where an output repeats itself.
+        """Search again where an output repeats itself up to its limit.
 
         What is found stays if it does not repeat itself. Log-probabilities do not decide: without
         `with_scores` an engine may not know them, and the texts must be the same.
@@ -314,9 +312,9 @@ class Translator:
         looping = [
             (line, segment)
             for line in lines
-            if line.translation and "looping" in line.translation.flags
             for segment in line.segments
-            if loops(_repeatable(segment.outputs[0]).split(), line.text.split())
+            if segment.outputs[0].truncated
+            and loops(segment.outputs[0].text.split(), line.text.split())
         ]
         others = [Segment(segment.source, segment.prefix) for _, segment in looping]
         for _ in self._search(others, loop_free=True):
@@ -448,8 +446,3 @@ def _forced_decoder(engine: Engine, heads: str) -> ForcedDecoder:
             "leave them out, or give only one --model"
         )
     return ForcedDecoder(engine.model, heads)
-
-
-def _repeatable(output: SegmentOutput) -> str:
-    """What must not repeat itself in an output: of one that ends by itself, not its numbers."""
-    return output.text if output.truncated else _DIGIT.sub("", output.text)
