@@ -313,10 +313,11 @@ def _translate(
         batch_tokens=decoding["--batch-tokens"],
     )
     outputs = []
+    section = read_config(model).data
     with load_translator(search, options, say) as translator:
         for one, (source, to) in zip(data, languages, strict=True):
             search = replace(search, to=to or None, from_=source or None)
-            set_languages(translator, search, read_config(model).data)
+            set_languages(translator, search, section)
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []
             with Progress(len(sources), 0, say, can_show_bar()) as bar:

@@ -173,8 +173,8 @@ def settle_auto(
     A run keeps its numbers as long as it keeps its tokenizer. A new one gets those for `n_pairs`;
     `kept_size` is the size of a vocabulary that is kept from another model.
     """
-    if begun := begun_config(run_dir):
-        sizes = Sizes(begun.tokenizer.size, begun.model.dropout_p)
+    if saved := saved_config(run_dir):
+        sizes = Sizes(saved.tokenizer.size, saved.model.dropout_p)
         config, told = replace_auto(config, sizes)
         return config, told and f"{told}, since this run was started"
     sizes = sizes_for(n_pairs)
@@ -182,7 +182,7 @@ def settle_auto(
     return config, told and f"{told}, for {n_pairs:,} pairs"
 
 
-def begun_config(run_dir: Path) -> Config | None:
+def saved_config(run_dir: Path) -> Config | None:
     """The config of a run that has a tokenizer; None where there is none, as in a new run."""
     path = run_dir / CONFIG
     if not path.exists() or not any(run_dir.glob("tokenizer*.model")):

@@ -24,13 +24,13 @@ from mt.runs.run_dir import (
     CONFIG,
     LOCK,
     STORE,
-    begun_config,
     check_is_free,
     check_is_run,
     check_same_run,
     claim,
     dry_run_dir,
     explain_write_errors,
+    saved_config,
     set_aside,
     settle_auto,
     write_config,
@@ -232,7 +232,7 @@ def _check_corpora(
     learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
     if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
         sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
-    counts = has_auto(config) and (fresh or begun_config(run_dir) is None)
+    counts = has_auto(config) and (fresh or saved_config(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         watched = log.watch(pairs, "reading data.train")

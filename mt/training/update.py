@@ -196,8 +196,8 @@ class Updater:
         """Take part in update `step`, whose own batch was too large, with a gradient of NaN.
 
         The other ranks wait for a gradient of this one; with this one all of them skip the update.
-        Returns what `train_step` does. Raises RuntimeError if the failed backward pass had begun to
-        exchange gradients: DistributedDataParallel cannot exchange them a second time.
+        Returns what `train_step` does. Raises RuntimeError if the failed backward pass had already
+        exchanged gradients: DistributedDataParallel cannot exchange them a second time.
         """
         release_cached_memory(self.device.device)
         batch = made_up_batch(1, 1, 1, self.model.output.out_features).to(self.device.device)
