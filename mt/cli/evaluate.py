@@ -23,7 +23,7 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Evaluation, EvaluationSet
+    from mt.evaluation.systems import Direction, Evaluation, EvaluationSet
     from mt.evaluation.table import Style
 
 
@@ -165,16 +165,15 @@ def evaluate(
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
     if seed is not None and not tests and n_resamples is None:
         raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
-    texts = read_texts(systems, test_set or [], src, ref or [], domain, direction=(from_, to))
+    texts = read_texts(systems, test_set or [], src, ref or [], domain, source=from_, to=to)
     models = [system.model for system in systems if system.model is not None]
     slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
     data = [with_slices(one, slicers) for one in texts]
     comet = _load_comet(names, comet_model, texts, device)
-    settings: dict[tuple[str, str] | None, Settings] = {}
-    for languages in dict.fromkeys(one.languages for one in data):
-        into = languages and languages[1]
-        language, choice = scoring_of(models, tgt_lang, tokenize, into)
-        settings[languages] = Settings(
+    settings: dict[Direction, Settings] = {}
+    for direction in dict.fromkeys(one.direction for one in data):
+        language, choice = scoring_of(models, tgt_lang, tokenize, direction.to)
+        settings[direction] = Settings(
             names,
             choose_tokenizer(language, choice, say, "--tokenize"),
             n_resamples,
@@ -197,9 +196,9 @@ def evaluate(
             for evaluation in evaluate_perturbed(
                 one,
                 kinds,
-                ((one.languages or [""])[0] or src_lang, settings[one.languages].tgt_lang),
+                (one.direction.source or src_lang, settings[one.direction].tgt_lang),
                 translate,
-                settings[one.languages],
+                settings[one.direction],
             )
         ]
     else:
@@ -208,7 +207,7 @@ def evaluate(
             evaluate_systems(
                 one,
                 {system.name: outputs[system.name][number] for system in systems},
-                settings[one.languages],
+                settings[one.direction],
             )
             for number, one in enumerate(data)
         ]

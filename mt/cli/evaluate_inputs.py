@@ -13,7 +13,7 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.slices import Slicing
-    from mt.evaluation.systems import EvaluationSet
+    from mt.evaluation.systems import Direction, EvaluationSet
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -109,40 +109,41 @@ def read_texts(
     ref: Sequence[str],
     domain: str | None,
     section: str = "test",
-    direction: tuple[str | None, str | None] = (None, None),
+    source: str | None = None,
+    to: str | None = None,
 ) -> list[Texts]:
     """Read every test set and the outputs for it.
 
     `test_sets`: each NAME=SRC,REF[,REF...]; without them, `src` and `ref`; without these, the
-    `data.test`, or other `section`, of the first model's config. `direction`: what --from
-    and --to name. Raises DataError for missing files and unequal counts.
+    `data.test`, or other `section`, of the first model's config. `source`, `to`: the languages of
+    --from and --to. Raises DataError for missing files and unequal counts.
     """
     from mt.data.tokens.writing import direction_of
     from mt.evaluation.metrics import check_counts
-    from mt.evaluation.systems import EvaluationSet
+    from mt.evaluation.systems import Direction, EvaluationSet
     from mt.runs.model_folder import read_config
 
     models = [system.model for system in systems if system.model is not None]
-    languages: list[tuple[str, str] | None] = []
-    options = zip(("--from", "--to"), direction, strict=True)
-    given = " and ".join(f"{option} {code}" for option, code in options if code is not None)
+    options = {"--from": source, "--to": to}
+    given = " and ".join(f"{option} {code}" for option, code in options.items() if code)
     if test_sets:
         sets = [_listed_set(text) for text in test_sets]
     elif ref:
         sources = {} if src is None else {f"--src {src}": read(src, "--src")}
         sets = [("", sources, {f"--ref {path}": read(path, "--ref") for path in ref})]
     else:
-        sets, languages = _configured_sets(models[0], section)
+        sets, directions = _configured_sets(models[0], section)
         if given:
             raise DataError(
                 f"{given}: the texts of data.{section} have languages of their own; give --src "
                 f"and --ref, or leave {given} out"
             )
-    if given:  # a model of both directions tells the other language
-        source, to = (code or "" for code in direction)
-        languages = [direction_of(read_config(models[0]).data, *direction) or (source, to)]
-        languages *= len(sets)
-    languages = languages or [None] * len(sets)
+    if test_sets or ref:
+        direction = Direction(source, to)
+        if given:  # a model of both directions tells the other language
+            known = direction_of(read_config(models[0]).data, source, to)
+            direction = Direction(*known) if known else direction
+        directions = [direction] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
         raise DataError(f"--test-set: two are called {twice}; rename one of them")
@@ -167,7 +168,7 @@ def read_texts(
         own, numbers = _with_references(name, own, refs)
         src_lines = next((own[one] for one in sources), None)
         lines = [own[one] for one in refs]
-        data = EvaluationSet(name, lines, src_lines, [], languages[number], numbers)
+        data = EvaluationSet(name, lines, src_lines, [], directions[number], numbers)
         texts.append(Texts(data, {one: own[hyp] for one, hyp in hyps.items()}, own.get(label)))
     return texts
 
@@ -228,12 +229,11 @@ def _listed_set(text: str) -> NamedSet:
     return name, sources, references
 
 
-def _configured_sets(
-    model: Path, section: str
-) -> tuple[list[NamedSet], list[tuple[str, str] | None]]:
-    """The texts of `data.test`, or of `data.valid`, in a model's config, and their languages."""
+def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Direction]]:
+    """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
     from mt.data.reading.corpus import data_root, read_pairs
     from mt.data.tokens.writing import directions_of
+    from mt.evaluation.systems import Direction
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
@@ -264,7 +264,10 @@ def _configured_sets(
         or (len(directions) > 1 and data.direction(one) in directions)
         for one in tests
     ]
-    return sets, [data.direction(one) if has else None for one, has in zip(tests, own, strict=True)]
+    return sets, [
+        Direction(*data.direction(one)) if has else Direction()
+        for one, has in zip(tests, own, strict=True)
+    ]
 
 
 # --- outputs of models ------------------------------------------------------------------------
@@ -295,9 +298,8 @@ def _translate(
     from mt.translate.load import load_translator, set_languages
     from mt.translate.progress import Progress, Tally, can_show_bar
 
-    languages = [one.languages or ("", "") for one in data]
     search = SearchOptions(
-        to=languages[0][1] or None,
+        to=data[0].direction.to,
         from_=decoding["--from"],
         beam_size=decoding["--beam-size"],
         length_penalty=decoding["--length-penalty"],
@@ -315,8 +317,8 @@ def _translate(
     outputs = []
     section = read_config(model).data
     with load_translator(search, options, say) as translator:
-        for one, (source, to) in zip(data, languages, strict=True):
-            search = replace(search, to=to or None, from_=source or None)
+        for one in data:
+            search = replace(search, to=one.direction.to, from_=one.direction.source)
             set_languages(translator, search, section)
             translator.tally = Tally(engine=translator.tally.engine)  # lines count from 1 again
             sources = one.sources or []

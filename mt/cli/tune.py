@@ -66,15 +66,12 @@ def tune(
     described = read_folder(trained)
     systems = [System(str(trained), str(trained), trained)]
     refs = [ref] if ref else []
-    texts, *others = read_texts(
-        systems, [], src, refs, None, section="valid", direction=(from_, to)
-    )
+    texts, *others = read_texts(systems, [], src, refs, None, section="valid", source=from_, to=to)
     if others:
         raise DataError(
             f"tune: data.valid has {1 + len(others)} directions; give --src, --ref and --to"
         )
-    into = texts.data.languages and texts.data.languages[1]
-    language, choice = scoring_of([trained], None, "auto", into)
+    language, choice = scoring_of([trained], None, "auto", texts.data.direction.to)
     tokenize = choose_tokenizer(language, choice, say)
     scoring = tuning.scoring_settings(tokenize, language)
     engine = EngineOptions(models=[trained], device=device, workers=workers, shortlist=shortlist)

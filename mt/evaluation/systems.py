@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -39,6 +39,16 @@ if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
 
 
+class Direction(NamedTuple):
+    """The languages that a text is translated from and into; None: as the model tells."""
+
+    source: str | None = None
+    to: str | None = None
+
+
+ANY_DIRECTION = Direction()
+
+
 @dataclass(frozen=True)
 class EvaluationSet:
     """Reference translations, and what is known of each of their lines."""
@@ -47,7 +57,7 @@ class EvaluationSet:
     refs: list[list[str]]
     sources: list[str] | None = None
     slicings: list[Slicing] = field(default_factory=list)
-    languages: tuple[str, str] | None = None  # from, into; None: those of the model
+    direction: Direction = ANY_DIRECTION
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
 
     def number(self, line: int) -> int:

@@ -188,15 +188,15 @@ def tune(
         )
     own = DecodeConfig(**described.meta["config"].get("decode", {}))
     reasons = reasons_for_torch(SearchOptions(), engine)
-    source, to = data.languages or ("", "")
+    to = data.direction.to
 
     def decode(setting: Setting) -> TimedOutputs:
         search = SearchOptions(
             beam_size=setting.beam_size,
             length_penalty=setting.length_penalty,
             with_scores=False,
-            to=to or None,
-            from_=source or None,
+            to=to,
+            from_=data.direction.source,
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)
