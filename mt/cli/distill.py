@@ -13,7 +13,8 @@ from mt.cli.options import ANY_ENGINE, EngineGroup, described
     --src FILE: text for the teacher to translate (default: its training data)
     --ref FILE: translations of --src, to choose among the --n-best
     Output:
-    --student N-M: layers of the student's encoder and decoder
+    --student N-M: layers of the student's encoder and decoder; same: the model itself, trained
+        further on its text and the corpus
     Search:
     --n-best N in 1..: of N outputs, keep the most similar to the reference; 1 keeps the best by
         score

@@ -18,11 +18,14 @@ from mt.runs.model_folder import META, WEIGHTS, find_model
 from mt.translate.distill import (
     _texts_of_both_directions,
     diversified_config,
+    refined_config,
     student_config,
 )
 from mt.translate.mbr import metric
 from mt.translate.synthetic import most_similar
 
+TEXT = {"src": "train.src", "tgt": "train.tgt"}
+BOTH = [{"both_directions": True}]
 FAST = ("--beam-size", 4, "--precision", "fp32")
 
 
@@ -68,6 +71,49 @@ def test_the_teacher_translates_its_training_data(
     assert config.data.valid == teacher.data.valid
     assert config.data.root == teacher.data.root
     assert (config.optim, config.batch) == (teacher.optim, teacher.batch)
+
+
+def test_a_model_is_trained_further_on_its_text_and_an_ensemble_s_translations(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    out, following = tmp_path / "d.tsv", tmp_path / "d.yaml"
+    ensemble = ("-m", tiny_run, "-m", find_model(tiny_run))
+    options = ("--student", "same", "--beam-size", 1, "--precision", "fp32")
+    assert mt("distill", *ensemble, *options, "-o", out).code == 0
+    teacher = load_config(str(tiny_run / "config.yaml")).config
+    config = load_config(str(following)).config
+    assert config.data.train[:-1] == teacher.data.train
+    assert config.data.train[-1].path == str(out)
+    assert config.model == teacher.model
+    assert config.optim.peak_lr == pytest.approx(teacher.optim.peak_lr / 3, rel=0.05)
+    assert config.train.max_steps == teacher.train.max_steps // 5
+    trained = mt(
+        "train", "-c", following, "--run-dir", tmp_path / "run",
+        "--set", "train.max_steps=2", "--set", "optim.warmup_steps=1",
+    )  # fmt: skip
+    assert trained.code == 0
+    assert f"initial weights from {tiny_run}" in trained.err
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(19, 100_000), (None, 10)])
+def test_the_further_training_is_a_fifth_as_long(epochs: float | None, steps: int) -> None:
+    values: dict[str, Any] = {
+        "data": {"train": [TEXT, {**TEXT, "reverse": True}], "stages": [{"weights": [1, 0]}]},
+        "optim": {"warmup_steps": 500, "peak_lr": None, "schedule": "noam"},
+        "train": {"max_epochs": epochs, "max_steps": steps},
+    }
+    made = yaml_text.parse(
+        refined_config(config_from_mapping(values, "test"), "o.tsv", "runs/a", "a")
+    )
+    following = config_from_mapping(made, "made")
+    assert [(one.src, one.reverse) for one in following.data.train] == [
+        ("train.src", False),
+        ("1", False),
+    ]
+    assert following.optim.warmup_steps == 100
+    assert following.optim.peak_lr is None
+    expected = (3.8, 100_000) if epochs else (None, 2)
+    assert (following.train.max_epochs, following.train.max_steps) == expected
 
 
 def test_of_n_outputs_the_one_most_like_the_reference(
@@ -149,10 +195,6 @@ def test_a_student_has_no_stages_of_its_teacher_s_texts() -> None:
     data = yaml_text.parse(student_config(teacher, "made.tsv", (6, 2), "t"))["data"]
     assert len(data["train"]) == 1
     assert "stages" not in data
-
-
-TEXT = {"src": "train.src", "tgt": "train.tgt"}
-BOTH = [{"both_directions": True}]
 
 
 def test_both_sides_of_the_training_data_are_translated_and_trained_on(
