@@ -23,7 +23,7 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Direction, Evaluation, EvaluationSet
+    from mt.evaluation.systems import Evaluation, EvaluationSet, TextDirection
     from mt.evaluation.table import Style
 
 
@@ -170,7 +170,7 @@ def evaluate(
     slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
     data = [with_slices(one, slicers) for one in texts]
     comet = _load_comet(names, comet_model, texts, device)
-    settings: dict[Direction, Settings] = {}
+    settings: dict[TextDirection, Settings] = {}
     for direction in dict.fromkeys(one.direction for one in data):
         language, choice = scoring_of(models, tgt_lang, tokenize, direction.to)
         settings[direction] = Settings(

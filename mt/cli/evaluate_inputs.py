@@ -13,7 +13,7 @@ from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.slices import Slicing
-    from mt.evaluation.systems import Direction, EvaluationSet
+    from mt.evaluation.systems import EvaluationSet, TextDirection
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -120,7 +120,7 @@ def read_texts(
     """
     from mt.data.tokens.writing import direction_of
     from mt.evaluation.metrics import check_counts
-    from mt.evaluation.systems import Direction, EvaluationSet
+    from mt.evaluation.systems import EvaluationSet, TextDirection
     from mt.runs.model_folder import read_config
 
     models = [system.model for system in systems if system.model is not None]
@@ -139,10 +139,10 @@ def read_texts(
                 f"and --ref, or leave {given} out"
             )
     if test_sets or ref:
-        direction = Direction(source, to)
+        direction = TextDirection(source or None, to or None)
         if given:  # a model of both directions tells the other language
             known = direction_of(read_config(models[0]).data, source, to)
-            direction = Direction(*known) if known else direction
+            direction = TextDirection(*known) if known else direction
         directions = [direction] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
@@ -229,11 +229,11 @@ def _listed_set(text: str) -> NamedSet:
     return name, sources, references
 
 
-def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Direction]]:
+def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[TextDirection]]:
     """The texts of `data.test`, or of `data.valid`, in a model's config, and their directions."""
     from mt.data.reading.corpus import data_root, read_pairs
     from mt.data.tokens.writing import directions_of
-    from mt.evaluation.systems import Direction
+    from mt.evaluation.systems import ANY_DIRECTION, TextDirection
     from mt.runs.model_folder import read_config
     from mt.training.validation import names_of
 
@@ -265,7 +265,7 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Di
         for one in tests
     ]
     return sets, [
-        Direction(*data.direction(one)) if has else Direction()
+        TextDirection(*data.direction(one)) if has else ANY_DIRECTION
         for one, has in zip(tests, own, strict=True)
     ]
 

@@ -195,8 +195,9 @@ def _languages(data: DataConfig) -> Iterator[Fault]:
             return
 
 
-def _tags(data: DataConfig, tokenizer: TokenizerConfig) -> Iterator[Fault]:
-    if tokenizer.model is not None:  # its pieces are looked at when texts are encoded
+def _tags(data: DataConfig, tokenizer: TokenizerConfig, train: TrainConfig) -> Iterator[Fault]:
+    keeps_vocabulary = train.init_from is not None and not train.new_vocabulary
+    if tokenizer.model is not None or keeps_vocabulary:  # looked at when texts are encoded
         return
     for path, source in named_sources(data):
         if source.tag and source.tag not in tokenizer.user_defined_symbols:
@@ -365,7 +366,7 @@ _CHECKS: dict[Callable[..., Iterator[Fault]], tuple[str, ...]] = {
     _shares: ("data",),
     _stages: ("data",),
     _languages: ("data",),
-    _tags: ("data", "tokenizer"),
+    _tags: ("data", "tokenizer", "train"),
     _directions: ("data", "tokenizer"),
     _vocabulary: ("tokenizer",),
     _symbols: ("tokenizer",),

@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
 
 
-class Direction(NamedTuple):
+class TextDirection(NamedTuple):
     """The languages that a text is translated from and into; None: as the model tells."""
 
     source: str | None = None
     to: str | None = None
 
 
-ANY_DIRECTION = Direction()
+ANY_DIRECTION = TextDirection()
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EvaluationSet:
     refs: list[list[str]]
     sources: list[str] | None = None
     slicings: list[Slicing] = field(default_factory=list)
-    direction: Direction = ANY_DIRECTION
+    direction: TextDirection = ANY_DIRECTION
     numbers: Sequence[int] = ()  # of its lines in the files, if some are left out
 
     def number(self, line: int) -> int:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DataConfig, Source
@@ -67,12 +67,16 @@ def distill(
             "mt backtranslate"
         )
     root, sources = _sources(config.data, text)
-    path = _check_outputs(files, sources, root, engine)
     if layers is None:
-        model = str(engine.models[0].absolute())
-        student = refined_config(config, files.output, model, _names(engine))
+        own = _sources_of_last_stage(config.data)
+        if text.src is None:
+            sources = own
+        else:
+            check_output(files, _files_of(own, data_root(config.data)), [])
+        student = refined_config(config, files.output, engine.models[0], _names(engine))
     else:
         student = student_config(config, files.output, layers, _names(engine))
+    path = _check_outputs(files, sources, root, engine)
     lines = _read(text, sources, root, with_references=metric is not None)
     recipe = Recipe(
         _opened(lines),
@@ -101,8 +105,9 @@ def diversify(
     texts = _texts_of_both_directions(config.data)
     sources = {f"data.train[{number}]": text for number, text in texts.items()}
     path = _check_outputs(files, sources, root, engine)
-    model = str(engine.models[0].absolute())
-    following = diversified_config(config, [*texts.values()], files.output, model, _names(engine))
+    following = diversified_config(
+        config, [*texts.values()], files.output, engine.models[0], _names(engine)
+    )
     n_pairs = _count(sources.values(), root)
     recipe = Recipe(
         _opened(_read_both_sides(sources, root)),
@@ -169,10 +174,7 @@ def _check_outputs(
 
     Raises ConfigError if a file would be lost.
     """
-    inputs = [
-        (name, file) for name, source in sources.items() for file in local_files(source, root)
-    ]
-    check_output(files, inputs, engine.models)
+    check_output(files, _files_of(sources, root), engine.models)
     config = Path(files.output).with_suffix(".yaml")
     if config.exists() and not files.overwrite:
         raise ConfigError(
@@ -180,6 +182,10 @@ def _check_outputs(
             "give another path, or --overwrite"
         )
     return config
+
+
+def _files_of(sources: Mapping[str, Source], root: Path) -> list[tuple[str, Path]]:
+    return [(name, file) for name, source in sources.items() for file in local_files(source, root)]
 
 
 def _opened(lines: Iterator[str]) -> Iterator[str]:
@@ -216,6 +222,20 @@ def _sources(data: DataConfig, text: DistillText) -> tuple[Path, dict[str, Sourc
     if not data.train:
         raise ConfigError("--model: its config names no training data; give the text with --src")
     return data_root(data), {f"data.train[{i}]": source for i, source in data.texts.items()}
+
+
+def _sources_of_last_stage(data: DataConfig) -> dict[str, Source]:
+    """Return what the model's training ended with, by its key.
+
+    Raises ConfigError for a model without training data, such as an imported one.
+    """
+    if not data.train:
+        raise ConfigError(
+            f"--student {SAME}: trains the model on its own text too, but its config names none; "
+            "give the layers of a student, or name --model in train.init_from of a config"
+        )
+    numbers = {number for number, _ in _last_texts(data)}
+    return {f"data.train[{i}]": source for i, source in data.texts.items() if i in numbers}
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:
@@ -271,55 +291,67 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     return _next_config(teacher, [_entry(corpus)], {"model": shape, "train": train}, comment)
 
 
-def refined_config(config: Config, corpus: str, model: str, models: str) -> str:
+def refined_config(config: Config, corpus: str, model: Path, models: str) -> str:
     """Return the YAML of the config that trains a model further, on its text and the corpus.
 
-    A fifth of the length and a third of the learning rate are what was measured with small.yaml
-    (configs/README.md).
+    Three tenths of the updates, which are a fifth of the epochs as these are twice as long, and a
+    third of the learning rate are nearly what was measured with small.yaml (configs/README.md).
     """
-    optim, train = config.optim, config.train
-    length: dict[str, float] = (
-        {"max_steps": max(1, train.max_steps // 5)}
-        if train.max_epochs is None
-        else {"max_epochs": train.max_epochs / 5}
-    )
-    schedule = {
-        "peak_lr": optim.peak_lr and float(f"{optim.peak_lr / 3:.2g}"),
-        "warmup_steps": max(1, optim.warmup_steps // 5),
-    }
+    optim, epochs = config.optim, config.train.max_epochs
+    max_steps = max(2, config.train.max_steps * 3 // 10)
+    peak_lr = optim.peak_lr or (config.model.d_model * optim.warmup_steps) ** -0.5
     texts = [text for _, text in _last_texts(config.data)]
+    if all(text.share for text in texts):  # the corpus gets the other half
+        halves = [cast("float", text.share) / 2 for text in texts]
+        pairs = zip(texts, halves, strict=True)
+        texts = [text.model_copy(update={"share": half}) for text, half in pairs]
+    changes: dict[str, dict[str, Any]] = {
+        "optim": {
+            "peak_lr": float(f"{peak_lr / 3:.2g}"),
+            "schedule": "inverse_sqrt" if optim.schedule == "noam" else optim.schedule,
+            "warmup_steps": min(max(1, optim.warmup_steps // 5), max_steps - 1),
+            "cycles": 1,
+        },
+        "train": {
+            "max_epochs": epochs and epochs / 5,
+            "max_steps": max_steps,
+            "valid_every": None,
+        },
+    }
     comment = f"{model}, trained further on its text and on translations by {models}."
-    return _continued(
-        config, texts, _entry(corpus), model, {"optim": schedule, "train": length}, comment
-    )
+    return _continued(config, texts, corpus, model, changes, comment)
 
 
 def diversified_config(
-    config: Config, texts: Sequence[Source], corpus: str, model: str, models: str
+    config: Config, texts: Sequence[Source], corpus: str, model: Path, models: str
 ) -> str:
     """Return the YAML of the config for a text and its translations both ways, from a model on."""
-    languages = {"src_lang": texts[0].src_lang, "tgt_lang": texts[0].tgt_lang}
     comment = f"Trained on its text and on translations of both sides by {models}."
-    return _continued(config, texts, _entry(corpus) | languages, model, {}, comment)
+    return _continued(config, texts, corpus, model, {"train": {}}, comment)
 
 
 def _continued(
     config: Config,
     texts: Sequence[Source],
-    corpus: Mapping[str, Any],
-    model: str,
-    changes: Mapping[str, Mapping[str, Any]],
+    corpus: str,
+    model: Path,
+    changes: dict[str, dict[str, Any]],
     comment: str,
 ) -> str:
-    """The YAML of a config that trains a model further on its texts and a corpus."""
-    start = {"init_from": model, "new_vocabulary": False, "freeze": []}
-    changes = {
-        "data": {"augment": stages_of(config.data)[-1].augment},
-        "tokenizer": {"model": None, "tgt_model": None},  # those of the model go on
-        **changes,
-        "train": start | dict(changes.get("train", {})),
-    }
-    entries = [*(text.model_dump(mode="json") for text in texts), corpus]
+    """The YAML of a config that trains a model further on its texts and a corpus.
+
+    The corpus has the languages of the texts, if these are all of one pair.
+    """
+    entry = _entry(corpus)
+    if len(pairs := {(text.src_lang, text.tgt_lang) for text in texts}) == 1:
+        entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
+    changes["data"] = {"augment": stages_of(config.data)[-1].augment}
+    if config.data.clean is not None:  # a source has a reference, and now translations
+        changes["data"]["clean"] = config.data.clean.model_copy(update={"max_targets": None})
+    changes["tokenizer"] = {"model": None, "tgt_model": None}  # those of the model go on
+    start = {"init_from": str(model.absolute()), "new_vocabulary": False, "freeze": []}
+    changes["train"] |= start
+    entries = [*(text.model_dump(mode="json") for text in texts), entry]
     return _next_config(config, entries, changes, comment)
 
 
@@ -340,5 +372,6 @@ def _next_config(
     for section, keys in changes.items():
         values[section] |= keys
     shown = config_from_mapping(values, "the config").model_dump(mode="json", exclude_defaults=True)
-    shown["model"] = {**changes.get("model", {}), **shown.get("model", {})}
+    if "model" in changes:
+        shown["model"] = {**changes["model"], **shown.get("model", {})}
     return f"# {comment} Whatever is not listed has its default.\n{dump(shown)}"

@@ -13,9 +13,11 @@ from messages import says
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
+from mt.config.schema import Config
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.runs.model_folder import META, WEIGHTS, find_model
 from mt.translate.distill import (
+    _sources_of_last_stage,
     _texts_of_both_directions,
     diversified_config,
     refined_config,
@@ -83,10 +85,11 @@ def test_a_model_is_trained_further_on_its_text_and_an_ensemble_s_translations(
     teacher = load_config(str(tiny_run / "config.yaml")).config
     config = load_config(str(following)).config
     assert config.data.train[:-1] == teacher.data.train
+    assert len(rows_of(following)) > 1800
     assert config.data.train[-1].path == str(out)
     assert config.model == teacher.model
     assert config.optim.peak_lr == pytest.approx(teacher.optim.peak_lr / 3, rel=0.05)
-    assert config.train.max_steps == teacher.train.max_steps // 5
+    assert config.train.max_steps == teacher.train.max_steps * 3 // 10
     trained = mt(
         "train", "-c", following, "--run-dir", tmp_path / "run",
         "--set", "train.max_steps=2", "--set", "optim.warmup_steps=1",
@@ -95,25 +98,54 @@ def test_a_model_is_trained_further_on_its_text_and_an_ensemble_s_translations(
     assert f"initial weights from {tiny_run}" in trained.err
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(19, 100_000), (None, 10)])
-def test_the_further_training_is_a_fifth_as_long(epochs: float | None, steps: int) -> None:
-    values: dict[str, Any] = {
-        "data": {"train": [TEXT, {**TEXT, "reverse": True}], "stages": [{"weights": [1, 0]}]},
-        "optim": {"warmup_steps": 500, "peak_lr": None, "schedule": "noam"},
-        "train": {"max_epochs": epochs, "max_steps": steps},
-    }
-    made = yaml_text.parse(
-        refined_config(config_from_mapping(values, "test"), "o.tsv", "runs/a", "a")
-    )
-    following = config_from_mapping(made, "made")
-    assert [(one.src, one.reverse) for one in following.data.train] == [
-        ("train.src", False),
-        ("1", False),
+def refined(**values: Any) -> Config:
+    """The config of the further training of a model with this one."""
+    config = config_from_mapping({"data": {"train": [TEXT]}} | values, "test")
+    made = yaml_text.parse(refined_config(config, "o.tsv", Path("runs/a"), "a"))
+    return config_from_mapping(made, "made")
+
+
+def test_the_further_training_is_shorter_at_a_lower_rate() -> None:
+    cosine = {"warmup_steps": 500, "peak_lr": 2.1e-3, "schedule": "cosine", "cycles": 3}
+    config = refined(optim=cosine, train={"max_epochs": 19, "max_steps": 5000})
+    assert (config.train.max_epochs, config.train.max_steps) == (3.8, 1500)
+    assert (config.optim.warmup_steps, config.optim.peak_lr) == (100, 7e-4)
+    assert (config.optim.schedule, config.optim.cycles) == ("cosine", 1)
+    short = refined(optim=cosine | {"warmup_steps": 100}, train={"max_steps": 104})
+    assert short.optim.warmup_steps == 20
+    # The peak of noam depends on its warm-up: with a fifth of that it would be twice as high.
+    noam = refined(optim={"schedule": "noam", "peak_lr": None, "warmup_steps": 4000})
+    assert noam.optim.schedule == "inverse_sqrt"
+    assert noam.optim.peak_lr == pytest.approx((512 * 4000) ** -0.5 / 3, rel=0.02)
+
+
+def test_the_further_training_has_the_texts_of_the_last_stage() -> None:
+    other = {"src": "b.src", "tgt": "b.tgt"}
+    known = {**TEXT, "src_lang": "de", "tgt_lang": "en", "tag": "<a>"}
+    tokenizer = {"model": "own.model"}
+    stages = [{"until": {"epochs": 1}}, {"weights": [0, 9]}]
+    data: dict[str, Any] = {"train": [other, known], "stages": stages}
+    config = config_from_mapping({"data": data, "tokenizer": tokenizer}, "test")
+    assert [*_sources_of_last_stage(config.data)] == ["data.train[1]"]
+    following = refined(data=data | {"clean": {"max_targets": 1}}, tokenizer=tokenizer).data
+    assert [(one.src, one.src_lang) for one in following.train] == [
+        ("train.src", "de"),
+        ("1", "de"),
     ]
-    assert following.optim.warmup_steps == 100
-    assert following.optim.peak_lr is None
-    expected = (3.8, 100_000) if epochs else (None, 2)
-    assert (following.train.max_epochs, following.train.max_steps) == expected
+    assert following.clean is not None
+    assert following.clean.max_targets is None  # each source has a translation besides
+
+    shares = [TEXT | {"share": 0.4}, other | {"share": 0.6}]
+    assert [one.share for one in refined(data={"train": shares}).data.train] == [0.2, 0.3, None]
+
+
+def test_a_model_without_a_text_of_its_own_is_not_trained_further(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
+    model = as_trained_with(tiny_run, tmp_path / "model", train=[], stages=None)
+    write_lines(tmp_path / "text", ["eins"])
+    ended = mt("distill", "-m", model, "--student", "same", "--src", tmp_path / "text", "-o", "o")
+    assert says(refused(ended), "--student same", "own text", "train.init_from")
 
 
 def test_of_n_outputs_the_one_most_like_the_reference(
@@ -272,7 +304,9 @@ def test_the_next_training_has_the_texts_of_the_last_stage(tiny_run: Path) -> No
     config = config_from_mapping({"data": data, "tokenizer": tokenizer}, "test")
     texts = _texts_of_both_directions(config.data)
     assert [*texts] == [1]
-    made = yaml_text.parse(diversified_config(config, [*texts.values()], "o.tsv", "runs/a", "a"))
+    made = yaml_text.parse(
+        diversified_config(config, [*texts.values()], "o.tsv", Path("runs/a"), "a")
+    )
     following = config_from_mapping(made, "made")
     assert [(one.weight, one.src_lang) for one in following.data.train] == [(9, "de"), (1, "de")]
     assert following.data.augment is not None
