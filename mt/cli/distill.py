@@ -35,7 +35,7 @@ def distill(
     length_penalty: float | None = None,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
-    """Distil a model: its output trains a faster one.
+    """Distil a model: its output trains a faster one, or, of an ensemble, a better one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
     Each row of the output is a source line, a tab and the teacher's translation. The student's
@@ -45,6 +45,7 @@ def distill(
     mt distill --model runs/base -o distilled.tsv
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
+    mt distill --model runs/1 --model runs/2 --n-best 5 --student same -o distilled.tsv
     """
     from mt.search.options import SearchOptions
     from mt.translate import distill
