@@ -13,17 +13,20 @@ class Sizes(NamedTuple):
 
     vocab_size: int
     dropout: float
+    max_epochs: float | None
 
 
 # Below so many pairs. The fewer there are, the fewer pieces are seen often enough to be learned,
 # and the more dropout is needed (Sennrich and Zhang, 2019, "Revisiting low-resource neural machine
 # translation"; Araabi and Monz, 2020, "Optimizing Transformer for low-resource neural machine
-# translation"). 8,000 and 0.2 were measured on 29,000 pairs; the other numbers are estimates.
+# translation"). Those of 16,000 and 29,000 pairs were measured (configs/README.md), the others are
+# estimates.
 SIZES = {
-    20_000: Sizes(4_000, 0.3),
-    200_000: Sizes(8_000, 0.2),
-    500_000: Sizes(16_000, 0.2),
-    math.inf: Sizes(32_000, 0.1),
+    10_000: Sizes(4_000, 0.3, 60.0),
+    20_000: Sizes(4_000, 0.3, 38.0),
+    200_000: Sizes(8_000, 0.2, 19.0),
+    500_000: Sizes(16_000, 0.2, 19.0),
+    math.inf: Sizes(32_000, 0.1, 19.0),
 }
 # Pairs assumed by commands that read no data.
 TYPICAL_PAIRS = 100_000
@@ -36,20 +39,25 @@ def sizes_for(n_pairs: int) -> Sizes:
 
 def has_auto(config: Config) -> bool:
     """Whether `replace_auto` has anything to replace."""
-    return "auto" in (config.tokenizer.vocab_size, config.model.dropout)
+    return "auto" in (config.tokenizer.vocab_size, config.model.dropout, config.train.max_epochs)
 
 
 def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
     """The config with `sizes` where it says `auto`, and the text that tells them."""
     told = []
-    tokenizer, model = config.tokenizer, config.model
+    tokenizer, model, train = config.tokenizer, config.model, config.train
     if tokenizer.vocab_size == "auto":
         tokenizer = tokenizer.model_copy(update={"vocab_size": sizes.vocab_size})
         told.append(f"tokenizer.vocab_size: auto is {sizes.vocab_size:,}")
     if model.dropout == "auto":
         model = model.model_copy(update={"dropout": sizes.dropout})
         told.append(f"model.dropout: auto is {sizes.dropout:g}")
-    return config.model_copy(update={"tokenizer": tokenizer, "model": model}), ", ".join(told)
+    if train.max_epochs == "auto":
+        train = train.model_copy(update={"max_epochs": sizes.max_epochs})
+        number = "null" if sizes.max_epochs is None else f"{sizes.max_epochs:g}"
+        told.append(f"train.max_epochs: auto is {number}")
+    sections = {"tokenizer": tokenizer, "model": model, "train": train}
+    return config.model_copy(update=sections), ", ".join(told)
 
 
 def replace_auto_without_data(config: Config) -> tuple[Config, str]:

@@ -88,7 +88,7 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
             yield Fault(
                 [f"{path}.until"],
                 "must say where the stage ends, as another one follows, found nothing; add "
-                "{updates: 2000}, {epochs: 8}, {tokens: 5e6} or {stall: 3}",
+                "{updates: 2000}, {epochs: 8}, {tokens: 5e6}, {share: 0.2} or {stall: 3}",
             )
         elif stage.until is not None and number + 1 == len(stages):
             yield Fault([f"{path}.until"], "must be null in the last stage, which has no end")
@@ -96,6 +96,12 @@ def _stages(data: DataConfig) -> Iterator[Fault]:
             yield Fault(
                 [f"{path}.until.stall", "data.valid"],
                 "counts validations, found no data.valid; add it, or end the stage otherwise",
+            )
+        if until and "share" in until and until.keys() & {"updates", "epochs"}:
+            yield Fault(
+                [f"{path}.until.share"],
+                "must stand without updates and epochs, as it stands for them, found "
+                f"{until['share']:g}; leave it out",
             )
         if until and "text" in until:
             texts = range(len(data.train))

@@ -205,6 +205,9 @@ class Until(Section):
     text: Natural | None = key(
         None, "count with epochs how often this text of train, from 0, is seen instead"
     )
+    share: Portion | None = key(
+        None, "share of train.max_epochs, or of train.max_steps without; without updates or epochs"
+    )
     stall: Count | None = key(None, "validations of the stage in a row without a new best")
 
 

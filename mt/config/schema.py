@@ -31,6 +31,7 @@ from mt.config.values import (
     Natural,
     Penalty,
     Positive,
+    PositiveOrAuto,
     Seed,
     Share,
     ShareOrAuto,
@@ -233,8 +234,10 @@ class TrainConfig(_Strict):
     """Length and precision of training, checkpoints, and what to start from."""
 
     max_steps: Count = _key(100_000, "updates until training ends")
-    max_epochs: Positive | None = _key(
-        None, "epochs until training ends, if max_steps is not reached before; null means any"
+    max_epochs: PositiveOrAuto = _key(
+        None,
+        "epochs until training ends, if max_steps is not reached before; null means any, auto "
+        "means chosen by the number of pairs",
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _key(
         "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
@@ -275,6 +278,14 @@ class TrainConfig(_Strict):
         "with init_from: learn a new vocabulary from this data instead of keeping the model's",
     )
     freeze: list[Part] = _key([], "parts of the model that are not trained, in every layer")
+
+    @property
+    def epochs(self) -> float | None:
+        """`max_epochs` as a number, which `mt.config.auto` chooses where it is auto."""
+        assert not isinstance(self.max_epochs, str), (
+            f"{self.max_epochs}: mt.config.auto chooses a number"
+        )
+        return self.max_epochs
 
     @property
     def updates_between_validations(self) -> int:

@@ -174,7 +174,7 @@ def settle_auto(
     `kept_size` is the size of a vocabulary that is kept from another model.
     """
     if saved := saved_config(run_dir):
-        sizes = Sizes(saved.tokenizer.size, saved.model.dropout_p)
+        sizes = Sizes(saved.tokenizer.size, saved.model.dropout_p, saved.train.epochs)
         config, told = replace_auto(config, sizes)
         return config, told and f"{told}, since this run was started"
     sizes = sizes_for(n_pairs)

@@ -206,10 +206,12 @@ def _resample(
 def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     """Lower `train.max_steps` to the updates of `train.max_epochs`, if that is set.
 
-    All epochs of a stage count as long as its first one, and a stall as if it came at once. Raises
-    ConfigError if a cosine has no updates left after its warm-up.
+    Where stages end at a share of the training, that becomes epochs or updates. All epochs of a
+    stage count as long as its first one, and a stall as if it came at once. Raises ConfigError if a
+    cosine has no updates left after its warm-up.
     """
-    epochs, most = config.train.max_epochs, config.train.max_steps
+    epochs, most = config.train.epochs, config.train.max_steps
+    config = config.model_copy(update={"data": with_ends_in_numbers(config)})
     if epochs is None:
         return config
     lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
@@ -234,6 +236,22 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
         )
     train = config.train.model_copy(update={"max_steps": log.total})
     return config.model_copy(update={"train": train})
+
+
+def with_ends_in_numbers(config: Config) -> DataConfig:
+    """The section `data` with `until.share` of stages as epochs, or as updates without a limit."""
+    data, epochs = config.data, config.train.epochs
+    stages = []
+    for stage in data.stages or []:
+        if (until := stage.until) is not None and until.share is not None:
+            end: dict[str, object] = (
+                {"updates": max(1, round(until.share * config.train.max_steps))}
+                if epochs is None
+                else {"epochs": until.share * epochs}
+            )
+            until = until.model_copy(update={"share": None, **end})
+        stages.append(stage.model_copy(update={"until": until}))
+    return data.model_copy(update={"stages": stages}) if stages else data
 
 
 def learns_vocabulary(config: Config, base: LoadedModel | None) -> bool:

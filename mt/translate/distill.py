@@ -297,7 +297,7 @@ def refined_config(config: Config, corpus: str, model: Path, models: str) -> str
     Three tenths of the updates, which are a fifth of the epochs as these are twice as long, and a
     third of the learning rate are nearly what was measured with small.yaml (configs/README.md).
     """
-    optim, epochs = config.optim, config.train.max_epochs
+    optim, epochs = config.optim, config.train.epochs
     max_steps = max(2, config.train.max_steps * 3 // 10)
     peak_lr = optim.peak_lr or (config.model.d_model * optim.warmup_steps) ** -0.5
     texts = [text for _, text in _last_texts(config.data)]

@@ -18,7 +18,15 @@ from torch import nn
 
 from mt.config import schema
 from mt.config.auto import Sizes, replace_auto
-from mt.config.schema import BatchConfig, Config, ModelConfig, OptimConfig, Source, TokenizerConfig
+from mt.config.schema import (
+    BatchConfig,
+    Config,
+    ModelConfig,
+    OptimConfig,
+    Source,
+    TokenizerConfig,
+    TrainConfig,
+)
 from mt.data.cleaning.stages import keys_of, leaks_go
 from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
@@ -133,9 +141,9 @@ def tokenizer_type(value: Any) -> tuple[str, str]:
 def chosen(**values: Any) -> Any:
     """The section of a config with this value, once `auto` is replaced."""
     tokenizer, model = TokenizerConfig.model_construct(**values), model_config(**values)
-    config = Config.model_construct(tokenizer=tokenizer, model=model)
-    settled, _ = replace_auto(config, Sizes(7, 0.5))
-    return settled.model if "dropout" in values else settled.tokenizer
+    train = TrainConfig.model_construct(**values)
+    config = Config.model_construct(tokenizer=tokenizer, model=model, train=train)
+    return replace_auto(config, Sizes(7, 0.5, 9.0))[0]
 
 
 def quoting(value: Any) -> list[str]:
@@ -209,8 +217,11 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         tokenizer_type,
         {"bpe": ("bpe", "BpeDropout"), "unigram": ("unigram", "UnigramSampling")},
     ),
-    "TokenizerConfig.vocab_size": (lambda value: chosen(vocab_size=value).size, {"auto": 7}),
-    "ModelConfig.dropout": (lambda value: chosen(dropout=value).dropout_p, {"auto": 0.5}),
+    "TokenizerConfig.vocab_size": (
+        lambda value: chosen(vocab_size=value).tokenizer.size,
+        {"auto": 7},
+    ),
+    "ModelConfig.dropout": (lambda value: chosen(dropout=value).model.dropout_p, {"auto": 0.5}),
     "BatchConfig.tokens_per_batch": (tokens_per_batch, {"auto": 123}),
     "ModelConfig.norm": (norm, {"pre": [1.0, 3.0], "post": [-1.0, 1.0]}),
     "ModelConfig.positions": (positions, {"sinusoidal": False, "learned": True}),
@@ -223,6 +234,7 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         schedule,
         {"inverse_sqrt": 0.5, "noam": 0.25, "cosine": 0.0, "constant": 1.0},
     ),
+    "TrainConfig.max_epochs": (lambda value: chosen(max_epochs=value).train.epochs, {"auto": 9}),
     "TrainConfig.precision": (
         precision,
         {"auto": "bf16", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},

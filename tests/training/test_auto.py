@@ -1,4 +1,4 @@
-"""Vocabulary and dropout that are `auto`: chosen by the number of pairs, kept by a run."""
+"""Vocabulary, dropout and epochs that are `auto`: chosen by the number of pairs, kept by a run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ from mt.model.checkpoint import load_weights
 from mt.training.launch import train
 
 AUTO: dict[str, Any] = {"tokenizer": {"vocab_size": "auto"}, "model": {"dropout": "auto"}}
+EPOCHS = {"max_epochs": "auto"}
 
 
 @pytest.mark.parametrize(
     ("n_pairs", "sizes"),
     [
-        (0, (4_000, 0.3)),
-        (19_999, (4_000, 0.3)),
-        (20_000, (8_000, 0.2)),
-        (29_000, (8_000, 0.2)),
-        (200_000, (16_000, 0.2)),
-        (499_999, (16_000, 0.2)),
-        (4_500_000, (32_000, 0.1)),
+        (0, (4_000, 0.3, 60)),
+        (10_000, (4_000, 0.3, 38)),
+        (19_999, (4_000, 0.3, 38)),
+        (20_000, (8_000, 0.2, 19)),
+        (29_000, (8_000, 0.2, 19)),
+        (200_000, (16_000, 0.2, 19)),
+        (499_999, (16_000, 0.2, 19)),
+        (4_500_000, (32_000, 0.1, 19)),
     ],
 )
-def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float]) -> None:
+def test_sizes_by_the_number_of_pairs(n_pairs: int, sizes: tuple[int, float, float]) -> None:
     assert sizes_for(n_pairs) == sizes
 
 
@@ -43,7 +45,9 @@ def sizes_of_the_tiny_corpus(
 ) -> None:
     """It has 2,000 pairs."""
     if "n_pairs" not in request.fixturenames:
-        monkeypatch.setattr(auto, "SIZES", {2_000: Sizes(300, 0.4), math.inf: Sizes(310, 0.25)})
+        monkeypatch.setattr(
+            auto, "SIZES", {2_000: Sizes(300, 0.4, 2.0), math.inf: Sizes(310, 0.25, 3.0)}
+        )
 
 
 def test_a_run_chooses_once_says_so_and_records_numbers(
@@ -51,19 +55,25 @@ def test_a_run_chooses_once_says_so_and_records_numbers(
 ) -> None:
     """It is the run of those numbers, and resumes as it began, whatever the table says now."""
     given: dict[str, Any] = {"tokenizer": {"vocab_size": 310}, "model": {"dropout": 0.25}}
-    for name, values in (("auto", AUTO), ("given", given)):
-        train(quick_config(BLIND, values, train={"max_steps": 1}), tmp_path / name, "cpu")
+    for name, values, epochs in (("auto", AUTO, "auto"), ("given", given, 3)):
+        length = {"max_steps": 1, "max_epochs": epochs}
+        train(quick_config(BLIND, values, train=length), tmp_path / name, "cpu")
     one, other = tmp_path / "auto", tmp_path / "given"
-    assert "vocab_size: auto is 310, model.dropout: auto is 0.25, for 2,000 pairs\n" in log_of(one)
+    told = log_of(one)
+    assert (
+        "vocab_size: auto is 310, model.dropout: auto is 0.25, train.max_epochs: auto is 3" in told
+    )
+    assert "auto is 3, for 2,000 pairs\n" in told
     assert (one / "config.yaml").read_bytes() == (other / "config.yaml").read_bytes()
     last = "checkpoints/step-00000001"
     assert equal_weights(load_weights(one / last), load_weights(other / last))
 
-    monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4)})
-    train(quick_config(BLIND, AUTO, train={"max_steps": 2}), one, "cpu")
+    monkeypatch.setattr(auto, "SIZES", {math.inf: Sizes(300, 0.4, 9.0)})
+    train(quick_config(BLIND, AUTO, train=EPOCHS | {"max_steps": 2}), one, "cpu")
     resumed = log_of(one).split("resuming")[0].rsplit("train.max_steps: was 1", 1)[1]
-    assert says(resumed, "auto is 310", "auto is 0.25, since this run was started")
+    assert says(resumed, "auto is 310", "auto is 0.25", "auto is 3, since this run was started")
     assert "dropout: was" not in log_of(one)
+    assert "max_epochs: was" not in log_of(one)
 
 
 def test_a_vocabulary_that_is_kept_has_its_size(

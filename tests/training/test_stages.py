@@ -107,7 +107,9 @@ def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> N
     assert not state.has_reached(Until(**until), plan)
 
 
-@pytest.mark.parametrize(("until", "steps"), [({"epochs": 12}, 420), ({"stall": 1}, 360)])
+@pytest.mark.parametrize(
+    ("until", "steps"), [({"epochs": 12}, 420), ({"share": 1 / 3}, 420), ({"stall": 1}, 360)]
+)
 def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> None:
     """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
     data = data_of({"until": until, "weights": [1, 1, 0]}, {"weights": [1, 0, 0]}, valid=TEXTS[0])
@@ -116,6 +118,16 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
     log: Any = SimpleNamespace(say=str)
     settled = settle_length(config.model_copy(update={"data": data}), plans, log)
     assert settled.train.max_steps == log.total == steps
+
+
+def test_a_stage_ends_at_a_share_of_the_updates_where_no_epochs_are_given() -> None:
+    data = data_of({"until": {"share": 0.3, "tokens": 9}}, {})
+    config = config_from_mapping({"train": {"max_steps": 10}}, "test")
+    log: Any = SimpleNamespace(say=str)
+    settled = settle_length(config.model_copy(update={"data": data}), [], log)
+    assert settled.data.stages is not None
+    ends = [one.until and one.until.model_dump(exclude_none=True) for one in settled.data.stages]
+    assert ends == [{"updates": 3, "tokens": 9}, None]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +147,10 @@ def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> No
         (
             [{"until": {"epochs": 1, "text": 2}, "weights": [1, 1]}, {}],
             ["data.stages[0].until.text", "text of the stage", "2"],
+        ),
+        (
+            [{"until": {"share": 0.5, "epochs": 1}}, {}],
+            ["data.stages[0].until.share", "without updates and epochs", "0.5"],
         ),
         ([{}, {"until": {}}], ["data.stages[1].until", "null", "last stage"]),
         ([{"until": {"update": 3}}, {}], ["data.stages[0].until.update", "updates"]),
