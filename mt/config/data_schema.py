@@ -206,7 +206,7 @@ class Until(Section):
         None, "count with epochs how often this text of train, from 0, is seen instead"
     )
     share: Portion | None = key(
-        None, "share of train.max_epochs, or of train.max_steps without; without updates or epochs"
+        None, "share of train.max_epochs, in whole epochs, or else of train.max_steps"
     )
     stall: Count | None = key(None, "validations of the stage in a row without a new best")
 

@@ -239,7 +239,10 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
 
 
 def with_ends_in_numbers(config: Config) -> DataConfig:
-    """The section `data` with `until.share` of stages as epochs, or as updates without a limit."""
+    """The section `data` with `until.share` of stages in epochs, whole ones from one on.
+
+    In updates, where the length of the training is given so.
+    """
     data, epochs = config.data, config.train.epochs
     stages = []
     for stage in data.stages or []:
@@ -247,7 +250,7 @@ def with_ends_in_numbers(config: Config) -> DataConfig:
             end: dict[str, object] = (
                 {"updates": max(1, round(until.share * config.train.max_steps))}
                 if epochs is None
-                else {"epochs": until.share * epochs}
+                else {"epochs": float(round(until.share * epochs)) or until.share * epochs}
             )
             until = until.model_copy(update={"share": None, **end})
         stages.append(stage.model_copy(update={"until": until}))

@@ -108,7 +108,7 @@ def test_the_end_of_a_stage_by_hand(until: dict[str, Any], ends_after: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("until", "steps"), [({"epochs": 12}, 420), ({"share": 1 / 3}, 420), ({"stall": 1}, 360)]
+    ("until", "steps"), [({"epochs": 12}, 420), ({"share": 0.34}, 420), ({"stall": 1}, 360)]
 )
 def test_epochs_of_a_training_in_stages(until: dict[str, Any], steps: int) -> None:
     """Of 36, twelve of 15 updates and the others of 10; a stall may come at once."""
