@@ -35,17 +35,18 @@ def distill(
     length_penalty: float | None = None,
     engine: EngineGroup = ANY_ENGINE,
 ) -> None:
-    """Distil a model: its output trains a faster one, or, of an ensemble, a better one.
+    """Distil a model: its output trains a faster one.
 
     See Kim and Rush, 2016. The teacher translates the source side of its training data, or --src.
     Each row of the output is a source line, a tab and the teacher's translation. The student's
-    config is written beside it, with the suffix .yaml.
+    config is written beside it, with the suffix .yaml. An ensemble's output, with --student same,
+    makes its first model better.
 
     \b
     mt distill --model runs/base -o distilled.tsv
     mt train --config distilled.yaml
     mt distill --model runs/base --n-best 8 --student 12-1 -o distilled.tsv
-    mt distill --model runs/1 --model runs/2 --n-best 5 --student same -o distilled.tsv
+    mt distill -m runs/1 -m runs/2 --n-best 5 --student same -o distilled.tsv
     """
     from mt.search.options import SearchOptions
     from mt.translate import distill
