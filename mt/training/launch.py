@@ -231,7 +231,7 @@ def _check_corpora(
     sample = None
     learns = learns_vocabulary(config, base) and (fresh or not Tokenizer.exists_in(run_dir))
     if learns and config.data.clean is None:  # else the vocabulary is that of the cleaned text
-        sample = PairSample(config.tokenizer.sample_lines, config.run.seed)
+        sample = PairSample(config.tokenizer.sample_lines)
     counts = has_auto(config) and (fresh or saved_config(run_dir) is None)
 
     def watch(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:

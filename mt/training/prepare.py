@@ -294,12 +294,12 @@ def prepare_tokenizer(
             log.say(f"tokenizer: tokenizer.model, {size} tokens")
         else:
             log.say(f"tokenizer: training {config.tokenizer.size:,} tokens on data.train")
-            drawn = sample or PairSample(config.tokenizer.sample_lines, config.run.seed)
+            drawn = sample or PairSample(config.tokenizer.sample_lines)
             for number, text in config.data.texts.items() if sample is None else ():
                 pairs = read_pairs(text, data_root(config.data), f"data.train[{number}]")
                 deque(drawn.watch(log.watch(pairs, "reading data.train")), maxlen=0)
             styles = Styles.learn(drawn.src, drawn.tgt, drawn.texts, config.data)
-            augment_sample(drawn, config.data, config.run.seed)
+            augment_sample(drawn, config.data)
             languages = config.data.target_languages if config.data.language_tokens else []
             symbols = with_placeholders(config)
             tokenizer = train_on_sample(symbols, drawn, log.say, languages=languages)

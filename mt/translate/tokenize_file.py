@@ -78,9 +78,9 @@ def train_file(
     )
     if data.clean is not None and not files:
         say("data.clean: not applied here; mt train learns its vocabulary from the cleaned text")
-    sample = PairSample(cfg.sample_lines, config.run.seed)
+    sample = PairSample(cfg.sample_lines)
     deque(sample.watch(pairs), maxlen=0)
-    augment_sample(sample, data, config.run.seed)
+    augment_sample(sample, data)
     n_pairs = sample.seen // 2 if files else sample.seen
     settled, told = replace_auto(config, sizes_for(n_pairs))
     if settled.tokenizer != cfg:

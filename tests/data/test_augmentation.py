@@ -180,7 +180,7 @@ def test_capitals_get_pieces() -> None:
         sample = PairSample(N, 1)
         for _ in sample.watch((src, tgt) for src, tgt in PAIRS):
             pass
-        augment_sample(sample, config.data, 1)
+        augment_sample(sample, config.data)
         made = train_on_sample(TokenizerConfig(vocab_size=480), sample, print)
         return sum(map(len, made.src.encode([src.upper() for src, _ in PAIRS[:200]])))
 

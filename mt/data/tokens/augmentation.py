@@ -93,13 +93,13 @@ class PairNoise:
                 assert_never(kind)
 
 
-def augment_sample(sample: PairSample, data: DataConfig, seed: int) -> None:
+def augment_sample(sample: PairSample, data: DataConfig) -> None:
     """Change the pairs that a tokenizer learns from in the same shares: capitals get pieces too."""
     changing = [section for section in stages_of(data) if section.augment is not None]
     if not changing:
         return
     pair_noise = PairNoise(changing[-1])
-    chosen, seeds = pair_noise.draw(len(sample.src), np.random.default_rng(seed))
+    chosen, seeds = pair_noise.draw(len(sample.src), np.random.default_rng(sample.seed))
     for i in np.flatnonzero(chosen.any(1)):
         changed = pair_noise.change(sample.src[i], sample.tgt[i], chosen[i], seeds[i])
         sample.src[i], sample.tgt[i], _ = changed

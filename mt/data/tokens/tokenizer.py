@@ -305,19 +305,25 @@ def own_tokenizer(cfg: TokenizerConfig) -> Tokenizer:
     return Tokenizer(*models)
 
 
+# Of the lines that a vocabulary is learnt from, and of changes to them: another run.seed has the
+# same vocabulary, so that models of several seeds make an ensemble.
+SAMPLE_SEED = 1
+
+
 class PairSample:
     """At most `size` pairs, normalised, drawn uniformly from all that are watched.
 
     Reservoir sampling (Vitter, 1985, algorithm R).
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int, seed: int = SAMPLE_SEED) -> None:
         self.src: list[str] = []
         self.tgt: list[str] = []
         self.texts: list[int] = []  # of each pair: how many texts were watched before its own
         self.seen = 0  # pairs watched
         self._n_texts = 0
         self._size = size
+        self.seed = seed
         self._draw = random.Random(seed).random
 
     def watch(self, pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
