@@ -73,9 +73,7 @@ CountOrAuto = Annotated[
 ]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
-PositiveOrAuto = Annotated[
-    Positive | Literal["auto"] | None, _or_auto(Annotated[Positive | None, Field()])
-]
+PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
 Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
 
 
