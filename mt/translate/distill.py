@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DataConfig, Source
@@ -302,24 +302,16 @@ def refined_config(config: Config, corpus: str, model: Path, models: str) -> str
     peak_lr = optim.peak_lr or (config.model.d_model * optim.warmup_steps) ** -0.5
     texts = [text for _, text in _last_texts(config.data)]
     if all(text.share for text in texts):  # the corpus gets the other half
-        halves = [cast("float", text.share) / 2 for text in texts]
-        pairs = zip(texts, halves, strict=True)
-        texts = [text.model_copy(update={"share": half}) for text, half in pairs]
-    changes: dict[str, dict[str, Any]] = {
-        "optim": {
-            "peak_lr": float(f"{peak_lr / 3:.2g}"),
-            "schedule": "inverse_sqrt" if optim.schedule == "noam" else optim.schedule,
-            "warmup_steps": min(max(1, optim.warmup_steps // 5), max_steps - 1),
-            "cycles": 1,
-        },
-        "train": {
-            "max_epochs": epochs and epochs / 5,
-            "max_steps": max_steps,
-            "valid_every": None,
-        },
+        texts = [text.model_copy(update={"share": (text.share or 0) / 2}) for text in texts]
+    schedule = {
+        "peak_lr": float(f"{peak_lr / 3:.2g}"),
+        "schedule": "inverse_sqrt" if optim.schedule == "noam" else optim.schedule,
+        "warmup_steps": min(max(1, optim.warmup_steps // 5), max_steps - 1),
+        "cycles": 1,
     }
+    length = {"max_epochs": epochs and epochs / 5, "max_steps": max_steps, "valid_every": None}
     comment = f"{model}, trained further on its text and on translations by {models}."
-    return _continued(config, texts, corpus, model, changes, comment)
+    return _continued(config, texts, corpus, model, comment, optim=schedule, train=length)
 
 
 def diversified_config(
@@ -327,7 +319,7 @@ def diversified_config(
 ) -> str:
     """Return the YAML of the config for a text and its translations both ways, from a model on."""
     comment = f"Trained on its text and on translations of both sides by {models}."
-    return _continued(config, texts, corpus, model, {"train": {}}, comment)
+    return _continued(config, texts, corpus, model, comment, optim={}, train={})
 
 
 def _continued(
@@ -335,22 +327,29 @@ def _continued(
     texts: Sequence[Source],
     corpus: str,
     model: Path,
-    changes: dict[str, dict[str, Any]],
     comment: str,
+    *,
+    optim: Mapping[str, Any],
+    train: Mapping[str, Any],
 ) -> str:
     """The YAML of a config that trains a model further on its texts and a corpus.
 
-    The corpus has the languages of the texts, if these are all of one pair.
+    `optim`, `train`: changes to these sections. The corpus has the languages of the texts, if these
+    are all of one pair.
     """
     entry = _entry(corpus)
     if len(pairs := {(text.src_lang, text.tgt_lang) for text in texts}) == 1:
         entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
-    changes["data"] = {"augment": stages_of(config.data)[-1].augment}
+    data: dict[str, Any] = {"augment": stages_of(config.data)[-1].augment}
     if config.data.clean is not None:  # a source has a reference, and now translations
-        changes["data"]["clean"] = config.data.clean.model_copy(update={"max_targets": None})
-    changes["tokenizer"] = {"model": None, "tgt_model": None}  # those of the model go on
+        data["clean"] = config.data.clean.model_copy(update={"max_targets": None})
     start = {"init_from": str(model.absolute()), "new_vocabulary": False, "freeze": []}
-    changes["train"] |= start
+    changes = {
+        "data": data,
+        "tokenizer": {"model": None, "tgt_model": None},  # those of the model go on
+        "optim": optim,
+        "train": {**train, **start},
+    }
     entries = [*(text.model_dump(mode="json") for text in texts), entry]
     return _next_config(config, entries, changes, comment)
 
