@@ -481,7 +481,8 @@ def test_a_model_of_transformers_names_the_language_as_marian_does(
 def test_the_token_decides_the_language_also_of_a_direction_never_seen(
     config: Config, tmp_path: Path, corpus: Path, mt: Mt
 ) -> None:
-    shape = {"d_model": 64, "n_heads": 4, "d_ff": 128, "dropout": 0.0}
+    # Without dropout, one seed in three writes German or English in the direction never seen.
+    shape = {"d_model": 64, "n_heads": 4, "d_ff": 128, "dropout": 0.1}
     settings = {"max_steps": 800, "valid_every": 400, "log_every": 400}
     changed = config_of(
         config.model_dump(),
