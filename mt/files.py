@@ -1,4 +1,4 @@
-"""Atomic file writing: to a temporary file beside the target, flushed to disk, renamed."""
+"""Files: written whole (beside the target, flushed, renamed), JSON, SHA-256, locks."""
 
 from __future__ import annotations
 

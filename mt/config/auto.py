@@ -45,19 +45,12 @@ def has_auto(config: Config) -> bool:
 def replace_auto(config: Config, sizes: Sizes) -> tuple[Config, str]:
     """The config with `sizes` where it says `auto`, and the text that tells them."""
     told = []
-    tokenizer, model, train = config.tokenizer, config.model, config.train
-    if tokenizer.vocab_size == "auto":
-        tokenizer = tokenizer.model_copy(update={"vocab_size": sizes.vocab_size})
-        told.append(f"tokenizer.vocab_size: auto is {sizes.vocab_size:,}")
-    if model.dropout == "auto":
-        model = model.model_copy(update={"dropout": sizes.dropout})
-        told.append(f"model.dropout: auto is {sizes.dropout:g}")
-    if train.max_epochs == "auto":
-        train = train.model_copy(update={"max_epochs": sizes.max_epochs})
-        number = "null" if sizes.max_epochs is None else f"{sizes.max_epochs:g}"
-        told.append(f"train.max_epochs: auto is {number}")
-    sections = {"tokenizer": tokenizer, "model": model, "train": train}
-    return config.model_copy(update=sections), ", ".join(told)
+    for name, key in (("tokenizer", "vocab_size"), ("model", "dropout"), ("train", "max_epochs")):
+        section, size = getattr(config, name), getattr(sizes, key)
+        if getattr(section, key) == "auto":
+            config = config.model_copy(update={name: section.model_copy(update={key: size})})
+            told.append(f"{name}.{key}: auto is {'null' if size is None else f'{size:,.9g}'}")
+    return config, ", ".join(told)
 
 
 def replace_auto_without_data(config: Config) -> tuple[Config, str]:

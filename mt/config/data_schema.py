@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -86,7 +86,7 @@ class Source(Section):
     )
     src_lang: Text | None = key(None, "code of its source language; null: data.src_lang")
     tgt_lang: Text | None = key(None, "code of its target language; null: data.tgt_lang")
-    directions: list[Direction] | None = key(
+    directions: Annotated[list[Direction], Field(min_length=1)] | None = key(
         None,
         "with path: a text for each of these directions, such as [de-en, en-de, de-fr], whose "
         "sides are called by their codes",
@@ -402,7 +402,10 @@ def _has_directions(source: Any) -> bool:
         return False
     sides = ("src", "tgt", "src_lang", "tgt_lang", "reverse")
     is_plain = source.get("path") is not None and not any(map(source.get, sides))
-    return is_plain and all(re.fullmatch(r"[^\s-]+-[^\s-]+", str(one)) for one in directions)
+    share = source.get("share")
+    if not is_plain or isinstance(share, bool) or not isinstance(share, int | float | None):
+        return False
+    return all(isinstance(one, str) and re.fullmatch(r"[^\s-]+-[^\s-]+", one) for one in directions)
 
 
 def _by_direction(source: Mapping[str, Any], twins: bool = False) -> list[dict[str, Any]]:

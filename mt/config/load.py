@@ -9,8 +9,6 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
-from operator import not_
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +61,12 @@ def load_config(name: str, sets: Sequence[str] = ()) -> Loaded:
             except ValueError as error:
                 faults.append(f"--set {setting}: {error}")
 
-    chooses_recipe = [setting.startswith("recipe=") for setting in sets]
-    apply(compress(sets, chooses_recipe))
+    apply(setting for setting in sets if setting.startswith("recipe="))
     if (recipe := tree.pop("recipe", None)) not in (None, {}):  # {}: null in a file
         name_of_recipe = _fill(tree, recipe, "--set" if "recipe" in set_paths else str(path))
         origin_of = dict.fromkeys(leaves(tree), name_of_recipe) | origin_of
         where += f" (recipe {name_of_recipe})"
-    apply(compress(sets, map(not_, chooses_recipe)))
+    apply(setting for setting in sets if not setting.startswith("recipe="))
     config = _validate(_normalise(tree), where, set_paths, faults)
     origins: dict[str, str] = {}
     for leaf in leaves(config.model_dump(mode="json")):

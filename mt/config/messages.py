@@ -27,6 +27,7 @@ _REQUIRED = {
     "list_type": "must be a list",
     "tuple_type": "must be a list of two numbers",
     "too_long": "must be a list of two numbers",
+    "too_short": "must not be empty",
     "greater_than": "must be above {gt:,.15g}",
     "greater_than_equal": "must be at least {ge:,.15g}",
     "less_than": "must be below {lt:,.15g}",
@@ -53,7 +54,8 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
     found = detail["input"]
     context = detail.get("ctx", {})
     owner = _owner(steps if kind == "model_type" else steps[:-1])
-    if kind == "missing":
+    field = owner.model_fields.get(str(steps[-1]))
+    if kind == "missing" or (found is None and field is not None and field.is_required()):
         return "is missing and has no default; add it"
     if kind == "extra_forbidden":
         return unknown_key(str(steps[-1]), owner)
@@ -61,14 +63,15 @@ def problem(detail: ErrorDetails, steps: Sequence[str | int]) -> str:
         keys = ", ".join(owner.model_fields)
         return f"must have keys ({keys}), found {shown(found)}{_remedy(kind, found)}"
     if kind == "literal_error":
-        options = context["expected"].replace("True", "true").replace("False", "false")
-        near = _nearest(str(found), re.findall(r"\w+", options))
-        hint = f"; did you mean {near}?" if near else ""
-        return f"must be {options.replace(chr(39), '')}, found {shown(found)}{hint}"
+        options = context["expected"].replace("'", "")
+        known = [word for word in re.findall(r"[\w-]+", options) if word != "or"]
+        hint = f"; did you mean {near}?" if (near := _nearest(str(found), known)) else ""
+        return f"must be {options}, found {shown(found)}{hint}"
     required = _REQUIRED.get(kind, "cannot be used").format(**context)
-    if kind in ("int_type", "float_type") and _may_be_auto(owner, steps[-1]):
+    others = get_args(field.annotation) if field is not None else ()
+    if kind in ("int_type", "float_type", "bool_type") and Literal["auto"] in others:
         required += " or auto"
-    if str(found).lower() == "none" and _may_be_null(owner, steps[-1]):
+    if str(found).lower() == "none" and type(None) in others:
         return f"{required} or null, found {shown(found)}; write null"
     return f"{required}, found {shown(found)}{_remedy(kind, found)}"
 
@@ -91,8 +94,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def shown(found: object) -> str:
     """Return a value as a message shows it: as in YAML, long ones cut off."""
-    if isinstance(found, dict | list):
-        return "keys below it" if isinstance(found, dict) else "a list"
+    if isinstance(found, dict):
+        return "keys below it"
+    if isinstance(found, list):
+        return "a list" if found else "an empty list"
     words = {None: "nothing (null)", True: "true", False: "false"}
     text = words[found] if found is None or isinstance(found, bool) else repr(found)
     return text if len(text) <= 60 else f"{text[:57]}..."
@@ -121,16 +126,6 @@ def unknown_section(name: str) -> str:
     if near := _nearest(name.lower(), sections()):
         return f"unknown section; did you mean {near}?"
     return f"unknown section; known: {', '.join(sections())}"
-
-
-def _may_be_null(owner: type[BaseModel], key: str | int) -> bool:
-    field = owner.model_fields.get(str(key))
-    return field is not None and type(None) in get_args(field.annotation)
-
-
-def _may_be_auto(owner: type[BaseModel], key: str | int) -> bool:
-    field = owner.model_fields.get(str(key))
-    return field is not None and Literal["auto"] in get_args(field.annotation)
 
 
 def _nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -19,13 +19,13 @@ from mt.config.data_schema import key as _key
 from mt.config.data_schema import named_sources as named_sources
 from mt.config.values import (
     Coefficient,
-    Compile,
     Count,
     CountOrAuto,
     Coverage,
     Decay,
     Few,
     Flag,
+    FlagOrAuto,
     LearningRate,
     Length,
     Natural,
@@ -242,7 +242,7 @@ class TrainConfig(_Strict):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _key(
         "auto", "arithmetic of the model; auto means bf16 where the device computes it fast"
     )
-    compile: Compile = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
+    compile: FlagOrAuto = _key("auto", "use torch.compile; auto compiles on GPUs that gain from it")
     log_every: Count = _key(100, "updates between log lines")
     valid_every: Count | None = _key(
         2000, "updates between validations, each with a checkpoint; null means a 20th of all"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, TypeAdapter, WithJsonSchema
-from pydantic_core import PydanticKnownError
 
 
 def _integral(value: object) -> object:
@@ -17,24 +16,6 @@ def _boolean(value: object) -> object:
     """Read the words for true and false that only YAML 1.1 has: yes, no, on, off."""
     words = {"yes": True, "on": True, "no": False, "off": False}
     return words.get(value.lower(), value) if isinstance(value, str) else value
-
-
-def _compile(value: object) -> object:
-    """Refuse numbers: Python's 1 equals True, so a literal `true` would let it pass."""
-    value = _boolean(value)
-    if isinstance(value, bool | str):
-        return value
-    raise PydanticKnownError("literal_error", {"expected": "'auto', True or False"})
-
-
-def _count_or_auto(value: object) -> object:
-    """Refuse True, which Python takes for the integer 1; None is accepted."""
-    value = _integral(value)
-    if value in (None, "auto") or (
-        isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    ):
-        return value
-    raise PydanticKnownError("literal_error", {"expected": "'auto' or a whole number from 1"})
 
 
 def _or_auto(number: Any) -> BeforeValidator:
@@ -68,13 +49,11 @@ Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Direction = Annotated[str, Field(strict=True, pattern=r"^[^\s-]+-[^\s-]+$")]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
-CountOrAuto = Annotated[
-    Annotated[int, Field(ge=1)] | Literal["auto"] | None, BeforeValidator(_count_or_auto)
-]
+CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
 PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
-Compile = Annotated[Literal["auto", True, False], BeforeValidator(_compile)]
+FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
 
 def _column_number(value: object) -> object:

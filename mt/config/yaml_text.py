@@ -71,8 +71,8 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def dump(tree: dict[str, Any] | list[Any]) -> str:
-    """Return YAML that `parse` reads back to an equal tree."""
-    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+    """Return YAML that `parse` reads back to an equal tree, a value without keys in one line."""
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**9)
 
 
 def parse(text: str) -> Any:

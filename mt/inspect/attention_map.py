@@ -58,12 +58,12 @@ def check_picture(
     view: str, output: Path | None, layer: int | None, heads: Sequence[int] | None
 ) -> None:
     """Raise ConfigError for options that do not fit together, before any work is done."""
+    if view not in VIEWS:
+        raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
     if output is None:
         if view != "map":
             raise ConfigError(f"--view {view}: is a picture; name its file with -o")
         return
-    if view not in VIEWS:
-        raise ConfigError(f"--view: must be one of {', '.join(VIEWS)}, found {view!r}")
     check_picture_file(output, (*FORMATS, PAGE_FORMAT))
     if view == "grid" and not is_page(output) and not (layer is None and heads is None):
         raise ConfigError(

@@ -28,7 +28,7 @@ from mt.data.cleaning.duplicates import (
     normalised,
     pair_keys,
 )
-from mt.data.cleaning.executors import process_pool
+from mt.data.cleaning.executors import process_pool, with_shared
 from mt.data.cleaning.languages import LEAST_IDENTIFIED, Language, can_identify, line_identifier
 from mt.data.cleaning.leaks import NEAR_SHARE, PAIR, LeakIndex
 from mt.data.cleaning.rules import PairBlock, character_ratio, word_ratio
@@ -217,9 +217,9 @@ def _measured(meter: ChunkMeter, tasks: Iterable[Task], workers: int) -> Iterato
         return
     waiting: deque[Future[MeasuredChunk]] = deque()
     try:
-        with process_pool(workers, _start_worker, meter) as pool:
+        with process_pool(workers, meter) as pool:
             for task in tasks:
-                waiting.append(pool.submit(_measure, task))
+                waiting.append(pool.submit(with_shared, ChunkMeter.measure, task))
                 if len(waiting) > 2 * workers:
                     yield waiting.popleft().result()
             while waiting:
@@ -229,16 +229,3 @@ def _measured(meter: ChunkMeter, tasks: Iterable[Task], workers: int) -> Iterato
             "a process that measured the corpora was killed, perhaps for want of memory. With "
             "fewer --workers the command takes less memory"
         ) from None
-
-
-_meter_of_worker: ChunkMeter | None = None
-
-
-def _start_worker(meter: ChunkMeter) -> None:
-    global _meter_of_worker
-    _meter_of_worker = meter
-
-
-def _measure(task: Task) -> MeasuredChunk:
-    assert _meter_of_worker is not None
-    return _meter_of_worker.measure(task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import reduce
@@ -12,7 +11,7 @@ import numpy as np
 
 from mt.data.cleaning.characters import OTHER_LETTER, SCRIPTS
 from mt.data.cleaning.leaks import LeakCount
-from mt.data.tokens.tokenizer import EOS, UNK
+from mt.data.tokens.tokenizer import BYTE, EOS, UNK
 from mt.evaluation.table import aligned
 from mt.inspect.corpus_statistics import RATIOS, ChunkMeter, Counts, added
 
@@ -78,7 +77,7 @@ def _side(counts: Counts, meter: ChunkMeter, side: str) -> Values:
         return values | {"tokens": None}
     tokenizer, used = meter.tokenizer, counts["pieces"]
     pieces = (tokenizer.tgt if side == "tgt" else tokenizer.src).all_pieces()
-    is_byte = np.array([re.fullmatch("<0x[0-9A-F]{2}>", piece) is not None for piece in pieces])
+    is_byte = np.array([BYTE.fullmatch(piece) is not None for piece in pieces])
     top = np.argsort(-used, kind="stable")[:TOP_PIECES].tolist()
     return values | {
         "tokens": _lengths(counts["tokens"], "tokens"),

@@ -6,7 +6,7 @@ import heapq
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from operator import itemgetter
 from pathlib import Path
@@ -85,7 +85,7 @@ def conditions_of(
 
 def matching_pairs(plan: CleaningPlan, conditions: Conditions) -> Iterator[PlacedPair]:
     """Yield the pairs of a plan's corpora that meet the conditions. Raises DataError."""
-    scorers = plan.scorers_by(conditions.clean)
+    scorers = replace(plan, clean=conditions.clean).scorers if conditions.rules else []
     for part in plan.parts:
         where = plan.corpora[part.corpus].where
         pairs = enumerate(read_pairs(part.source, plan.root, where))

@@ -9,8 +9,7 @@ from itertools import zip_longest
 
 from mt.data.reading.text_files import normalize_line
 from mt.data.reading.words import display_width, is_unspaced, words
-from mt.data.tokens.tokenizer import UNK, Side, Tokenizer
-from mt.search.alignment import BYTE
+from mt.data.tokens.tokenizer import BYTE, UNK, Side, Tokenizer
 
 WIDTH = 100  # columns of a line of tokens, on a wide terminal or none
 

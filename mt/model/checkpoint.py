@@ -34,6 +34,7 @@ from mt.runs.model_folder import (
     WEIGHTS,
     ModelFolder,
     checkpoints,
+    read_config,
     read_folder,
     read_meta,
     step_of,
@@ -247,6 +248,12 @@ def _computation(described: ModelFolder) -> list[object]:
     return [described.meta["tokenizer"], *values]
 
 
+def _judged_by(folder: Path) -> tuple[object, ...]:
+    """What the score of a checkpoint depends on besides its model."""
+    config = read_config(folder)
+    return config.train.metric, config.train.bleu_tokenize, config.data.valid
+
+
 def average_run(
     run_dir: Path, count: int | None, output: Path, by_score: bool = False
 ) -> list[int]:
@@ -263,8 +270,14 @@ def average_run(
     by_default = " (the default)" if count is None else ""
     count = 5 if count is None else count
     if by_score:
-        scored = [f for f in folders if isinstance(metas[f].get("score"), int | float)]
-        # The sort is stable: of equal scores the earlier checkpoint comes first, as in training.
+        # Scores from before a change of metric or validation set do not count, as in training.
+        scored = [
+            folder
+            for folder in folders
+            if isinstance(metas[folder].get("score"), int | float)
+            and _judged_by(folder) == _judged_by(folders[-1])
+        ]
+        # The sort is stable: of equal scores the earlier checkpoint comes first.
         chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]
         kind = "best"
         kept = "with a score"

@@ -52,6 +52,15 @@ def drop_metrics_after(run_dir: Path, step: int) -> None:
         write_whole(run_dir / METRICS, text)
 
 
+def scored_step(line: Mapping[str, Any]) -> int:
+    """The update after which the model of a validation or test had its weights.
+
+    Tests are scored after the last update, with the best checkpoint.
+    """
+    step = line.get("model_step")
+    return step if isinstance(step, int) else line["step"]
+
+
 def number(line: Mapping[str, Any], key: str) -> float:
     """A figure of a line; NaN where it is null, missing or no number."""
     value = line.get(key)

@@ -18,6 +18,7 @@ from typing import Any, cast
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
+from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.files import read_json, sha256_of, write_whole
@@ -274,3 +275,15 @@ def read_folder(path: Path) -> ModelFolder:
             "files there"
         )
     return ModelFolder(folder, meta, config, tokenizer)
+
+
+def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
+    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder.
+
+    `option` names it in messages.
+    """
+    if path.is_file():
+        return Tokenizer(read_model(path, option))
+    if Tokenizer.exists_in(path):
+        return Tokenizer.load(path)
+    return read_folder(find_model(path, option)).tokenizer

@@ -1,7 +1,7 @@
 """`outputs/` and `samples/` of a run directory: translations that a training has kept.
 
-`outputs/` holds what scores were computed from: one file for the best validation,
-`step-00000650-valid.jsonl`, and one for each test set, `step-00000650-test-1.jsonl`. A line holds
+`outputs/` holds what scores were computed from: `step-00000650-valid.jsonl` of the best validation
+up to each kept checkpoint, and one file for each test set, `step-00000650-test-1.jsonl`. A line has
 one sentence: `source`, `reference`, `output`, `score` (log-probability / length^penalty, eos
 counted; null if non-finite) and `flags` (`mt.translate.quality_flags`).
 
@@ -15,11 +15,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 from mt.files import parse_json, write_whole
-from mt.runs.metrics import number
+from mt.runs.metrics import metrics_lines, number
 from mt.runs.model_folder import checkpoints, step_name, step_of
 
 OUTPUTS = "outputs"
@@ -46,9 +46,11 @@ def write_valid_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence])
     _write(_valid_path(run_dir, step), sentences)
 
 
-def write_test_outputs(run_dir: Path, step: int, number: int, sentences: Sequence[Sentence]) -> str:
-    """Write the outputs of test set `number`, from 1; return the file's path in the run."""
-    name = f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl"
+def write_test_outputs(run_dir: Path, step: int, sentences: Sequence[Sentence]) -> str:
+    """Write the outputs of a test set under the next free number; return the path in the run."""
+    named = {line.get("outputs") for line in metrics_lines(run_dir) if line}
+    names = (f"{OUTPUTS}/{step_name(step)}-test-{number}.jsonl" for number in count(1))
+    name = next(name for name in names if name not in named and not (run_dir / name).exists())
     _write(run_dir / name, sentences)
     return name
 
@@ -63,6 +65,13 @@ def drop_other_outputs(run_dir: Path) -> None:
     needed = {max((step for step in steps if step <= last), default=None) for last in saved}
     for step in set(steps) - needed:
         _valid_path(run_dir, step).unlink(missing_ok=True)
+
+
+def drop_outputs_after(run_dir: Path, step: int) -> None:
+    """Delete the outputs of validations after `step`, which a resumed run does again."""
+    for later in valid_output_steps(run_dir):
+        if later > step:
+            _valid_path(run_dir, later).unlink(missing_ok=True)
 
 
 def valid_output_steps(run_dir: Path) -> list[int]:

@@ -215,7 +215,7 @@ def can_compile(device: Device) -> bool:
     return not missing_for_compile(device)
 
 
-def check_compile(wanted: Literal["auto", True, False], device: Device) -> None:
+def check_compile(wanted: bool | Literal["auto"], device: Device) -> None:
     """Raise ConfigError if `train.compile` is true and the device cannot compile."""
     match wanted:
         case "auto" | False:

@@ -79,7 +79,10 @@ def _passing_on(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
         for process in processes:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, pass_on) for number in SIGNALS}
+    # Under nohup the hangup is ignored, which the others have inherited, unless it is handled here.
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    passed = [number for number in SIGNALS if not (ignored and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, pass_on) for number in passed}
     try:
         yield
     finally:

@@ -8,11 +8,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 import torch
+
+CGROUPS = Path("/sys/fs/cgroup")
 
 
 def release_freed_memory() -> None:
@@ -91,16 +94,30 @@ def available_memory_mb(device: torch.device) -> float:
     free_mb = _from_proc("/proc/meminfo", "MemAvailable")
     if free_mb is None:  # not Linux
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e6
-    # A container's limit may be below the machine's memory: cgroup version 2, then version 1.
-    group = Path("/sys/fs/cgroup")
-    memory = group / "memory"
-    for limit, used in (
-        (group / "memory.max", group / "memory.current"),
-        (memory / "memory.limit_in_bytes", memory / "memory.usage_in_bytes"),
-    ):
-        with suppress(OSError, ValueError):
-            free_mb = min(free_mb, (int(limit.read_text()) - int(used.read_text())) / 1e6)
-    return own + max(0.0, free_mb)
+    return own + max(0.0, min([free_mb, *_free_in_groups_mb()]))
+
+
+def _free_in_groups_mb() -> Iterator[float]:
+    """What control groups leave to this process in MB: limits of a container, or of a job.
+
+    Each group above its own counts as well.
+    """
+    lines = []
+    with suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # version 2
+            root, limit, used = CGROUPS, "memory.max", "memory.current"
+        elif "memory" in controllers.split(","):
+            root, limit, used = CGROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+        else:
+            continue
+        group = root / path.lstrip("/")  # in a container, that of the machine, which is not there
+        for folder in (group, *group.parents):
+            with suppress(OSError, ValueError):
+                free = int((folder / limit).read_text()) - int((folder / used).read_text())
+                yield free / 1e6
 
 
 def unused_memory_mb(gpu: torch.device) -> float:

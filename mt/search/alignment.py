@@ -5,7 +5,6 @@ Shapes: B pairs, S source length, T target length, L decoder layers, H heads.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from functools import partial
@@ -15,11 +14,10 @@ from torch import Tensor
 
 from mt.data.reading.words import is_unspaced
 from mt.data.tokens.batches import Batch
+from mt.data.tokens.tokenizer import BYTE
 from mt.errors import ConfigError
 from mt.model.attention import attention_bias, attention_weights, causal_mask
 from mt.model.transformer import MultiHeadAttention, Transformer
-
-BYTE = re.compile("<0x([0-9A-F]{2})>")  # a piece that is a byte of a character
 
 
 def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]:

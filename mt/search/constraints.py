@@ -3,7 +3,8 @@
 A constraint changes, in place, the log-probabilities (B, N, V) of the tokens that may follow each
 hypothesis. Forbidden tokens get -inf; the others keep the model's probability, so nothing is
 renormalised. The search applies constraints before it ends a sentence at its length limit, so no
-constraint can prevent that end. All but `force_prefixes` can be pickled, for another process.
+constraint can prevent that end. The functions take what they forbid first: `partial` makes
+constraints of them, which can be pickled for another process; those of `force_prefixes` cannot.
 
 Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabulary, t tokens so far.
 """
@@ -11,7 +12,6 @@ Shapes: B sentences in the batch, N hypotheses of each, V tokens of the vocabula
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -30,46 +30,30 @@ class Past(NamedTuple):
 Constraint = Callable[[Tensor, Past], None]
 
 
-def forbid(tokens: Sequence[int]) -> Constraint:
+def forbid(tokens: list[int], log_probs: Tensor, past: Past) -> None:
     """Forbid these tokens everywhere."""
-    return partial(_forbid, list(tokens))
-
-
-def _forbid(tokens: list[int], log_probs: Tensor, past: Past) -> None:
     log_probs[..., tokens] = -torch.inf
 
 
-def min_length(least: int) -> Constraint:
+def min_length(least: int, log_probs: Tensor, past: Past) -> None:
     """Forbid eos before `least` tokens."""
-    return partial(_min_length, least)
-
-
-def _min_length(least: int, log_probs: Tensor, past: Past) -> None:
     if past.tokens.shape[2] < least:
         log_probs[..., EOS] = -torch.inf
 
 
-def repetition_penalty(penalty: float) -> Constraint:
+def repetition_penalty(penalty: float, log_probs: Tensor, past: Past) -> None:
     """Multiply the log-probability of tokens that the hypothesis already contains.
 
     A `penalty` above 1 makes them less likely. Keskar et al., 2019 (CTRL), section 4.1, applied to
     log-probabilities, which are never positive.
     """
-    return partial(_repetition_penalty, penalty)
-
-
-def _repetition_penalty(penalty: float, log_probs: Tensor, past: Past) -> None:
     if past.tokens.shape[2]:
         used = log_probs.gather(2, past.tokens)  # (B, N, t)
         log_probs.scatter_(2, past.tokens, used * penalty)  # a token used twice is penalised once
 
 
-def no_repeat_ngram(n: int) -> Constraint:
+def no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
     """Forbid an n-gram that the hypothesis already contains (Paulus et al., 2017, section 2.5)."""
-    return partial(_no_repeat_ngram, n)
-
-
-def _no_repeat_ngram(n: int, log_probs: Tensor, past: Past) -> None:
     if past.tokens.shape[2] < n:
         return
     ngrams = past.tokens.unfold(2, n, 1)  # (B, N, t - n + 1, n)

@@ -1,7 +1,7 @@
 """The engine: a batch of source ids in, hypotheses out.
 
-`TorchEngine` decodes with PyTorch on every device and supports every option. Code above it (lines,
-windows, order, formats) only relies on `engine_contract.Engine`.
+`TorchEngine` decodes with PyTorch on every device and supports every option of the search. Code
+above it (lines, windows, order, formats) only relies on `engine_contract.Engine`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from mt.runtime.memory import peak_memory_mb, release_cached_memory, unused_memo
 from mt.search.candidates import FusedCandidates
 from mt.search.constraints import Constraint, force_prefixes, no_repeat_ngram
 from mt.search.engine_contract import (
-    LEAST_SIZE,
     LOOP,
     WINDOW,
     Engine,
@@ -33,6 +32,8 @@ from mt.search.engine_contract import (
     Job,
     memory_error,
 )
+from mt.search.ensemble import Ensemble
+from mt.search.inference import Inference
 from mt.search.options import DEFAULT_SEARCH, Sampling, SearchOptions
 from mt.search.search import Stepper, beam_search, greedy_search, sampling_search
 
@@ -44,31 +45,6 @@ MOST_BATCH_TOKENS = 524_288
 WINDOW_ON_GPU = 100_000
 
 
-class IncrementalModel(Protocol):
-    """A model, or several, that can decode token by token (`Inference`, `Ensemble`)."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """Length of the longest source or target, eos or bos counted."""
-        ...
-
-    def bytes_per_token(self, shortest: int) -> float:
-        """Estimate the memory that decoding takes for each source token and hypothesis.
-
-        A source shorter than `shortest` tokens takes as much as one of that length.
-        """
-        ...
-
-    def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Stepper:
-        """Encode a batch: src ids (B, S), src_mask (B, S) True at real tokens."""
-        ...
-
-
 @dataclass(frozen=True)
 class TorchEngine(Engine):
     """A model with everything else that the search of a batch depends on.
@@ -77,7 +53,7 @@ class TorchEngine(Engine):
     for an n-best list longer than the beam.
     """
 
-    model: IncrementalModel
+    model: Inference | Ensemble
     decode: DecodeConfig
     options: SearchOptions = DEFAULT_SEARCH
     constraints: Sequence[Constraint] = ()  # those of `options`
@@ -99,7 +75,7 @@ class TorchEngine(Engine):
         if self.device.type == "cpu":
             return BATCH_TOKENS
         half = unused_memory_mb(self.device) * 1e6 / 2
-        return max(1, min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token(LEAST_SIZE))))
+        return max(1, min(MOST_BATCH_TOKENS, int(half / self.model.bytes_per_token())))
 
     @property
     def window(self) -> int:
@@ -107,7 +83,7 @@ class TorchEngine(Engine):
         return WINDOW if self.device.type == "cpu" else WINDOW_ON_GPU
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return the `n_best` hypotheses of each source, best first.
+        """Return the `n_best` hypotheses of each source, as `Hypotheses` says.
 
         Those of source i begin with the tokens `prefixes[i]`. A batch that does not fit into the
         memory is searched in two halves. Raises ConfigError if a single source does not fit.
@@ -135,7 +111,8 @@ class TorchEngine(Engine):
 
     def without_loops(self) -> TorchEngine:
         """Return an engine whose search is greedy and repeats no `LOOP` tokens in a row."""
-        constraints = [*self.constraints, no_repeat_ngram(LOOP)]
+        own: Constraint = partial(no_repeat_ngram, LOOP)
+        constraints = [*self.constraints, own]
         greedy = self.decode.model_copy(update={"beam_size": 1})
         return replace(self, decode=greedy, constraints=constraints, fused=None)
 
@@ -191,7 +168,7 @@ class TorchEngine(Engine):
         self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int
     ) -> tuple[Stepper, Tensor, Sequence[Constraint]]:
         """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
-        src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
+        src = pad_rows(sources, [], [EOS])  # (B, S)
         limits = torch.from_numpy(self.limits(sources, prefixes)).to(self.device)
         constraints = self.constraints
         if any(prefixes):

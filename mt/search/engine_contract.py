@@ -42,10 +42,11 @@ class Hypothesis:
 
 @dataclass(frozen=True, eq=False)
 class Hypotheses:
-    """The hypotheses of B sources as arrays: R rows, those of a source together and best first.
+    """The hypotheses of B sources as arrays: R rows, those of a source together.
 
-    Iterating gives the list of `Hypothesis` of each source. An object for each would take a Python
-    process longer than all else that it does for a line but encoding and decoding its text.
+    Best first; samples in the order in which they were drawn. Iterating gives the list of
+    `Hypothesis` of each source. An object for each would take a Python process longer than all else
+    that it does for a line but encoding and decoding its text.
     """
 
     counts: npt.NDArray[np.int64]  # (B,) hypotheses of each source
@@ -139,7 +140,7 @@ class Engine(ABC):
 
     @abstractmethod
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
-        """Return the `n_best` hypotheses of each source, best first.
+        """Return the `n_best` hypotheses of each source, as `Hypotheses` says.
 
         Those of source i begin with the tokens `prefixes[i]`. Raises ConfigError if the memory is
         too small.
@@ -172,7 +173,7 @@ def memory_error(n_sources: int, n_hypotheses: int, where: str) -> ConfigError:
     sentences = "1 sentence" if n_sources == 1 else f"{n_sources:,} sentences"
     return ConfigError(
         f"decoding: a batch of {sentences} with {n_hypotheses:,} hypotheses each "
-        f"does not fit into the memory of {where}. Lower --beam-size "
-        "(decode.beam_size), --batch-tokens, decode.max_len_factor or decode.max_len_extra; "
+        f"does not fit into the memory of {where}. Lower --beam-size (decode.beam_size), "
+        f"{'--batch-tokens, ' * (n_sources > 1)}decode.max_len_factor or decode.max_len_extra; "
         "with --sample lower --n-best"
     )

@@ -36,9 +36,9 @@ class Ensemble:
         self.device = self.members[0].device
         self.max_tokens = min(member.max_tokens for member in self.members)
 
-    def bytes_per_token(self, shortest: int) -> float:
+    def bytes_per_token(self) -> float:
         """Sum of the members' estimates; see `Inference.bytes_per_token`."""
-        return sum(member.bytes_per_token(shortest) for member in self.members)
+        return sum(member.bytes_per_token() for member in self.members)
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> EnsembleDecoding:
         """Encode a batch with every member; see `Inference.start`."""

@@ -24,6 +24,7 @@ from mt.model.cpu_ops import attend_to_cache
 from mt.model.transformer import MultiHeadAttention, Transformer
 from mt.runtime.devices import Device, small_products
 from mt.search.cpu_linear import pack
+from mt.search.engine_contract import LEAST_SIZE
 
 # Padded tokens that the encoder reads at a time on a CPU, so that its activations fit into the
 # processor's cache.
@@ -61,18 +62,19 @@ class Inference:
         """The longest source or target that the positions allow, eos or bos included."""
         return self.model.config.max_positions
 
-    def bytes_per_token(self, shortest: int) -> float:
-        """Estimate the memory of decoding; see `IncrementalModel.bytes_per_token`.
+    def bytes_per_token(self) -> float:
+        """Estimate the memory that decoding takes for each source token and hypothesis.
 
-        The estimate is the sum of the cache of as many target tokens, twice as large when it has
-        just been doubled, with the old cache beside it; the keys and values of the source; and a
-        row of logits in float32, twice.
+        A source shorter than `LEAST_SIZE` takes as much as one of that length. The estimate is the
+        sum of the cache of as many target tokens, twice as large when it has just been doubled,
+        with the old cache beside it; the keys and values of the source; and a row of logits in
+        float32, twice.
         """
         config = self.model.config
         size = self.model.dtype.itemsize
         column = 2 * config.n_decoder_layers * config.d_model * size  # a key and a value per layer
         logits = self.model.tgt_embedding.tokens.num_embeddings * 8
-        return 4 * column + logits / shortest
+        return 4 * column + logits / LEAST_SIZE
 
     @torch.inference_mode()
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Decoding:

@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
@@ -154,13 +155,13 @@ class SearchOptions:
 
         found: list[Constraint] = []
         if self.repetition_penalty != 1:
-            found.append(repetition_penalty(self.repetition_penalty))
+            found.append(partial(repetition_penalty, self.repetition_penalty))
         if self.no_repeat_ngram:
-            found.append(no_repeat_ngram(self.no_repeat_ngram))
+            found.append(partial(no_repeat_ngram, self.no_repeat_ngram))
         if self.forbid:
-            found.append(forbid([_token_id(token, tokenizer) for token in self.forbid]))
+            found.append(partial(forbid, [_token_id(token, tokenizer) for token in self.forbid]))
         if self.min_length:
-            found.append(min_length(self.min_length))
+            found.append(partial(min_length, self.min_length))
         return found
 
 

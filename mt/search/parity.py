@@ -61,7 +61,7 @@ def prove(
     `program`: as in `mt export PROGRAM`. `first_ids`: what it puts before a source. Raises
     CheckpointError if the log-probability of a token differs by more than `tolerance`.
     """
-    pairs = random_pairs(loaded)
+    pairs = random_pairs(loaded, len(first_ids))
     forced = ForcedDecoder(Inference(loaded.model, Device(torch.device("cpu"), "fp32")))
     ours = forced.score([([*first_ids, *src], tgt) for src, tgt in pairs])
     differences = np.abs(
@@ -81,13 +81,13 @@ def prove(
     return Parity(len(differences), worst, float(differences.mean()))
 
 
-def random_pairs(loaded: LoadedModel) -> list[Pair]:
-    """Pairs of random token ids of all lengths up to `MAX_TOKENS`.
+def random_pairs(loaded: LoadedModel, n_first: int = 0) -> list[Pair]:
+    """Pairs of random token ids of all lengths up to `MAX_TOKENS`; `n_first` more fit the model.
 
     They can reach every row of the embeddings, and an untrained model can be compared as well.
     """
     draw = random.Random(1)
-    longest = min(MAX_TOKENS, loaded.model.config.max_positions - 1)
+    longest = min(MAX_TOKENS, loaded.model.config.max_positions - 1 - n_first)
 
     def random_ids(vocab_size: int) -> list[int]:
         return [draw.randrange(EOS + 1, vocab_size) for _ in range(draw.randint(1, longest))]

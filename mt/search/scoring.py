@@ -19,7 +19,7 @@ from mt.data.tokens.plan import batch_ends
 from mt.errors import ConfigError
 from mt.model.transformer import Transformer
 from mt.runtime.failures import raise_unless_out_of_memory
-from mt.runtime.memory import peak_memory_mb
+from mt.runtime.memory import peak_memory_mb, release_cached_memory
 from mt.search.alignment import cross_attention, parse_heads
 from mt.search.inference import Inference, fp32_logits
 
@@ -60,8 +60,8 @@ class ForcedDecoder:
     def score(self, pairs: Sequence[Pair], log_probs: bool = True) -> list[ForcedScores]:
         """Score each pair, in order.
 
-        Without `log_probs` only the attention is computed: the two take a pass each.
-        Raises ConfigError if the memory is too small for a batch.
+        Without `log_probs` only the attention is computed: the two take a pass each. A batch that
+        does not fit into the memory is scored in two halves. Raises ConfigError if a pair does not.
         """
         lengths = np.array([max(len(src), len(tgt)) + 1 for src, tgt in pairs], np.int64)
         order = np.argsort(-lengths, kind="stable")
@@ -69,20 +69,27 @@ class ForcedDecoder:
         scores = [ForcedScores() for _ in pairs]
         if len(order):
             for rows in np.split(order, batch_ends(lengths[order], self.batch_tokens)[:-1]):
-                try:
-                    batch_scores = self._score_batch([pairs[row] for row in rows], log_probs)
-                except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
-                    raise_unless_out_of_memory(error)
-                    device = self.inference.device
-                    raise ConfigError(
-                        f"scoring: a batch of {len(rows):,} with the longest side of "
-                        f"{lengths[rows].max():,} tokens does not fit into the memory of "
-                        f"{device.type.upper()}: {peak_memory_mb(device):,.0f} MB were in use. "
-                        "Lower --batch-tokens"
-                    ) from error
-                for row, one in zip(rows, batch_scores, strict=True):
+                found = self._fitting([pairs[row] for row in rows], log_probs)
+                for row, one in zip(rows, found, strict=True):
                     scores[row] = one
         return scores
+
+    def _fitting(self, pairs: Sequence[Pair], log_probs: bool) -> list[ForcedScores]:
+        device = self.inference.device
+        try:
+            return self._score_batch(pairs, log_probs)
+        except (MemoryError, RuntimeError) as error:  # torch's errors are RuntimeErrors
+            raise_unless_out_of_memory(error)
+            if len(pairs) == 1:
+                raise ConfigError(
+                    f"scoring: a pair of {len(pairs[0][0]):,} and {len(pairs[0][1]):,} tokens does "
+                    f"not fit into the memory of {device.type.upper()}: "
+                    f"{peak_memory_mb(device):,.0f} MB were in use. Shorten the line"
+                ) from error
+        # Outside of `except`: the error holds on to the tensors of the failed pass.
+        release_cached_memory(device)
+        half = len(pairs) // 2
+        return self._fitting(pairs[:half], log_probs) + self._fitting(pairs[half:], log_probs)
 
     def _score_batch(self, pairs: Sequence[Pair], log_probs: bool) -> list[ForcedScores]:
         ids = [(np.asarray(src, np.int64), np.asarray(tgt, np.int64)) for src, tgt in pairs]

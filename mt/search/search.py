@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import ConfigError, NonFiniteError
+from mt.errors import NonFiniteError
 from mt.search.candidates import (
     Candidates,
     FusedCandidates,
@@ -127,10 +127,10 @@ def sampling_search(
     A sentence's seed, of `seeds`, alone determines its draws, so its sample is the same in any
     batch. Log-probabilities are those of the model, before temperature and cuts.
     """
-    longest = int(limits.max()) + 1 if len(limits) else 0
+    longest = int(limits.max()) + 1
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     rows = [torch.rand(longest, generator=each, dtype=torch.float64) for each in generators]
-    uniform = torch.stack(rows).to(limits.device) if rows else torch.empty(0, 0)  # (B, longest)
+    uniform = torch.stack(rows).to(limits.device)  # (B, longest)
 
     def draw(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
         logits, offsets = mask_logits(logits, state, at_limit, constraints)  # (B, 1, V), (B, 1)
@@ -155,9 +155,6 @@ def _one_path(
     `choose` returns the next tokens, given logits (B, 1, V), the state, and whether any sentence
     has reached its limit.
     """
-    check_request(limits, beam_size=1, n_best=1)
-    if len(limits) == 0:
-        return Hypotheses.of([])
     finished: list[Finished] = []
     state = start_greedy(limits)
     parents = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1): each continues itself
@@ -207,12 +204,8 @@ def beam_search(
     Ties go to the hypothesis that finished first, then by rank of the parent, then by token id.
     Fewer than `n_best` are returned if vocabulary and limit allow no more.
 
-    Raises ConfigError if n_best > beam_size, NonFiniteError if the logits of a sentence are
-    non-finite.
+    Raises NonFiniteError if the logits of a sentence are non-finite.
     """
-    check_request(limits, beam_size, n_best)
-    if len(limits) == 0:
-        return Hypotheses.of([])
     finished: list[Finished] = []
     state = start_beams(limits, beam_size)
     last_step = int(limits.max())
@@ -227,7 +220,7 @@ def beam_search(
         extend(state, best, step, length_penalty)
         if not exact:
             state.done |= state.n_finished >= beam_size
-        state.done |= cannot_improve(state, step, length_penalty, n_best)
+        state.done |= cannot_improve(state, length_penalty, n_best)
         # 4. sentences that are done leave the batch
         live = rows_to_keep(state.done, step, last_step)
         if live is not None:
@@ -240,17 +233,6 @@ def beam_search(
             state = select(state, live)
             first_limit = int(state.limits.min())
     return collect(finished, length_penalty)
-
-
-def check_request(limits: Tensor, beam_size: int, n_best: int) -> None:
-    """Refuse numbers of hypotheses and limits that no search can satisfy."""
-    if not 1 <= n_best <= beam_size:
-        raise ConfigError(
-            f"n-best: must be at least 1 and at most the beam size ({beam_size}), found {n_best}; "
-            "ask for fewer or set decode.beam_size higher"
-        )
-    if len(limits) and int(limits.min()) < 1:
-        raise ValueError(f"limits: every sentence needs room for a token, found {limits.tolist()}")
 
 
 def start_greedy(limits: Tensor) -> GreedyState:
@@ -384,18 +366,14 @@ def extend(state: BeamState, best: Candidates, step: int, length_penalty: float)
     state.tokens = torch.take_along_dim(tokens, order.unsqueeze(-1), 1)
 
 
-def cannot_improve(state: BeamState, step: int, length_penalty: float, n_best: int) -> Tensor:
+def cannot_improve(state: BeamState, length_penalty: float, n_best: int) -> Tensor:
     """Return (B,) bool: no live hypothesis can end with a higher score than the n-th kept one.
 
-    The log-probability of a live hypothesis can only fall, and is at most 0. It may still end with
-    a length of step + 2 to limit + 1, eos counted. The score is highest at the longest if the
-    penalty is positive, and at the shortest if it is negative (cf. Huang, Zhao and Ma, 2017).
+    The log-probability of a live hypothesis can only fall, and is at most 0. So its score would be
+    highest at the longest that it may become, limit + 1 tokens with its eos (cf. Huang, Zhao and
+    Ma, 2017); `length_penalty` is at least 0.
     """
-    if length_penalty >= 0:
-        divisor = (state.limits + 1).float() ** length_penalty
-    else:
-        divisor = torch.full_like(state.log_probs[:, 0], (step + 2) ** length_penalty)
-    highest = state.log_probs[:, 0] / divisor
+    highest = state.log_probs[:, 0] / (state.limits + 1).float() ** length_penalty
     return highest <= state.kept_scores[:, n_best - 1]
 
 

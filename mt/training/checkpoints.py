@@ -154,13 +154,12 @@ def save_checkpoint(
 ) -> None:
     """Write a checkpoint, point `last` and `best` to theirs, and delete those not to be kept.
 
-    `meta` goes into its `meta.json`, with step, score, and `config` unless it has another one.
-    Scores of deleted checkpoints are dropped from `state`.
+    `meta` goes into its `meta.json`, with step and score. Scores of deleted checkpoints are dropped
+    from `state`.
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    whole_meta = {"config": config.model_dump(mode="json"), **meta, "step": state.step}
-    whole_meta["score"] = state.scores.get(name)
+    whole_meta = {**meta, "step": state.step, "score": state.scores.get(name)}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
     set_link(run_dir, LAST, folder)
@@ -257,7 +256,7 @@ def best_checkpoint(run_dir: Path) -> Path | None:
 
 
 def set_link(run_dir: Path, name: str, folder: Path) -> None:
-    """Let the link `checkpoints/last` or `checkpoints/best` name a checkpoint, atomically."""
+    """Let a link such as `checkpoints/best` name a checkpoint, atomically."""
     link = run_dir / CHECKPOINTS / name
     partial = beside(link, "partial")
     partial.unlink(missing_ok=True)

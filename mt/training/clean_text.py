@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mt.config.schema import Source
 from mt.data.cleaning.clean import CleanedFiles, clean_corpora, records_of
 from mt.data.cleaning.executors import run_here
 from mt.data.cleaning.plan import new_result, plan_of
 from mt.data.reading.text_files import FileRecords
-from mt.files import read_json
+from mt.data.tokens.store import meta_of
 from mt.runs.run_dir import STORE
 from mt.runtime.machine import usable_cores
 
@@ -57,21 +57,14 @@ def cleaned_data(data: DataConfig, run_dir: Path) -> DataConfig:
 
 def original_records(run_dir: Path) -> FileRecords:
     """The records of the files that were cleaned; empty for a run without cleaned text."""
-    records = _meta(run_dir).get("records")
+    records = meta_of(run_dir / FOLDER).get("records")
     return records if isinstance(records, dict) else {}
-
-
-def _meta(run_dir: Path) -> dict[str, Any]:
-    try:
-        return dict(read_json(run_dir / FOLDER / META))
-    except (OSError, ValueError, TypeError):  # there is none, or a damaged one
-        return {}
 
 
 def _clean(data: DataConfig, run_dir: Path, log: RunLog) -> None:
     folder = run_dir / FOLDER
     plan = plan_of(data, folder.with_name("cleaning"))
-    if _meta(run_dir).get("fingerprint") == plan.kept.name:
+    if meta_of(folder).get("fingerprint") == plan.kept.name:
         return
 
     def progress(stage: str, done: int, total: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from mt.config.schema import Config
-from mt.data.tokens.tokenizer import EOS, Tokenizer
+from mt.data.tokens.tokenizer import BYTE, EOS, Tokenizer
 from mt.errors import CheckpointError, ConfigError, MtError
 from mt.model.checkpoint import LoadedModel, load_model
 from mt.model.transformer import Transformer
@@ -112,16 +113,15 @@ def _differing(section: str, keys: Sequence[str], here: Config, there: Config) -
     """`model.d_model is 512 there and 256 here` for every key that differs."""
     ours = here.model_dump(mode="json")[section]
     theirs = there.model_dump(mode="json")[section]
+
+    def shown(value: object) -> str:
+        return json.dumps(value, ensure_ascii=False).strip('"')
+
     return ", ".join(
-        f"{section}.{key} is {_yaml(theirs[key])} there and {_yaml(ours[key])} here"
+        f"{section}.{key} is {shown(theirs[key])} there and {shown(ours[key])} here"
         for key in keys
         if theirs[key] != ours[key] != "auto"
     )
-
-
-def _yaml(value: object) -> str:
-    """The value as YAML writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # --- frozen parts -----------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def _match_rows(new: Sequence[str], old: Sequence[str]) -> _RowMatch:
     for row, piece in enumerate(new[special:], start=special):
         if piece in ids:
             kept.append((row, ids[piece]))
-        elif re.fullmatch("<0x[0-9A-F]{2}>", piece):
+        elif BYTE.fullmatch(piece):
             spelled.append((row, []))
         else:
             spelled.append((row, _spell(piece, ids)))

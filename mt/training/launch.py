@@ -19,7 +19,7 @@ from mt.files import exclusive, write_whole
 from mt.model.checkpoint import build_model, load_weights, put_weights
 from mt.runs.manifest import fetched_corpora, is_of_this_job, write_manifest
 from mt.runs.metrics import metrics_lines
-from mt.runs.model_folder import checkpoints
+from mt.runs.model_folder import checkpoints, step_of
 from mt.runs.run_dir import (
     CONFIG,
     LOCK,
@@ -48,7 +48,7 @@ from mt.training.preflight import Preflight, describe_training, run_preflight
 from mt.training.prepare import CorpusRead, Prepared, learns_vocabulary, prepare, prepare_tokenizer
 from mt.training.runlog import RunLog, format_duration, summary_writer
 from mt.training.trainer import Trainer
-from mt.training.validation import check_metric, names_of, score_tests
+from mt.training.validation import check_metric, metric_names, names_of, score_tests
 
 if TYPE_CHECKING:
     from mt.config.schema import Config
@@ -134,10 +134,10 @@ def _train(
         if has_auto(config):  # not in what has been written
             config = load_config(str(path)).config
         with (
+            explain_write_errors(run_dir),
+            run_log as log,  # has the last words of all that follows
+            explain_write_errors(run_dir),
             explain_failures(device),
-            explain_write_errors(run_dir),
-            run_log as log,
-            explain_write_errors(run_dir),
             ExitStack() as unless_refused,
         ):
             if before:
@@ -201,9 +201,9 @@ def _claim(
     is drawn from the data in the same pass.
     """
     check_is_free(run_dir)  # before minutes of reading
-    warnings, read = _check_corpora(config, run_dir, fresh, base, log)
     if config.train.tensorboard:
         summary_writer()  # raises if it is not installed
+    warnings, read = _check_corpora(config, run_dir, fresh, base, log)
     if fresh and (aside := set_aside(run_dir)):
         say(f"{run_dir} is now {aside}")
     lock = claim(run_dir)
@@ -273,11 +273,7 @@ def prepare_data(config: Config, run_dir: Path, shard: Shard = ALONE) -> str:
     sources = list(data.texts.values())
     records = corpus_records(sources, data, {**known_records(folder), **read.records})
     texts = StoreTexts(sources, "data.train", data, tokenizer, records)
-
-    def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
-        return log.watch(pairs, "encoding data.train", total)
-
-    store = build_shard(folder, texts, shard, log.say, watch)
+    store = build_shard(folder, texts, shard, log.say, log.watch)
     if store is None:
         return f"{run_dir}: shard {shard[0]} of {shard[1]} is encoded; others are not yet"
     n_tokens = len(store.src) + len(store.tgt)
@@ -353,10 +349,21 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
     config = prepared.config
     scoring = prepared.scoring
 
+    if best is None:
+        return
+    folder = world.on_main(best.resolve)
+    model_step = step_of(folder.name)
+
     def scored() -> set[str]:
-        """The names of the texts whose scores can stand beside new ones."""
-        lines = log.recorded("test", step)
-        tokenizers = {line["name"]: tokenizer_of(line["signature"]) for line in lines}
+        """The names of the texts whose scores are of this model, and can stand beside new ones."""
+        tokenizers = {
+            line["name"]: tokenizer_of(line["signature"])
+            for line in metrics_lines(log.run_dir)
+            if line
+            and (line["kind"], line["step"]) == ("test", step)
+            and line.get("model_step", model_step) == model_step
+            and all(metric in line for metric in metric_names(config))
+        }
         return {
             name
             for name, text in zip(names_of(config.data.test), config.data.test, strict=True)
@@ -364,16 +371,16 @@ def _score_tests(prepared: Prepared, best: Path | None, step: int, log: RunLog) 
         }
 
     done = world.on_main(scored)
-    if best is None or done.issuperset(names_of(config.data.test)):
+    if done.issuperset(names_of(config.data.test)):
         return
-    folder = world.on_main(best.resolve)
     model = build_model(config, prepared.tokenizer).to(device.device).eval()
     put_weights(model, load_weights(folder), str(folder))
     scores = score_tests(scoring, model, prepared.tokenizer, device, world, done, log.run_dir, step)
     for name, by_metric, outputs in scores:
         values = {metric: score.value for metric, score in by_metric.items()}
         signature = by_metric["bleu"].signature
-        log.record("test", step, name=name, **values, signature=signature, outputs=outputs)
+        said = {"name": name, **values, "signature": signature, "outputs": outputs}
+        log.record("test", step, model_step=model_step, **said)
         shown = " | ".join(f"{score.name} {score.value:.2f}" for score in by_metric.values())
         log.say(f"test | {name} | {shown} | {signature}")
         for note in filter(None, (score.note for score in by_metric.values())):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +87,7 @@ class CorpusRead:
 class Prepared:
     """All that training needs."""
 
-    config: Config  # tokens_per_batch is a number, also if it was `auto`; max_steps in max_epochs
+    config: Config  # tokens_per_batch is a number; max_steps is lowered to max_epochs
     recorded: Config  # of checkpoints: max_steps as it was given, for students and other data
     tokenizer: Tokenizer
     store: Store  # of the training text
@@ -215,6 +215,8 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     if epochs is None:
         return config
     lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
+    for plan in plans[1:]:
+        plan.forget_epoch()  # whose store of its own would stay in memory until its stage
     updates, left = 0.0, epochs
     for number, (plan, length) in enumerate(zip(plans, lengths, strict=True)):
         until = config.data.stages[number].until if config.data.stages else None
@@ -331,11 +333,8 @@ def prepare_store(
     if not known_records(folder):
         log.say("data.train: encoding into the token store")
 
-    def watch(pairs: Iterator[tuple[str, str]], total: int | None) -> Iterator[tuple[str, str]]:
-        return log.watch(pairs, "encoding data.train", total)
-
     texts = list(data.texts.values())
-    arguments = (folder, texts, "data.train", data, tokenizer, log.say, watch, read)
+    arguments = (folder, texts, "data.train", data, tokenizer, log.say, log.watch, read)
     store = world.main_first(lambda: open_or_build(*arguments), lambda: open_built(folder))
     world.require_same(run_dir, tokenizer=tokenizer.fingerprint, token_store=store.fingerprint)
     return store

@@ -15,7 +15,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from mt.errors import ConfigError, MtError
-from mt.runs.metrics import append_metrics, drop_metrics_after, metrics_lines
+from mt.runs.metrics import append_metrics, drop_metrics_after
+from mt.runs.outputs import drop_outputs_after
 from mt.runs.run_dir import LOG, TENSORBOARD
 from mt.terminal import printable
 
@@ -180,15 +181,11 @@ class RunLog:
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._writer.add_scalar(f"{kind}/{key}", value, step)
 
-    def recorded(self, kind: str, step: int) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl` of this kind and step."""
-        lines = metrics_lines(self.run_dir)
-        return [line for line in lines if line and (line["kind"], line["step"]) == (kind, step)]
-
     def drop_after(self, step: int) -> None:
-        """Drop the metrics of updates after `step`, which a resumed run records again."""
+        """Drop metrics and outputs of updates after `step`, which a resumed run makes again."""
         if self._is_main:
             drop_metrics_after(self.run_dir, step)
+            drop_outputs_after(self.run_dir, step)
             self._close_writer()
 
     def _close_writer(self) -> None:

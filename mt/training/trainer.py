@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 # Updates in a row without a finite gradient after which training returns to a checkpoint.
 MAX_SKIPPED_UPDATES = 20
+# Returns to a checkpoint after which it gives up.
+MAX_ROLLBACKS = 3
 # Updates after which GPUs ask each other whether to stop or save, and wait for the slowest rank.
 UPDATES_BETWEEN_REQUESTS = 8
-# How often it does so before it gives up.
-MAX_ROLLBACKS = 3
 # What a rank asks of all that lacks memory: more than any signal's number.
 OUT_OF_MEMORY = 1000
 
@@ -82,9 +82,11 @@ class Trainer:
             valid_fingerprint=self.validation.fingerprint if self.validation else "",
         )
         # What goes into the meta.json of each checkpoint.
-        self.meta: dict[str, Any] = {"config": prepared.recorded.model_dump(mode="json")}
-        self.meta["tokenizer"] = prepared.tokenizer.fingerprint
-        self.meta |= several_sentences(prepared)
+        self.meta: dict[str, Any] = {
+            "config": prepared.recorded.model_dump(mode="json"),
+            "tokenizer": prepared.tokenizer.fingerprint,
+            **several_sentences(prepared),
+        }
         if not isinstance(prepared.updater.config.batch.tokens_per_batch, int):
             self.meta[MEASURED] = prepared.config.batch.tokens_per_batch
         self.last_tick = prepared.started
@@ -380,10 +382,10 @@ class Trainer:
         if self.validation is not None and self.world.is_main:
             drop_other_outputs(self.run_dir)
 
-    def validate(self) -> ValidationResult | None:
+    def validate(self) -> None:
         """Evaluate the model on the validation set, if there is one, and record the result."""
         if self.validation is None:
-            return None
+            return
         start = time.perf_counter()
         model = self.updater.eval_model
         result = self.validation.evaluate(model, self.device, self.world, self.signals)
@@ -410,7 +412,6 @@ class Trainer:
             self.validation.write_samples(step, result.outputs)
             if step == self.state.best_step:
                 self.validation.write_outputs(step, result)
-        return result
 
     def _add_score(self, result: ValidationResult, validation: Validation) -> Decision:
         """Add the score of a validation to the state; returns whether it is the best, and why.
@@ -470,6 +471,7 @@ class Trainer:
             **{key: getattr(state, key) for key in POSITION},
             seconds=state.seconds,
             rollbacks=state.rollbacks + 1,
+            bad_validations=before.bad_validations * (before.stage == state.stage),
         )
         self._drop_scores_of_other_validation_set()
         self.log.drop_after(before.step)

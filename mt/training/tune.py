@@ -131,7 +131,7 @@ class Tuner:
         # Greedy search has one hypothesis, whose score is compared with no other.
         for step in STEPS if own.beam_size > 1 else ():
             penalty = round(own.length_penalty + step, 2)
-            while 0 <= penalty <= HIGHEST_PENALTY:
+            while 0 <= penalty <= max(HIGHEST_PENALTY, own.length_penalty):
                 trial = self.try_out(replace(own, length_penalty=penalty), first)
                 if trial.verdict or trial.scores["bleu"] <= best.scores["bleu"]:
                     break

@@ -240,17 +240,14 @@ class Updater:
             )
         self.n_graphs = n_graphs
 
-    def accumulate_gradients(
-        self, update: Update, step: int | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def accumulate_gradients(self, update: Update, step: int) -> tuple[Tensor, Tensor]:
         """Sum the gradients of an update's loss per target token, over micro-batches and ranks.
 
-        Dropout is that of `step`, from 0, and this rank; without `step` it is not seeded.
+        Dropout is that of `step`, from 0, and this rank.
 
         Returns this rank's part of the smoothed loss and of the nll per target token.
         """
-        if step is not None:
-            seed_everything(self.config.run.seed, step, self.world.rank)
+        seed_everything(self.config.run.seed, step, self.world.rank)
         self.model.train()
         copy_weights(self.model, self.model.dtype)
         # DistributedDataParallel averages gradients over the ranks; the sum is needed.

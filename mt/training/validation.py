@@ -100,7 +100,7 @@ def translate(
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the translations of a run are scored: metrics, BLEU's one tokenizer, COMET's model."""
+    """How the translations of a run are scored: metrics, BLEU's tokenizer, COMET's model."""
 
     config: Config
     tokenize: str  # for BLEU of validations
@@ -110,9 +110,9 @@ class Scoring:
     def of_run(
         cls, config: Config, run_dir: Path, say: Callable[[str], None], on_gpu: bool = False
     ) -> Scoring:
-        """With the tokenizer of the scores that `run_dir` has already, as far as possible."""
-        lines = [line for line in metrics_lines(run_dir) if line and "signature" in line]
-        recorded = tokenizer_of(str(lines[-1]["signature"])) if lines else ""
+        """With the tokenizer of the validations that `run_dir` has, as far as possible."""
+        lines = [line for line in metrics_lines(run_dir) if line and line["kind"] == "valid"]
+        recorded = tokenizer_of(str(lines[-1].get("signature", ""))) if lines else ""
         choice = config.train.bleu_tokenize
         languages = validation_languages(config.data)
         tokenizers = {one: fitting_tokenizer(one) for one in languages}
@@ -357,11 +357,9 @@ def score_tests(
     """
     config = scoring.config
     tests = config.data.test
-    n_done = len(done)
     for number, (name, source) in enumerate(zip(names_of(tests), tests, strict=True)):
         if name in done:
             continue
-        n_done += 1
         src, ref = world.on_main(partial(read_text, config.data, source, f"data.test[{number}]"))
         lines = src[world.rank :: world.size]
         into = config.data.direction(source)[1]
@@ -371,7 +369,7 @@ def score_tests(
         outputs = [translation.texts[0] for translation in translations]
         scores = world.on_main(partial(scoring.scores, outputs, src, ref, into))
         sentences = as_sentences(src, ref, translations)
-        write = partial(write_test_outputs, run_dir, step, n_done, sentences)
+        write = partial(write_test_outputs, run_dir, step, sentences)
         yield name, scores, world.on_main(write)
 
 

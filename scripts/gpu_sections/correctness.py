@@ -125,7 +125,7 @@ def first_updates(setting: Setting, updater: Updater, count: int) -> list[Update
 def gradients(updater: Updater, update: Update) -> Tensor:
     """The gradients of an update, in one vector."""
     updater.optimizer.zero_grad(set_to_none=True)
-    updater.accumulate_gradients(update)
+    updater.accumulate_gradients(update, 0)
     parameters = updater.model.parameters()
     return nn.utils.parameters_to_vector([p.grad for p in parameters if p.grad is not None])
 

@@ -22,6 +22,7 @@ from mt.config.load import (
     load_config,
     require_training_data,
     shipped_configs,
+    with_origins,
 )
 from mt.config.schema import Augment, Config, DataConfig, Source, json_schema
 from mt.errors import ConfigError
@@ -402,6 +403,11 @@ def test_any_text_and_number_survive_saving(
 def test_saved_text_is_text_to_every_reader(text: str) -> None:
     config = config_from_mapping({"data": {"src_lang": text}}, "here")
     assert yaml.safe_load(config.to_yaml())["data"]["src_lang"] == text
+
+
+def test_a_long_text_is_shown_in_one_line_that_reads_back(tmp_path: Path) -> None:
+    loaded = load(tmp_path, f"run: {{dir: {'a long name ' * 20}}}")
+    assert load(tmp_path, with_origins(loaded)).config == loaded.config
 
 
 def test_config_from_mapping_names_the_place() -> None:

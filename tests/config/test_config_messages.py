@@ -80,18 +80,39 @@ optim:
         ("optim: {betas: [0, 0, 0]}", ": must be a list of two numbers, found a list"),
         ("optim: {betas: [0.9]}", "optim.betas[1]: is missing and has no default; add it"),
         ("tokenizer: {joint: 1}", ": must be true or false, found 1"),
-        ("train: {compile: 1}", ": must be auto, true or false, found 1"),
+        ("train: {compile: 1}", ": must be true or false or auto, found 1"),
         ("model: {norm: per}", ": must be pre or post, found 'per'; did you mean pre?"),
         ("model: {norm: x}", ": must be pre or post, found 'x'"),
+        ("train: {bleu_tokenize: ja}", ": must be auto … ja-mecab … found 'ja'"),
         ("data: {train: 7}", "data.train[0] … must have keys (src, tgt, … found 7"),
         ("data: {train: ''}", "data.train[0].path: must not be empty"),
         (
             "data: {train: {src: a, tgt: b, format: tmx}}",
             "data.train[0].format: is the format of path, found 'tmx' without path; add path",
         ),
-        ("data: {valid: []}", ": must have keys (src, tgt, … found a list"),
+        ("data: {valid: []}", ": must have keys (src, tgt, … found an empty list"),
         ("run: 5", "run: must have keys (dir, seed), found 5"),
         ("data: {train: {src: a}}", "data.train[0].tgt: is missing and has no default; add it"),
+        (
+            "data: {train: [{src: null, tgt: x}]}",
+            "data.train[0].src: is missing and has no default; add it",
+        ),
+        (
+            "data: {train: {path: a, directions: [de-en], share: 50%}}",
+            "data.train[0].share: must be a number … found '50%'",
+        ),
+        (
+            "data: {train: {path: a, directions: [de-en], share: '0.5'}}",
+            "data.train[0].share: must be a number … write 0.5 without quotes",
+        ),
+        (
+            "data: {train: {path: a, directions: [[de-en]]}}",
+            "data.train[0].directions[0]: must be text … found a list",
+        ),
+        (
+            "data: {valid: {path: d, directions: []}}",
+            "data.valid.directions: must not be empty, found an empty list",
+        ),
         # limits
         ("model: {n_heads: 0}", ": must be at least 1, found 0"),
         ("model: {dropout: 1}", ": must be below 1, found 1"),
@@ -256,6 +277,7 @@ def test_message(tmp_path: Path, text: str, fault: str) -> None:
     (message,) = faults(tmp_path, text)
     path = ".".join(re.findall(r"\w+", text)[:2]) if fault.startswith(": ") else ""
     assert says(message, f"x.yaml: {path}", *fault.split(" … "))
+    assert not re.search(r"found '(.+)'; did you mean \1\?", message)
 
 
 def test_windows_files_load(tmp_path: Path) -> None:

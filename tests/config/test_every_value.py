@@ -239,7 +239,7 @@ BRANCHES: dict[str, tuple[Callable[[Any], Any], dict[Any, Any]]] = {
         precision,
         {"auto": "bf16", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"},
     ),
-    "TrainConfig.compile": (compiles, {"auto": "", True: "train.compile: true", False: ""}),
+    "TrainConfig.compile": (compiles, {"auto": ""}),
     "TrainConfig.metric": (metric, {"nll": -1.0, "bleu": 2.0, "chrf": 3.0, "comet": 4.0}),
     "TrainConfig.bleu_tokenize": (
         lambda value: bleu_tokenizer.choose_tokenizer("th", value),
@@ -313,7 +313,7 @@ def test_the_walk_finds_a_new_literal() -> None:
 
     class New(Config):
         inner: Inner | None = None
-        top: schema.Compile = "auto"
+        top: schema.FlagOrAuto = "auto"
 
     assert literals(New).keys() - literals(Config).keys() == {"Inner.depth", "New.top"}
 

@@ -279,3 +279,7 @@ def test_what_is_left_out_or_replaced_is_counted(tmp_path: Path) -> None:
         source = {"src": "a.de", "tgt": "a.en", "errors": errors}
         (warning,) = checked(tmp_path, train=[source]).warnings
         assert says(warning, "data.train[0]", "UTF-8", "2, the first in", "a.de, line 2")
+    write(tmp_path / "a.de", b"\xff\n")
+    write(tmp_path / "a.en", b"one\n")
+    (fault,) = checked(tmp_path, train=[source]).faults
+    assert says(fault, "data.train[0]", "no pair", "UTF-8", "1, the first in", "a.de, line 1")

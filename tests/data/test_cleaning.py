@@ -342,7 +342,7 @@ def test_two_cleanings_in_one_work_folder_take_turns(
 def test_the_processes_end_when_the_main_one_is_killed() -> None:
     code = (
         "import os\nfrom mt.data.cleaning.executors import process_pool\n"
-        "if __name__ == '__main__':\n with process_pool(1, str, '') as pool:\n"
+        "if __name__ == '__main__':\n with process_pool(1, None) as pool:\n"
         "  print(pool.submit(os.getpid).result(), flush=True)\n  os.kill(os.getpid(), 9)"
     )
     # They hold stdout too: it ends when all of them have.
@@ -467,3 +467,16 @@ def test_leaks_are_removed_and_always_reported(
     assert says(text, "near_leak", f"{own.source.src}:5", LONG)
     if leaks:
         assert says(text, "leak: ", "web.de:3: its source and target", "Ja.", "Yes.")
+
+
+def test_leaks_are_found_in_a_text_that_is_stored_the_other_way_round(tmp_path: Path) -> None:
+    write(tmp_path / "web", TRAINING)
+    write(tmp_path / "valid", TESTED)
+    section = {
+        "root": str(tmp_path), "src_lang": "de", "tgt_lang": "en", "valid": {"path": "valid"},
+        "train": [{"path": "web", "directions": ["en-de", "de-en"]}], "clean": OFF,
+    }  # fmt: skip
+    plan = plan_of(DataConfig.model_validate(section), tmp_path / "work")
+    for stage in STAGES.values():
+        stage(plan, 0, 1)
+    assert (all_decisions(plan, 0) < 0).tolist() == [False] * 4 + [True] * 3

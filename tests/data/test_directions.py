@@ -16,7 +16,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DataConfig
 from mt.data.cleaning.plan import plan_of
 from mt.data.reading import check
-from mt.data.reading.corpus import read_pairs, training_pairs
+from mt.data.reading.corpus import read_pairs, training_pairs, translated_pairs
 from mt.data.tokens import noise
 from mt.data.tokens.augmentation import Augmentation
 from mt.data.tokens.batches import collate, gather_batch
@@ -94,9 +94,11 @@ def test_a_direction_that_is_not_in_a_stage_has_no_pairs(
 def test_a_text_in_both_directions_is_read_cleaned_and_learnt_from_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = {"src": "b.de", "tgt": "b.en"}
+    other = {"src": "b.de", "tgt": "b.en", "reverse": True}
     data = config_of(tmp_path, FORWARD, BACK | {"weight": 2.0}, other, data={"clean": {}}).data
     assert list(training_pairs(data)) == PAIRS + MORE
+    both_ways = [way for pair in PAIRS for way in (pair, pair[::-1])]
+    assert list(translated_pairs(data)) == both_ways + [pair[::-1] for pair in MORE]
     assert [one.where for one in plan_of(data, tmp_path).corpora] == [
         "data.train[0]",
         "data.train[2]",

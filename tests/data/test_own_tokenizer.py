@@ -218,3 +218,10 @@ def test_a_check_of_the_config_opens_the_model(
     shutil.copy(tiny_run / "config.yaml", tmp_path)
     message = refused(mt(*check, f"tokenizer.model={tmp_path / 'config.yaml'}"))
     assert "is not a SentencePiece model that can be loaded" in message
+
+
+def test_a_symbol_may_be_any_character(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.model"
+    symbol = ("--user-defined-symbols", "😀")
+    assert mt("tokenizer", "train", "--config", tiny_config, *symbol, "-o", own).code == 0
+    assert "😀" in Tokenizer(own.read_bytes()).src.all_pieces()

@@ -115,6 +115,8 @@ def test_prefixes_with_wildcards_and_folders_of_text(tmp_path: Path) -> None:
         write(tmp_path / "parts" / f"LICENSE.{side}", "free\n")
         write(tmp_path / "parts" / ".old" / f"1.{side}", "old\n")
     assert pairs_of(tmp_path, "de", "en", path="parts") == expected
+    message = message_of(tmp_path, "de", "en", path="parts", split="test")
+    assert says(message, "data.train[0].split", "parts", "'test'", "'train'")
     message = message_of(tmp_path, "de", "fr", path="parts", format="text")
     assert says(message, "data.train[0].tgt", "ends in .fr", "ending")
     (tmp_path / "parts" / "2.en").unlink()
@@ -198,6 +200,8 @@ def test_an_endless_line_is_an_error_or_left_out(tmp_path: Path, name: str) -> N
             1,
         ),
         ("a.tsv", "de\ten\na\tb\na\nc\td\n", 2),
+        ("a.json", '[{"de": "a", "en": "b"}, 7, {"de": "c", "en": "d"}]', 2),
+        ("a.csv", 'de,en\na,b\n"a" b,c\nc,d\n', 2),
     ],
 )
 def test_damaged_rows_are_left_out_where_the_source_says_so_unless_all_are(

@@ -75,7 +75,7 @@ def shard(root: Path, tokenizer: Tokenizer, number: int, of: int) -> Store | Non
     data = config_from_mapping(values, "test").data
     records = corpus_records(sources, data, {})
     texts = store_parts.StoreTexts(sources, "data.train", data, tokenizer, records)
-    return build_shard(root / "store", texts, (number, of), lambda _: None, lambda pairs, _: pairs)
+    return build_shard(root / "store", texts, (number, of), lambda _: None, lambda pairs, *_: pairs)
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])

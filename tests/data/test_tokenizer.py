@@ -159,7 +159,7 @@ def test_a_vocabulary_has_text_and_score_of_each_id_but_no_text_of_special_ids_a
 
 def test_bytes_that_spell_line_ends_do_not_end_the_line(joint: Tokenizer) -> None:
     spelled = {chr(i): f"<0x{i:02X}>" for i in (0x0A, 0x0D, 0x0B, 0x0C, 0x1C)}
-    pieces = {joint.tgt.processor.id_to_piece(i): i for i in range(joint.tgt.size)}
+    pieces = {piece: i for i, piece in enumerate(joint.tgt.all_pieces())}
     dog, cat = (joint.tgt.encode([word])[0] for word in ("dog", "cat"))
     for byte in spelled.values():
         assert joint.tgt.decode([[*dog, pieces[byte], *cat]]) == ["dog cat"]
@@ -200,12 +200,7 @@ def test_ids_outside_the_vocabulary_are_refused(joint: Tokenizer, bad: int) -> N
 
 def test_special_ids_and_sizes(joint: Tokenizer, separate: Tokenizer) -> None:
     assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
-    assert [joint.src.processor.id_to_piece(i) for i in range(4)] == [
-        "<pad>",
-        "<unk>",
-        "<s>",
-        "</s>",
-    ]
+    assert joint.src.all_pieces()[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert joint.joint
     assert joint.src.size == joint.tgt.size == 300
     assert not separate.joint

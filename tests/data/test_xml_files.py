@@ -43,7 +43,9 @@ TAGS = (
 def test_tags_are_left_out_with_their_code_or_kept_and_the_text_after_them_stays(
     tmp_path: Path,
 ) -> None:
-    content = tmx(unit(TAGS, "a &lt;b&gt; word"), unit("zwei\n  Zeilen", "two<!-- x --> lines"))
+    content = tmx(
+        unit(TAGS, "a &lt;b&gt; word"), unit("zwei\n  Zeilen", "two<!-- x --><?y z?> lines")
+    )
     assert read(tmp_path, content) == (
         [("Ein fettes Wort & mehr", "a <b> word"), ("zwei Zeilen", "two lines")], {}
     )  # fmt: skip

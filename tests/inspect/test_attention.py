@@ -358,6 +358,7 @@ def test_the_command_prints_draws_and_writes_a_page(mt: Mt, tiny_run: Path, tmp_
         ([SENTENCE, "--view", "grid"], ["--view grid", "-o"]),
         ([SENTENCE, "--view", "grid", "--head", "1", "-o", "a.svg"],
          ["--layer, --head", "--view grid", "leave them out"]),
+        ([SENTENCE, "--view", "heat"], ["--view", "map, lines, grid", "'heat'"]),
         ([SENTENCE, "--view", "heat", "-o", "a.svg"], ["--view", "map, lines, grid", "'heat'"]),
         ([SENTENCE, "-o", "a.jpg"], ["-o a.jpg", ".svg, .png or .html"]),
         ([SENTENCE, "-o", "nowhere/a.svg"], ["-o nowhere/a.svg", "nowhere", "create it"]),

@@ -12,7 +12,9 @@ from conftest import Mt, lines_of, metrics_of
 
 from mt.config.schema import Config
 from mt.evaluation.metrics import score_corpus
+from mt.interop.model_card import model_card
 from mt.model import checkpoint
+from mt.report.run_summary import read_run
 from mt.runs import model_folder
 from mt.runs.outputs import (
     Sentence,
@@ -116,15 +118,33 @@ def test_scores_of_training_are_what_the_commands_find(
 def test_each_test_text_is_scored_once_and_under_a_name_of_its_own(
     quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Two references of one source; a third text is asked for when training has ended."""
+    """Two references of one source; others are asked for when training has ended."""
     scripted_validations(1.0)
     settings = {"train": {"max_steps": 1, "valid_every": 1}}
     tests = [{"src": "test.src", "tgt": tgt} for tgt in ("test.tgt", "test.src")]
     names = ["test.src test.tgt", "test.src test.src"]
     more = {"src": "valid.src", "tgt": "valid.tgt"}
-    for texts, scored in ((tests, names), (tests, names), ([*tests, more], [*names, "valid.src"])):
+    asked = [(tests, names), (tests, names), ([*tests, more], [*names, "valid.src"])]
+    asked.append(([more, tests[0]], [*names, "valid.src", "test.src"]))
+    for texts, scored in asked:
         train(quick_config(settings, data={"test": texts}), tmp_path, "cpu")
-        assert [line["name"] for line in metrics_of(tmp_path, "test")] == scored
+        lines = metrics_of(tmp_path, "test")
+        assert [line["name"] for line in lines] == scored
+        assert len({line["outputs"] for line in lines}) == len(lines), "each has its own file"
+
+
+def test_tests_are_scored_again_for_another_best_model_or_a_new_metric(
+    quick_config: Callable[..., Config], scripted_validations: Callable[..., None], tmp_path: Path
+) -> None:
+    """By BLEU update 1 is the best; scores of a metric that comes later begin with update 2."""
+    scripted_validations(5.0, 1.0, 1.0, 1.0)
+    for metric, best in (("bleu", 1), ("nll", 2), ("chrf", 2)):
+        settings = {"max_steps": 2, "valid_every": 1, "metric": metric}
+        train(quick_config(train=settings), tmp_path, "cpu")
+        assert read_run(tmp_path, "").tests[0].step == best
+        assert f"| test.src | {best} | bleu |" in model_card(checkpoint.load_model(tmp_path), "")
+    lines = [(line["model_step"], "chrf" in line) for line in metrics_of(tmp_path, "test")]
+    assert lines == [(1, False), (2, False), (2, True)]
 
 
 def test_samples_are_read_whatever_is_in_them(tmp_path: Path) -> None:
@@ -138,7 +158,14 @@ def test_samples_are_read_whatever_is_in_them(tmp_path: Path) -> None:
 
 def test_outputs_are_read_from_their_own_folder_only(tmp_path: Path) -> None:
     """The metrics of a stranger may name any file."""
-    name = write_test_outputs(tmp_path, 7, 1, [Sentence("s", "r", "o")])
+    name = write_test_outputs(tmp_path, 7, [Sentence("s", "r", "o")])
     assert read_test_sentences(tmp_path, name, 5) == [Sentence("s", "r", "o")]
     for other in ("outputs/../" + name, str(tmp_path / name), None, 3):
         assert read_test_sentences(tmp_path, other, 5) == []
+
+
+def test_outputs_of_a_test_set_replace_no_others(tmp_path: Path) -> None:
+    """Nor where an earlier file was deleted."""
+    first, second = (write_test_outputs(tmp_path, 7, []) for _ in range(2))
+    (tmp_path / first).unlink()
+    assert second not in {write_test_outputs(tmp_path, 7, []) for _ in range(2)}

@@ -55,6 +55,19 @@ def test_processes_within_processes_are_refused(
     assert says(message, "--processes", f"{started} processes", "leave it out")
 
 
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_a_hangup_that_is_ignored_stays_so(handler: signal.Handlers) -> None:
+    """Under nohup; the other processes inherit that."""
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with local_processes._passing_on([]):
+            is_ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert is_ignored == (handler == signal.SIG_IGN)
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one_and_stop_at_a_signal(
     tiny_mapping: Mapping[str, Any], tmp_path: Path

@@ -5,9 +5,11 @@ from __future__ import annotations
 import mmap
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from corpora import write
 
 from mt.errors import ConfigError
 from mt.runtime import memory
@@ -77,6 +79,32 @@ def test_available_memory_includes_what_the_process_has() -> None:
     assert now - before > 150
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e6
     assert now < available_memory_mb(CPU) < machine + len(held) / 1e6
+
+
+@pytest.mark.parametrize(
+    ("group", "folder", "limit", "used"),
+    [
+        ("0::/a/b", "a/b", "memory.max", "memory.current"),
+        ("0::/a/b", "a", "memory.max", "memory.current"),  # of the group above
+        ("0::/machine/a", ".", "memory.max", "memory.current"),  # in a container
+        ("3:cpu,memory:/a", "memory/a", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ],
+)
+def test_limits_of_control_groups_count(
+    group: str, folder: str, limit: str, used: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    write(tmp_path / folder / limit, "900000000\n")
+    write(tmp_path / folder / used, "200000000\n")
+    read_text = Path.read_text
+
+    def read(path: Path, **options: Any) -> str:
+        is_list = path == Path("/proc/self/cgroup")
+        return f"2:cpu:/x\n{group}\n" if is_list else read_text(path, **options)
+
+    monkeypatch.setattr(memory, "CGROUPS", tmp_path)
+    monkeypatch.setattr(Path, "read_text", read)
+    assert [*memory._free_in_groups_mb()] == [700]
 
 
 def test_memory_that_tensors_hold_is_available_but_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -148,7 +148,7 @@ def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
             n_tgt = sum(batch.n_tgt for batch in batches)
             for _ in range(3):  # DistributedDataParallel orders its buckets after the first one
                 updater.optimizer.zero_grad(set_to_none=True)
-                updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt))
+                updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt), 0)
             gradients.append([weight.grad for weight in updater.model.parameters()])
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
     finally:

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -47,18 +48,18 @@ def without(*tokens: int) -> list[float]:
 
 
 def test_forbidden_pieces_and_no_end_before_so_many_tokens() -> None:
-    assert changed(forbid([B, C]), [[A], [B]]) == [without(B, C)] * 2
-    assert changed(forbid([]), [[A]]) == [without()]
+    assert changed(partial(forbid, [B, C]), [[A], [B]]) == [without(B, C)] * 2
+    assert changed(partial(forbid, []), [[A]]) == [without()]
     for past, forbidden in (([], [EOS]), ([A], [EOS]), ([A, B], [])):
-        assert changed(min_length(2), [past]) == [without(*forbidden)]
+        assert changed(partial(min_length, 2), [past]) == [without(*forbidden)]
 
 
 def test_a_piece_that_was_used_is_penalised_once() -> None:
     penalised = without()
     penalised[A] *= 3
-    assert changed(repetition_penalty(3.0), [[A, A, A], [A, A, A]]) == [penalised] * 2
-    assert changed(repetition_penalty(3.0), [[]]) == [without()]
-    assert changed(repetition_penalty(1.0), [[A, B]]) == [without()]
+    assert changed(partial(repetition_penalty, 3.0), [[A, A, A], [A, A, A]]) == [penalised] * 2
+    assert changed(partial(repetition_penalty, 3.0), [[]]) == [without()]
+    assert changed(partial(repetition_penalty, 1.0), [[A, B]]) == [without()]
 
 
 @pytest.mark.parametrize(
@@ -80,13 +81,13 @@ def test_a_piece_that_was_used_is_penalised_once() -> None:
     ],
 )
 def test_no_row_of_n_pieces_twice(n: int, past: list[int], forbidden: list[int]) -> None:
-    assert changed(no_repeat_ngram(n), [past]) == [without(*forbidden)]
+    assert changed(partial(no_repeat_ngram, n), [past]) == [without(*forbidden)]
 
 
 def test_each_hypothesis_is_constrained_by_its_own_past() -> None:
     past = Past(torch.tensor([0]), torch.tensor([[[A, B, A], [A, A, B]]]))
     log_probs = -torch.arange(1.0, VOCAB + 1).repeat(1, 2, 1)
-    no_repeat_ngram(2)(log_probs, past)
+    no_repeat_ngram(2, log_probs, past)
     assert log_probs[0].tolist() == [without(B), without()]
 
 
@@ -102,7 +103,7 @@ def test_forced_prefixes() -> None:
     assert changed(constrain, [[C], [A]], rows=[2, 0]) == [without(), only(B)]
     assert changed(constrain, [[A, B]], rows=[0]) == [without()]
     # A prefix takes precedence over other constraints, which apply after it.
-    constrain = force_prefixes([[A], [B, C]], [forbid([A, C])])
+    constrain = force_prefixes([[A], [B, C]], [partial(forbid, [A, C])])
     assert changed(constrain, [[], []]) == [only(A), only(B)]
     assert changed(constrain, [[A], [B]]) == [without(A, C), only(C)]
     assert changed(constrain, [[A, B], [B, C]]) == [without(A, C)] * 2
@@ -117,13 +118,15 @@ def test_forced_prefixes() -> None:
 def test_a_wide_beam_finds_the_best_of_what_is_allowed(name: str, seed: int) -> None:
     """Compare with all sequences of up to 4 of 3 words; probabilities are not renormalised."""
     model, limit = random_model(f"constrained {seed}"), 4
-    chosen = {
-        "forbid": [forbid([B])],
-        "min_length": [min_length(3)],
-        "no_repeat": [no_repeat_ngram(2)],
+    both = [partial(min_length, 4), partial(no_repeat_ngram, 2), partial(forbid, [B])]
+    constraints: dict[str, list[Constraint]] = {
+        "forbid": [partial(forbid, [B])],
+        "min_length": [partial(min_length, 3)],
+        "no_repeat": [partial(no_repeat_ngram, 2)],
         "prefix": [force_prefixes([[C, A]])],
-        "all": [force_prefixes([[C, A]], [min_length(4), no_repeat_ngram(2), forbid([B])])],
-    }[name]
+        "all": [force_prefixes([[C, A]], both)],
+    }
+    chosen = constraints[name]
     every = [s for n in range(1, limit + 1) for s in itertools.product((A, B, C), repeat=n)]
     rules: dict[str, Callable[[tuple[int, ...]], bool]] = {
         "forbid": lambda s: B not in s,
@@ -165,15 +168,15 @@ def test_greedy_search_under_constraints_is_worked_out_by_hand() -> None:
         return found.tokens, round(math.exp(found.log_prob), 6)
 
     assert greedy() == ((A, A, A), 0.378)  # 0.6 x 0.7 x 0.9
-    assert greedy(no_repeat_ngram(1)) == ((A, B), 0.12)  # 0.6 x 0.2
-    assert greedy(no_repeat_ngram(2)) == ((A, A), 0.042)  # 0.6 x 0.7 x 0.1
-    assert greedy(forbid([A])) == ((B,), 0.4)
+    assert greedy(partial(no_repeat_ngram, 1)) == ((A, B), 0.12)  # 0.6 x 0.2
+    assert greedy(partial(no_repeat_ngram, 2)) == ((A, A), 0.042)  # 0.6 x 0.7 x 0.1
+    assert greedy(partial(forbid, [A])) == ((B,), 0.4)
     assert greedy(force_prefixes([[B]])) == ((B,), 0.4)
 
 
 def test_no_constraint_keeps_a_sentence_from_ending_at_its_limit() -> None:
     model, limits = random_model("limit"), torch.tensor([2])
-    rules: dict[str, Any] = {"constraints": [min_length(9), no_repeat_ngram(1)]}
+    rules: dict[str, Any] = {"constraints": [partial(min_length, 9), partial(no_repeat_ngram, 1)]}
     ((greedy,),) = greedy_search(ScriptedStepper([model], 1), limits, **rules)
     stepper = ScriptedStepper([model], 3)
     ((best, *_),) = beam_search(stepper, limits, beam_size=3, length_penalty=1.0, **rules)
@@ -187,7 +190,8 @@ def test_constraints_follow_sentences_that_stay_when_others_leave() -> None:
 
     def run(chosen: list[int], size: int) -> list[tuple[int, ...]]:
         stepper = ScriptedStepper([models[i] for i in chosen], size)
-        rules = [force_prefixes([prefixes[i] for i in chosen], [no_repeat_ngram(3), min_length(2)])]
+        others = [partial(no_repeat_ngram, 3), partial(min_length, 2)]
+        rules = [force_prefixes([prefixes[i] for i in chosen], others)]
         options: dict[str, Any] = {"length_penalty": 1.0, "constraints": rules}
         most = torch.tensor([limits[i] for i in chosen])
         if size == 1:

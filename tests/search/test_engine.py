@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import Mt
+from messages import says
 from torch import Tensor
 
 from mt.data.tokens import plan
@@ -20,6 +21,7 @@ from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as module
 from mt.search.engine import TorchEngine
+from mt.search.engine_contract import memory_error
 from mt.search.ensemble import Ensemble
 from mt.search.inference import Inference
 from mt.search.options import Sampling, SearchOptions
@@ -49,9 +51,11 @@ def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel, workers: 
     assert re.fullmatch(
         r"decoding: a batch of 1 sentence with 1,000,000,000,000,000 hypotheses each does "
         r"not fit into the memory of CPU: [\d,]+ MB were in use\. Lower --beam-size "
-        r"\(decode\.beam_size\), --batch-tokens, .*",
+        r"\(decode\.beam_size\), decode\.max_len_factor or .*",
         str(caught.value),
     )
+    several = str(memory_error(2, 5, "CPU"))
+    assert says(several, "2 sentences with 5 hypotheses", "--beam-size", "--batch-tokens")
 
 
 def test_a_very_wide_beam_is_asked_about(mt: Mt, tiny_run: Path) -> None:
@@ -128,9 +132,9 @@ def test_the_batches_of_a_gpu_fill_half_of_its_memory(
     # Four columns of keys and values; a row of logits, twice, for eight tokens: all in float32.
     per_token = 4.0 * 2 * config.n_decoder_layers * config.d_model * 4
     per_token += loaded.tokenizer.tgt.size * 8 / 8
-    assert inference.bytes_per_token(8) == per_token
+    assert inference.bytes_per_token() == per_token
     both = Ensemble([inference, inference])
-    assert both.bytes_per_token(8) == 2 * per_token
+    assert both.bytes_per_token() == 2 * per_token
     one = TorchEngine(inference, loaded.config.decode)
     monkeypatch.setattr(TorchEngine, "device", torch.device("cuda"))
     for megabytes, expected in ((1, int(5e5 / per_token)), (1e9, module.MOST_BATCH_TOKENS)):

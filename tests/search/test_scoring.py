@@ -12,6 +12,7 @@ import pytest
 import torch
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
+from torch import Tensor
 
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
@@ -22,14 +23,27 @@ from mt.search.scoring import ForcedDecoder
 CPU = Device(torch.device("cpu"), "fp32")
 
 
-def test_a_batch_beyond_the_memory_is_one_message(loaded: LoadedModel) -> None:
-    decoder = ForcedDecoder(Inference(loaded.model, CPU))
-    error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 PB")
-    with (
-        mock.patch.object(decoder.inference.model, "encode", side_effect=error),
-        pytest.raises(ConfigError, match=r"^scoring: a batch of 2 .* of CPU: .* --batch-tokens$"),
-    ):
-        decoder.score([([9], [10]), ([9, 10], [10])])
+def test_a_batch_that_does_not_fit_is_scored_in_halves(
+    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]]
+) -> None:
+    decoder = ForcedDecoder(Inference(loaded.model, CPU), "auto")
+    expected = decoder.score(pairs[:7])
+    model, most = decoder.inference.model, 3
+    encode = model.encode
+
+    def limited(src: Tensor, *others: Any) -> Tensor:
+        if len(src) > most:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 PB")
+        return encode(src, *others)
+
+    with mock.patch.object(model, "encode", limited):
+        for one, other in zip(decoder.score(pairs[:7]), expected, strict=True):
+            assert one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
+            torch.testing.assert_close(one.attention, other.attention, rtol=1e-4, atol=1e-5)
+        most = 0
+        with pytest.raises(ConfigError) as caught:
+            decoder.score([([9], [10]), ([9, 10], [10])])
+    assert says(str(caught.value), "scoring: a pair of 2 and 1 tokens", "CPU", "MB", "Shorten")
 
 
 # --- log-probabilities --------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,7 +31,7 @@ from scripted_stepper import (
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
-from mt.errors import ConfigError, NonFiniteError
+from mt.errors import NonFiniteError
 from mt.search import search
 from mt.search.candidates import BLOCK
 from mt.search.constraints import Constraint, forbid, min_length
@@ -109,7 +110,7 @@ def plain_beam_search(
     return sorted(finished, reverse=True)[:n_best]
 
 
-@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_wide_enough_beam_finds_the_best_of_all_translations(seed: int, alpha: float) -> None:
     # Three words and limit 3: 3 + 9 + 27 = 39 translations, at most 9 x 4 candidates in a step
@@ -130,7 +131,7 @@ def test_a_wide_enough_beam_finds_the_best_of_all_translations(seed: int, alpha:
 @pytest.mark.parametrize("vocab", [6, 9, 70])
 def test_any_beam_equals_the_same_rules_over_plain_lists(size: int, vocab: int) -> None:
     for seed in range(8):
-        alpha = (0.0, 0.6, 1.0, -0.5)[seed % 4]
+        alpha = (0.0, 0.6, 1.0, 2.0)[seed % 4]
         model = random_model((seed, vocab), vocab)
         for n_best in {1, size}:
             expected = plain_beam_search(model, vocab, 1 + seed, size, alpha, n_best)
@@ -143,7 +144,7 @@ def test_a_beam_of_one_is_greedy_search() -> None:
         assert beams(model, limit, 1, alpha) == greedy(model, limit, alpha)
 
 
-@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 2.0])
 def test_ending_early_loses_nothing(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
     def only_when_dead(state: search.BeamState, *_: object) -> Tensor:
         return state.log_probs[:, 0] == -torch.inf
@@ -211,10 +212,6 @@ def test_checking_every_few_steps_changes_nothing(monkeypatch: pytest.MonkeyPatc
     assert run_greedy(models, limits)[0] == expected_greedy
 
 
-def test_no_sentences_no_hypotheses() -> None:
-    assert run_greedy([], [])[0] == run_beams([], [], 2, 1.0, 1)[0] == sample([], [], []) == []
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_an_accelerator_gives_the_same() -> None:
@@ -239,14 +236,6 @@ def test_collected_hypotheses_are_in_the_order_of_their_scores() -> None:
     found = search.collect([last, first], length_penalty=1.0)
     assert list(found) == [[one], [Hypothesis((B, C), -1.5, -0.5), one]]
     assert list(Hypotheses.of(list(found))) == list(found)
-
-
-def test_impossible_requests_are_refused() -> None:
-    for n_best in (4, 0):
-        with pytest.raises(ConfigError, match=rf"n-best.*\(3\), found {n_best}; .*beam_size"):
-            beams(GARDEN_PATH, 5, size=3, n_best=n_best)
-    with pytest.raises(ValueError, match=r"room for a token, found \[0\]"):
-        greedy(GARDEN_PATH, 0)
 
 
 @pytest.mark.parametrize("vocab", [7, BLOCK])
@@ -323,7 +312,7 @@ def test_a_sentence_gives_the_same_sample_in_any_batch() -> None:
 
 def test_samples_obey_limits_and_constraints_and_hold_no_specials() -> None:
     model = random_model("obedient")
-    options: dict[str, Any] = {"constraints": [min_length(2), forbid([B])]}
+    options: dict[str, Any] = {"constraints": [partial(min_length, 2), partial(forbid, [B])]}
     for tokens in sample([model] * 200, [4] * 200, list(range(200)), **options):
         assert 2 <= len(tokens) <= 4
         assert not {PAD, UNK, BOS, EOS, B} & set(tokens)

@@ -96,11 +96,16 @@ def test_batches_that_seem_to_take_no_memory_are_no_reason_for_a_leap(
     assert 20_000 <= trainer.config.batch.budget <= 24_500
 
 
-@pytest.mark.parametrize("value", [0, True, "automatic"])
-def test_what_tokens_per_batch_can_be_is_said(value: object, quick_config: QuickConfig) -> None:
+@pytest.mark.parametrize(
+    ("value", "must_be"),
+    [(0, "at least 1"), (True, "whole number or auto"), ("automatic", "whole number or auto")],
+)
+def test_what_tokens_per_batch_can_be_is_said(
+    value: object, must_be: str, quick_config: QuickConfig
+) -> None:
     with pytest.raises(ConfigError) as error:
         quick_config(batch={"tokens_per_batch": value})
-    assert says(str(error.value), "batch.tokens_per_batch", "auto or a whole number from 1, found")
+    assert says(str(error.value), "batch.tokens_per_batch", must_be, "found")
 
 
 def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: Path) -> None:

@@ -379,7 +379,7 @@ def test_one_graph_under_distributed_data_parallel(
             update = Update(0, 0, 1, batches, sum(batch.n_tgt for batch in batches))
             for each in (plain, updater):
                 each.optimizer.zero_grad(set_to_none=True)
-                each.accumulate_gradients(update)
+                each.accumulate_gradients(update, 0)
             for ours, theirs in zip(
                 updater.model.parameters(), plain.model.parameters(), strict=True
             ):

@@ -222,6 +222,7 @@ def test_train_and_config_check_print_the_same_message(
 
 
 TIED = "one matrix cannot be initialised from two"
+CHANGED = {"vocab_size": 400, "type": "unigram", "character_coverage": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -234,12 +235,13 @@ TIED = "one matrix cannot be initialised from two"
         ),
         (
             {},
-            {"model": {"n_heads": 4}, "tokenizer": {"vocab_size": 400, "type": "unigram"}},
+            {"model": {"n_heads": 4}, "tokenizer": CHANGED},
             [
                 ["model.n_heads is 2 there and 4 here", "set what differs to the value there"],
                 [
                     "tokenizer.vocab_size is 320 there and 400 here",
                     "tokenizer.type is bpe there and unigram here",
+                    "tokenizer.character_coverage is null there and 1.0 here",
                     "train.new_vocabulary",
                 ],
             ],

@@ -19,7 +19,7 @@ from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
 from mt.model.transformer import Transformer
-from mt.runtime.devices import Device
+from mt.runtime.devices import Device, seed_everything
 from mt.runtime.distributed import World
 from mt.training import loss
 from mt.training.loss import Consistency, _chunk, _cut_tokens, batch_loss, smoothed_cross_entropy
@@ -440,11 +440,10 @@ def test_the_settings_of_a_run_reach_its_loss(
     pairs = [(np.arange(4, 9), np.arange(5, 8)), (np.arange(6, 8), np.arange(4, 10))]
     batches = [collate([pair]) for pair in pairs]
 
-    torch.manual_seed(3)
-    smoothed, nll = updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt=11))
+    smoothed, nll = updater.accumulate_gradients(Update(0, 0, 1, batches, n_tgt=11), 3)
     made = [weight.grad for weight in updater.model.parameters()]
     updater.model.zero_grad()
-    torch.manual_seed(3)
+    seed_everything(config.run.seed, 3, 0)  # of update 3 and rank 0
     model = updater.model
     parts = [batch_loss(model, model.output, batch, 0.2, consistency) for batch in batches]
     expected = (parts[0].smoothed + parts[1].smoothed) / 11

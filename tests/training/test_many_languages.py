@@ -386,6 +386,7 @@ def test_evaluation_is_by_direction(run: Path, corpus: Path, mt: Mt) -> None:
     assert json.loads(one.out)[str(run)][0]["value"] == every[1]["value"]
     message = refused(mt("evaluate", "--model", run, "--from", "cs", "--to", "fr"))
     assert says(message, "--from cs and --to fr", "data.test", "--src")
+    assert b'<table class="map">' in mt("report", run, "-o", "-").out  # of attention
 
 
 def test_settings_chosen_on_one_language_are_used_for_others_with_a_word(
@@ -484,12 +485,8 @@ def test_the_token_decides_the_language_also_of_a_direction_never_seen(
     # Without dropout, one seed in three writes German or English in the direction never seen.
     shape = {"d_model": 64, "n_heads": 4, "d_ff": 128, "dropout": 0.1}
     settings = {"max_steps": 800, "valid_every": 400, "log_every": 400}
-    changed = config_of(
-        config.model_dump(),
-        model=shape,
-        train=settings,
-        optim={"peak_lr": 4e-3, "warmup_steps": 100},
-    )
+    optim = {"peak_lr": 4e-3, "warmup_steps": 100}
+    changed = config_of(config.model_dump(), model=shape, train=settings, optim=optim)
     train(changed, tmp_path / "run", "cpu")
     scores = {line["name"]: line["bleu"] for line in metrics_of(tmp_path / "run", "test")}
     assert scores["test cs-de"] > 60

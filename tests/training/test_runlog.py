@@ -21,6 +21,7 @@ from conftest import NO_TEST, QUICK, config_of, lines_of, log_of, metrics_of
 from messages import says
 
 from mt.errors import ConfigError
+from mt.runs.outputs import valid_output_steps, write_valid_outputs
 from mt.runtime.distributed import World
 from mt.training import runlog
 from mt.training.launch import train
@@ -174,16 +175,18 @@ def test_each_record_is_a_line_of_json(run_dir: Path) -> None:
 
 
 def test_metrics_that_will_be_recorded_again_are_dropped(run_dir: Path) -> None:
-    """Those of later updates, and a line that a crash cut short."""
+    """Those of later updates, with outputs, and a line that a crash cut short."""
     log = RunLog(run_dir, 10)
     log.drop_after(4)  # no file yet
     for kind, step in (("train", 2), ("train", 4), ("valid", 4), ("train", 5), ("valid", 6)):
         log.record(kind, step)
+        write_valid_outputs(run_dir, step, [])
     with (run_dir / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     log.drop_after(4)
     kept = [(line["kind"], line["step"]) for line in metrics_of(run_dir)]
     assert kept == [("train", 2), ("train", 4), ("valid", 4)]
+    assert valid_output_steps(run_dir) == [2, 4]
     log.drop_after(0)
     assert (run_dir / "metrics.jsonl").read_text() == ""
 

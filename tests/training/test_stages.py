@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import config_of, log_of, metrics_of, weights_of
+from conftest import TrainerOf, config_of, log_of, metrics_of, weights_of
 from messages import says
 from run_comparison import Mapped, flat
 
@@ -169,6 +169,19 @@ def test_epochs_of_a_text_without_pairs_end_no_stage() -> None:
     with pytest.raises(DataError) as error:
         require_counted_texts(data, [5, 0, 1])
     assert says(str(error.value), "data.stages[0].until.text", "1", "none is left", "another one")
+
+
+def test_bad_validations_of_an_earlier_stage_do_not_count_after_going_back(
+    trainer_of: TrainerOf,
+) -> None:
+    stages = [{"until": {"updates": 1}}, {"until": {"stall": 1}}, {}]
+    trainer = trainer_of(data={"stages": stages})
+    trainer.state.bad_validations = 1
+    trainer.save()
+    trainer.state.begin_stage(1)
+    update: Any = None  # only a diagnosis needs it
+    trainer._roll_back(update, "there are non-finite weights")
+    assert (trainer.state.stage, trainer.state.bad_validations) == (1, 0)
 
 
 STAGES = {

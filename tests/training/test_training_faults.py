@@ -14,7 +14,7 @@ import safetensors.torch
 from conftest import BLIND, Mt, QuickConfig, log_of, metrics_of, refused
 from messages import says
 
-from mt.errors import CheckpointError, ConfigError, DataError
+from mt.errors import CheckpointError, ConfigError, DataError, TooLittleMemoryError
 from mt.runs import model_folder
 from mt.training import checkpoints as checkpoints_module
 from mt.training import launch
@@ -68,6 +68,18 @@ def test_what_cannot_be_compiled_is_refused_before_anything_is_made(
     with pytest.raises(ConfigError, match=r"train\.compile: true needs a GPU"):
         train(quick_config(train={"compile": True}), tmp_path / "run", "cpu")
     assert not (tmp_path / "run").exists()
+
+
+def test_too_little_memory_is_said_in_the_log(
+    quick_config: QuickConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(launch, "Trainer", full)
+    with pytest.raises(TooLittleMemoryError) as error:
+        train(quick_config(BLIND), tmp_path, "cpu")
+    assert str(error.value) in log_of(tmp_path)
 
 
 @pytest.fixture

@@ -108,6 +108,8 @@ def test_the_best_length_penalty_is_what_others_are_compared_with() -> None:
     at_the_edge = tuner_of({Setting(4, 0.0, "fp32"): (3, 10.0)})
     assert at_the_edge.choose(Setting(4, 0.2, "fp32"), iter(())).setting.length_penalty == 0.0
     assert min(trial.setting.length_penalty for trial in at_the_edge.trials) == 0.0
+    above = tuner_of({Setting(4, 2.8, "fp32"): (3, 10.0)})  # as a config may have it
+    assert above.choose(Setting(4, 3.0, "fp32"), iter(())).setting.length_penalty == 2.8
     greedy = tuner_of({})
     assert greedy.choose(Setting(1, 1.0, "fp32"), iter(())).setting.beam_size == 1
     assert len(greedy.trials) == 1

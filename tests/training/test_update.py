@@ -50,7 +50,7 @@ def test_a_dry_run_computes_the_gradients_of_an_update_and_drops_them(
     updater = (trainer := trainer_of(BLIND, model={"dropout": 0.0})).updater
     update = update_of(trainer, range(20))
     parameters = [one for one in updater.model.parameters() if one.requires_grad]
-    updater.accumulate_gradients(update)
+    updater.accumulate_gradients(update, 0)
     wanted = [one.grad.clone() for one in parameters if one.grad is not None]
     updater.dry_run_step(update.batches[0])
     assert all(one.grad is None for one in parameters)

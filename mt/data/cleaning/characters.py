@@ -118,8 +118,7 @@ def _longest_runs(
     same = (codes[1:] == codes[:-1]) & (codes[1:] != 32)
     long = same[3:] & same[2:-1] & same[1:-2] & same[:-3]
     if long.any():
-        padded = np.concatenate(([False], same, [False]))
-        edges = np.flatnonzero(padded[1:] != padded[:-1])
+        edges = np.flatnonzero(np.diff(same, prepend=False, append=False))
         starts, lengths = edges[::2], edges[1::2] - edges[::2] + 1
         np.maximum.at(longest, line_of[starts], lengths)
     return np.where(longest < 5, 0, longest)

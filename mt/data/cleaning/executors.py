@@ -18,11 +18,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from mt.data.cleaning.plan import CleaningPlan
 from mt.data.cleaning.stages import STAGES
 from mt.errors import ConfigError, MtError
+
+T = TypeVar("T")
 
 # Gets the name of a stage, and how many of its tasks are done, of how many.
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -44,12 +46,12 @@ def run_here(plan: CleaningPlan, workers: int, progress: Progress) -> None:
                     progress(name, rank + 1, world)
                 continue
             own = replace(plan)  # without what it has loaded
-            pool = pool or stack.enter_context(process_pool(workers, _start_worker, own))
+            pool = pool or stack.enter_context(process_pool(workers, own))
             _run_in(pool, name, world, progress)
 
 
 def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress) -> None:
-    futures = [pool.submit(_run_task, name, rank, world) for rank in range(world)]
+    futures = [pool.submit(with_shared, _run_task, name, rank, world) for rank in range(world)]
     try:
         for done, future in enumerate(as_completed(futures), start=1):
             future.result()
@@ -62,14 +64,12 @@ def _run_in(pool: ProcessPoolExecutor, name: str, world: int, progress: Progress
 
 
 @contextmanager
-def process_pool(
-    workers: int, start: Callable[[Any], None], value: Any
-) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes that call `start` with a value first; an error ends them at once."""
+def process_pool(workers: int, value: Any) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes that `with_shared` gives a value; an error ends them at once."""
     before = set(multiprocessing.active_children())
     # Not by fork: the process may have threads, of torch for example.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, _start, (start, value))
+    pool = ProcessPoolExecutor(workers, context, _start, (value,))
     try:
         yield pool
     except BaseException:
@@ -80,11 +80,12 @@ def process_pool(
         pool.shutdown(cancel_futures=True)
 
 
-def _start(start: Callable[[Any], None], value: Any) -> None:
+def _start(value: Any) -> None:
+    global _shared
+    _shared = value
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the main process, which ends this
     # A main process that is killed ends nothing: the pool would wait for tasks for ever.
     threading.Thread(target=_end_with_main_process, daemon=True).start()
-    start(value)
 
 
 def _end_with_main_process() -> None:
@@ -93,17 +94,16 @@ def _end_with_main_process() -> None:
         os._exit(1)
 
 
-_plan_of_worker: CleaningPlan | None = None
+_shared: Any = None  # in a process of a pool
 
 
-def _start_worker(plan: CleaningPlan) -> None:
-    global _plan_of_worker
-    _plan_of_worker = plan
+def with_shared(task: Callable[..., T], *arguments: Any) -> T:
+    """Call a task with the value of the pool, and with arguments of its own."""
+    return task(_shared, *arguments)
 
 
-def _run_task(name: str, rank: int, world: int) -> None:
-    assert _plan_of_worker is not None
-    STAGES[name](_plan_of_worker, rank, world)
+def _run_task(plan: CleaningPlan, name: str, rank: int, world: int) -> None:
+    STAGES[name](plan, rank, world)
 
 
 def run_rank(plan: CleaningPlan, stage: str, start: str, _: object, rank: int, world: int) -> None:
@@ -146,7 +146,13 @@ def run_on_slurm(
                 with_srun=False,
             )
             job.launch_merge_stats = _no_statistics
-            job.run()
+            try:
+                job.run()
+            except (FileNotFoundError, subprocess.CalledProcessError) as error:
+                raise ConfigError(
+                    f"--executor slurm: sbatch failed ({error}), and says why above, if it is "
+                    "there; check --sbatch, and that this machine can submit jobs"
+                ) from None
             if _wait(job, name, world, progress):
                 break
         else:

@@ -25,7 +25,7 @@ from mt.data.cleaning.leaks import LeakIndex
 from mt.data.cleaning.rules import RULES, SCORES_VERSION, PairScorer
 from mt.data.reading.compression import suffix_of
 from mt.data.reading.corpus import data_root, local_files, read_pairs
-from mt.data.reading.formats import SUFFIXES, aligned_files, format_of
+from mt.data.reading.formats import SUFFIXES, aligned_files, format_of, require_one_format
 from mt.data.reading.text_files import existing_path, is_pattern, matching_files, read_lines, under
 from mt.errors import DataError
 from mt.files import read_json, sync_files, write_whole
@@ -112,7 +112,7 @@ class CleaningPlan:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """The files of all corpora. Raises DataError where one is missing."""
+        """The files of all corpora. Raises DataError where a text file is missing."""
         parts = (_parts(number, one, self.root) for number, one in enumerate(self.corpora))
         return tuple(chain.from_iterable(parts))
 
@@ -171,12 +171,20 @@ class CleaningPlan:
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
-        sets = {name: list(read_pairs(source, self.root, name)) for name, source in self.evaluation}
+        sets = {name: self._oriented(name, source) for name, source in self.evaluation}
         for path in self.against:
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
         return LeakIndex(sets) if sets else None
+
+    def _oriented(self, name: str, source: Source) -> list[tuple[str, str]]:
+        """The pairs of an evaluation set, the way round in which corpora are stored."""
+        pairs = list(read_pairs(source, self.root, name))
+        languages = source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang
+        stored = {self._languages(number) for number in range(len(self.corpora))}
+        is_turned = languages not in stored and languages[::-1] in stored
+        return [pair[::-1] for pair in pairs] if is_turned else pairs
 
     def _folder(self, stage: str, *content: object) -> Path:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -205,13 +213,12 @@ class CleaningPlan:
 
     @cached_property
     def scorers(self) -> list[PairScorer]:
-        """What scores pairs of each corpus. Raises DataError where a package is missing."""
-        return self.scorers_by(self.clean)
+        """What scores pairs of each corpus; those in the same languages share one.
 
-    def scorers_by(self, clean: Clean) -> list[PairScorer]:
-        """The same with other rules; corpora in the same languages share one."""
+        Raises DataError where a package is missing.
+        """
         languages = [self._languages(number) for number in range(len(self.corpora))]
-        scorers = {pair: PairScorer(clean, *pair) for pair in dict.fromkeys(languages)}
+        scorers = {pair: PairScorer(self.clean, *pair) for pair in dict.fromkeys(languages)}
         return [scorers[pair] for pair in languages]
 
     def _languages(self, corpus: int) -> tuple[str, str]:
@@ -252,7 +259,8 @@ def claim_work(folder: Path) -> None:
     """Make the work folder, or check that it is one of this version. Raises DataError."""
     path = folder / WORK_FILE
     try:
-        if folder.exists() and any(folder.iterdir()):
+        # A partial file is that of a process which makes the folder now, or was killed then.
+        if folder.exists() and any(path.suffix != ".partial" for path in folder.iterdir()):
             if (found := read_json(path)["format"]) != FORMAT:
                 raise DataError(
                     f"{folder}: is the work folder of another version of mt (format {found}, "
@@ -311,6 +319,7 @@ def read_result(path: Path) -> Any:
 
 def _parts(number: int, corpus: Corpus, root: Path) -> Iterator[Part]:
     source = corpus.source
+    require_one_format(source, root, corpus.where)
     if source.path is None or format_of(source, root) == "text":
         for src, tgt in aligned_files(source, root, corpus.where):
             own = {"src": str(src.absolute()), "tgt": str(tgt.absolute())}

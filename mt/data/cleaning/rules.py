@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Scores = npt.NDArray[np.float32]
 # Raised where a rule or a repair gives other results: scores of another version are not used.
-SCORES_VERSION = 2
+SCORES_VERSION = 3
 # Pairs measured together: their characters stay in the processor's cache.
 BLOCK = 1024
 Values = npt.NDArray[np.float64]
@@ -100,7 +100,7 @@ def characters(block: PairBlock) -> Values:
 
 
 def word_ratio(block: PairBlock) -> Values:
-    """Ratio of the lengths in words; NaN where a side is written without spaces."""
+    """Ratio of the lengths in words; those of a script without spaces are estimated."""
     return _ratio([side.words for side in block.counts], WORDS_ADDED)
 
 

@@ -104,7 +104,11 @@ def check_data(
         else:
             check.n_pairs += sample.pairs * is_training
             check.warnings += sample.warnings(source, root, where, set(data.direction(source)))
-            check.warnings += [f"{where}: {message}" for message in damage.messages()]
+            left_out = damage.messages()
+            if left_out and not sample.pairs:
+                check.faults.append(f"{where}: no pair is left: {'; '.join(left_out)}")
+                continue
+            check.warnings += [f"{where}: {message}" for message in left_out]
             check.faults += sample.faults(where)
     check.warnings += _trained_on(data, root, check.records)
     return check

@@ -30,6 +30,7 @@ from mt.data.reading.text_files import (
     is_damaged,
     read_lines,
     require_text,
+    under,
 )
 from mt.data.reading.xml_files import read_units
 from mt.errors import DataError
@@ -61,6 +62,7 @@ def read_pairs(
     damage = Damage() if damage is None else damage
     require_one_format(source, root, where)
     if format_of(source, root) == "text":
+        require_split(source, under(root, source.path or source.src), where, ["train"])
         for src, tgt in aligned_files(source, root, where):
             yield from _aligned_lines(src, tgt, source.errors, where, records, damage)
     else:
@@ -69,10 +71,20 @@ def read_pairs(
 
 
 def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """(source, target) lines of all corpora in `data.train`, each once."""
+    """(source, target) lines of all texts in `data.train`, each once, as they are stored."""
     root = data_root(data)
     for number, source in data.texts.items():
         yield from read_pairs(source, root, f"data.train[{number}]")
+
+
+def translated_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
+    """The same as training translates them: a text in both directions gives each pair twice."""
+    root = data_root(data)
+    for number, source in data.texts.items():
+        pairs = zip(data.text_numbers, data.train, strict=True)
+        ways = [entry.reverse for text, entry in pairs if text == number]
+        for pair in read_pairs(source, root, f"data.train[{number}]"):
+            yield from (pair[::-1] if way else pair for way in ways)
 
 
 def _rows(

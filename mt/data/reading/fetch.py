@@ -73,7 +73,7 @@ def fetch_corpus(source: str, langs: str, folder: Path, overwrite: bool, say: Sa
             f"--list TEXT --langs {langs} lists what there is"
         )
     known = None if overwrite else _known(source, languages, folder)
-    if known and not known.differing(folder):
+    if known and all((folder / name).is_file() for name in known.files):  # `_known` has read them
         say(f"{folder}: nothing to do: {len(known.files)} files are as they were fetched")
         return
     if known and source.startswith("opus:"):  # not what is the latest now

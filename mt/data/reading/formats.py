@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -33,10 +34,10 @@ def format_of(source: Source, root: Path) -> SourceFormat:
     if source.format is not None:
         return source.format
     path = under(root, source.path)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         if suffix_of(path) in SUFFIXES:
             return SUFFIXES[suffix_of(path)]
-        if all(_sides(source, root)) and not path.exists():
+        if all(_sides(source, root)) and not os.path.exists(path):
             return "text"
     return next(iter(found_formats(source, root)), "dataset")
 
@@ -45,11 +46,13 @@ def found_formats(source: Source, root: Path) -> dict[SourceFormat, Path]:
     """The formats of the files in a folder or of a pattern, and the first file of each."""
     name = source.path or ""
     path = under(root, name)
-    if any((path / one).is_file() for one in ("dataset_dict.json", "state.json")):
+    if any(os.path.isfile(path / one) for one in ("dataset_dict.json", "state.json")):
         return {"dataset": path}  # written by save_to_disk
     files = matching_files(name, root) if is_pattern(name) else []
-    files = _texts_in(path) if path.is_dir() else files
-    found = {format_in_folder(source, file): file for file in reversed(files) if file.is_file()}
+    files = _texts_in(path) if os.path.isdir(path) else files
+    found = {
+        format_in_folder(source, file): file for file in reversed(files) if os.path.isfile(file)
+    }
     return {kind: found[kind] for kind in get_args(SourceFormat) if kind in found}
 
 
@@ -61,7 +64,7 @@ def format_in_folder(source: Source, file: Path) -> SourceFormat | None:
 
 def _texts_in(folder: Path) -> list[Path]:
     """The files in a folder without those that are about others, and without hidden ones."""
-    files = sorted(filter(Path.is_file, folder.rglob("*")))
+    files = sorted(filter(os.path.isfile, folder.rglob("*")))
     return [file for file in files if not _ABOUT.fullmatch(file.relative_to(folder).as_posix())]
 
 
@@ -73,11 +76,11 @@ def local_files(source: Source, root: Path) -> list[Path]:
     path = under(root, source.path)
     if kind == "text":
         return [file for side in _sides(source, root) for file in side.values()]
-    if path.is_dir():
+    if os.path.isdir(path):
         if kind in ("dataset", "parquet"):  # which consists of other files too
-            return sorted(filter(Path.is_file, path.rglob("*")))
+            return sorted(filter(os.path.isfile, path.rglob("*")))
         return [file for file in _texts_in(path) if format_in_folder(source, file) == kind]
-    files = [file for file in matching_files(source.path, root) if file.is_file()]
+    files = [file for file in matching_files(source.path, root) if os.path.isfile(file)]
     return [file for file in files if format_in_folder(source, file) == kind] or files
 
 
@@ -87,10 +90,11 @@ def require_one_format(source: Source, root: Path, where: str) -> None:
         return
     path = under(root, source.path)
     found = found_formats(source, root)
-    if len(found) > 1 and (path.is_dir() or format_of(source, root) != "text"):
+    is_folder = os.path.isdir(path)
+    if len(found) > 1 and (is_folder or format_of(source, root) != "text"):
         shown = ", ".join(f"{kind} ({file})" for kind, file in found.items())
         raise DataError(
-            f"{where}.path: the {'folder' if path.is_dir() else 'pattern'} {path} has files of "
+            f"{where}.path: the {'folder' if is_folder else 'pattern'} {path} has files of "
             f"{len(found)} formats, one is required: {shown}. Set format to the one to read, or "
             "name the files (FOLDER/*SUFFIX)."
         )
@@ -137,7 +141,7 @@ def _sides(source: Source, root: Path) -> tuple[dict[tuple[str, ...], Path], ...
 def _side(source: Source, ending: str, root: Path) -> dict[tuple[str, ...], Path]:
     """The files whose names are `path`, a dot and the ending, plain or compressed."""
     path = under(root, source.path or "")
-    if path.is_dir():
+    if os.path.isdir(path):
         names = {file: unpacked_name(str(file.relative_to(path))) for file in _texts_in(path)}
         return {
             (name.removesuffix(f".{ending}"),): file

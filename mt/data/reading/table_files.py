@@ -58,11 +58,7 @@ def read_table(
         case "csv" | "tsv":
             return _delimited_rows(lines, path, source, where, damage)
         case _:
-            raise DataError(
-                f"{where}.path: {path} must end in {', '.join(TABLE_SUFFIXES)} (or that and the "
-                f"suffix of a compression), found {suffix_of(path) or 'no suffix'}. Rename the "
-                "file after its format, or set format."
-            )
+            raise AssertionError(f"{kind} is no table")
 
 
 def _json_lines(
@@ -121,6 +117,9 @@ def _json_rows(
         raise DataError(_not_a_list(rows, path, where))
     for number, row in enumerate(rows, start=1):
         place = f"{path}, row {number:,} (the first is 1)"
+        if source.errors == "skip" and not isinstance(row, dict):
+            damage.add(LEFT_OUT, place)
+            continue
         yield place, _json_object(row, f"{where}.path: {place}")
 
 
@@ -164,7 +163,7 @@ def _delimited_rows(
     quoting = source.quoting or ("csv" if kind == "csv" else "none")
     match quoting:
         case "csv":
-            rows = _quoted_cells(lines, delimiter, path, where)
+            rows = _quoted_cells(lines, delimiter, path, source, where, damage)
         case "none":  # a quotation mark is a character
             numbered = enumerate(lines, start=1)
             rows = ((number, line.split(delimiter)) for number, line in numbered if line)
@@ -207,29 +206,38 @@ def _delimited_rows(
 
 
 def _quoted_cells(
-    lines: Iterator[str], delimiter: str, path: Path, where: str
+    lines: Iterator[str], delimiter: str, path: Path, source: Source, where: str, damage: Damage
 ) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each row of CSV; a quoted cell may contain line breaks."""
     # The csv module would end a row at a carriage return inside a cell.
     with_ends = (line.replace("\r", " ") + "\n" for line in lines)
     reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
     start = 1
-    try:
-        for cells in reader:
-            if cells:
-                yield start, cells
-            start = reader.line_num + 1
-    except csv.Error as error:
+    cells: list[str] | None = []
+    while cells is not None:
+        place = f"{path}, line {start:,}"
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            # The first row may have the names of the columns.
+            if source.errors != "skip" or start == 1 or "field limit" in str(error):
+                raise DataError(_csv_fault(error, f"{where}.path: {place}")) from None
+            damage.add(LEFT_OUT, place)
+            cells = []  # the reader goes on after the line in which the fault is
+        if cells:
+            yield start, cells
+        start = reader.line_num + 1
+
+
+def _csv_fault(error: csv.Error, place: str) -> str:
+    """What is wrong with a row of CSV, and what to do."""
+    fault = (
+        f"this row is not CSV ({error}). A quotation mark inside a quoted cell is written twice "
+        '(""). Correct the row'
+    )
+    if "field limit" in str(error):
         fault = (
-            f"this row is not CSV ({error}). A quotation mark inside a quoted cell is written "
-            'twice (""). Correct the row'
+            f"a cell of this row has more than {csv.field_size_limit():,} characters. Most often a "
+            "quotation mark that is not closed makes one cell of many lines: correct it"
         )
-        if "field limit" in str(error):
-            fault = (
-                f"a cell of this row has more than {csv.field_size_limit():,} characters. Most "
-                "often a quotation mark that is not closed makes one cell of many lines: correct it"
-            )
-        raise DataError(
-            f"{where}.path: {path}, line {start:,}: {fault}, or set quoting to none where "
-            "quotation marks are part of the text."
-        ) from None
+    return f"{place}: {fault}, or set quoting to none where quotation marks are part of the text."

@@ -214,8 +214,9 @@ def count_lines(path: Path, where: str, digest: Any = None, errors: str = "stric
 
 
 def normalize_line(line: str) -> str:
-    """Normalise a line as tokens see it: `decode(encode(line)) == normalize_line(line)`.
+    """Normalise a line as tokens see it.
 
+    With a vocabulary that `mt` trained, `decode(encode(line)) == normalize_line(line)`.
     Unicode NFC; white space at the ends is dropped, and every run of white space inside becomes one
     space. White space is what `str.split` takes for it (also no-break spaces, tabs, U+0085, U+2028)
     and U+2581, SentencePiece's sign for a space. Nothing else changes.
@@ -239,7 +240,7 @@ def existing_path(name: str, root: Path, where: str) -> Path:
 def matching_files(name: str, root: Path) -> list[Path]:
     """The files of a name in the config: one, or those that match it where it has `*` or `?`."""
     path = under(root, name)
-    if path.exists() or not is_pattern(name):
+    if os.path.exists(path) or not is_pattern(name):
         return [path]
     return sorted(Path(match) for match in glob.glob(str(path).replace("[", "[[]")))
 

@@ -281,7 +281,9 @@ def _text(element: Any, tags: Literal["keep", "strip"]) -> str:
 
                 text += tostring(child, encoding="unicode", with_tail=False)
             case "strip":
-                text += "" if _name(child.tag) in _CODE else _text(child, tags)
+                # The tag of a processing instruction is a function.
+                is_code = not isinstance(child.tag, str) or _name(child.tag) in _CODE
+                text += "" if is_code else _text(child, tags)
             case _:
                 assert_never(tags)
         text += child.tail or ""

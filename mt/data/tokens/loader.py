@@ -81,7 +81,7 @@ class Prefetcher:
     def ready(self, seconds: float) -> bool:
         """Wait at most `seconds` for the first update; whether it is loaded.
 
-        With subword regularisation the first update can take minutes.
+        Where each epoch has a store of its own, the first update can take minutes.
         """
         start = time.perf_counter()
         ready = self._first_loaded.wait(seconds)
@@ -126,7 +126,7 @@ class Prefetcher:
             self._put(error)
 
     def _planned(self, epoch: int) -> tuple[Plan, Updates]:
-        """The plan of an epoch, with its subwords sampled, and its updates."""
+        """The plan of an epoch, and its updates."""
         plan = self.plan.for_epoch(epoch, self._stop)
         return plan, plan.updates(epoch)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.files import parse_json
@@ -41,15 +41,9 @@ class PieceVocabulary:
         """Pieces of the list."""
         return len(self._pieces)
 
-    @overload
-    def id_to_piece(self, number: int) -> str: ...
-    @overload
-    def id_to_piece(self, number: list[int]) -> list[str]: ...
-    def id_to_piece(self, number: int | list[int]) -> str | list[str]:
-        """The text of an id, or of each of several."""
-        if isinstance(number, int):
-            return self._pieces[number]
-        return [self._pieces[each] for each in number]
+    def id_to_piece(self, numbers: list[int]) -> list[str]:
+        """The text of each id."""
+        return [self._pieces[number] for number in numbers]
 
     def piece_to_id(self, piece: str) -> int:
         """The id of a piece; that of unk if it is not in the list."""

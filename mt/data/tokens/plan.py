@@ -234,8 +234,8 @@ class Plan:
         """Store what the plan is made of.
 
         `weights` says how often each corpus of the store is seen in an epoch, relative to the
-        others. `resample`, where given, makes the store of an epoch from its number (subword
-        regularisation); it may give up once the event is set.
+        others. `resample`, where given, makes the store of an epoch from its number, augmented or
+        in other subwords; it may give up once the event is set.
         """
         self.store = store
         self.seed = seed
@@ -262,13 +262,17 @@ class Plan:
         return min(filter(None, ends), default=0.0)
 
     def for_epoch(self, epoch: int, stop: threading.Event) -> Plan:
-        """The plan over the store of `epoch`: this one, unless subwords are sampled anew."""
+        """The plan over the store of `epoch`: this one, unless each epoch has its own."""
         if self.resample is None:
             return self
         if self._sampled is None or self._sampled[0] != epoch:
             store = self.resample(epoch, stop)
             self._sampled = epoch, Plan(store, self.weights, self.batch, self.seed)
         return self._sampled[1]
+
+    def forget_epoch(self) -> None:
+        """Free the last epoch's store."""
+        self._sampled = None
 
     def updates(self, epoch: int) -> Updates:
         """The updates of `epoch`.

@@ -173,12 +173,12 @@ def corpus_records(sources: list[Source], data: DataConfig, known: FileRecords) 
 
 def known_records(folder: Path) -> FileRecords:
     """Records of the files that the store in `folder` was built from; empty without a store."""
-    records = _meta(folder).get("facts")
+    records = meta_of(folder).get("facts")
     return records if isinstance(records, dict) else {}
 
 
-def _meta(folder: Path) -> dict[str, Any]:
-    """What the store in `folder` says of itself; empty where there is none, or a damaged one."""
+def meta_of(folder: Path) -> dict[str, Any]:
+    """What the store or cleaned text in `folder` says of itself; empty where that is damaged."""
     try:
         return dict(read_json(folder / "meta.json"))
     except (OSError, ValueError, TypeError):
@@ -197,16 +197,15 @@ def open_or_build(
 ) -> Store:
     """Open the store of these texts in `folder`; build it if it is missing, damaged or outdated.
 
-    `watch` gets the pairs of each corpus that are encoded, and how many there are, None where that
-    is not known. It yields the same pairs, and may count them. `read`: records of the files
-    that have been read already.
+    `watch` gets the pairs of each corpus that are encoded. `read`: records of the files that have
+    been read already.
 
     Of several processes one builds it, and the others wait. A build that was killed continues with
     the parts that it lacks. Raises DataError where a text cannot be read or no pair is left.
     """
     records = corpus_records(sources, data, {**known_records(folder), **(read or {})})
     texts = StoreTexts(sources, where, data, tokenizer, records)
-    store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, _: pairs))
+    store = build_shard(folder, texts, ALONE, log, watch or (lambda pairs, *_: pairs))
     assert store is not None
     return store
 
@@ -226,7 +225,7 @@ def build_shard(
         if store is None:
             return None
         if texts.records != known_records(folder):  # the same texts in another place
-            meta = _meta(folder) | {"facts": texts.records}
+            meta = meta_of(folder) | {"facts": texts.records}
             write_whole(folder / "meta.json", json.dumps(meta, indent=1))
     except OSError as error:
         # numpy reports a full disk without the system's reason.
@@ -268,7 +267,7 @@ def _encode_and_merge(
     with locked():
         if (store := _open(folder, fingerprint)) is not None:
             return store
-        if (other := _meta(folder).get("format", FORMAT)) != FORMAT:
+        if (other := meta_of(folder).get("format", FORMAT)) != FORMAT:
             log(
                 f"{texts.where}: the token store in {folder} was built by another version of mt "
                 f"(format {other}, here {FORMAT}); it is built again"
@@ -345,7 +344,7 @@ def open_built(folder: Path) -> Store:
 def _open(folder: Path, wanted: str | None = None) -> Store | None:
     """The store in `folder`; None if it is incomplete or its fingerprint is not `wanted`."""
     try:
-        meta = _meta(folder)
+        meta = meta_of(folder)
         fingerprint = str(meta["fingerprint"])
         if wanted not in (None, fingerprint) or meta.get("format", FORMAT) != FORMAT:
             return None

@@ -42,8 +42,11 @@ LONGEST_IN_16_BITS = 2**15 - 1
 SPACE = "\u2581"  # SentencePiece's piece for a space
 TOKEN_FILES = ("src.tokens", "tgt.tokens")
 
-# Yields the pairs that it is given, and may count them; also gets their number, if it is known.
-Watch: TypeAlias = Callable[[Iterator[tuple[str, str]], "int | None"], Iterable[tuple[str, str]]]
+# Yields the pairs that it is given, and may count them; also gets what is done with them, and how
+# many there are, None where that is not known.
+Watch: TypeAlias = Callable[
+    [Iterator[tuple[str, str]], str, "int | None"], Iterable[tuple[str, str]]
+]
 # Whose part of the work it is: (1, 4) is the first of four.
 Shard: TypeAlias = tuple[int, int]
 ALONE: Shard = (1, 1)
@@ -119,7 +122,7 @@ class StoreTexts:
                 files = local_files(source, root)
                 total = sum(self.records[str(path)]["lines"] or 0 for path in files) // 2
             pairs = read_pairs(source, root, self.name(number))
-            yield iter(watch(pairs, total or None))
+            yield iter(watch(pairs, f"encoding {self.where}", total or None))
 
 
 def use_work_folder(work: Path, fingerprint: str) -> None:

@@ -54,6 +54,9 @@ COVERAGE_WITHOUT_BYTES = (1.0,)
 # many lines take no longer (Zen 4).
 FEW_LINES = 50
 
+# A piece that is a byte of a character.
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+
 # A piece before a source that names its target language: ours, and that of imported models.
 LANGUAGE = re.compile(r"<2(\S+)>|>>(\S+)<<")
 
@@ -65,7 +68,7 @@ class Side:
     """One language of a tokenizer: its own vocabulary, or that of both languages."""
 
     def __init__(self, processor: Processor, model: bytes) -> None:
-        """`processor`: does not normalise lines. `model`: of SentencePiece."""
+        """`model`: of SentencePiece; one that `mt` has trained does not normalise lines."""
         self.processor = processor
         self._model = model
 
