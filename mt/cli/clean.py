@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 # Ranks of a stage on a cluster without --workers.
 RANKS = 64
-# Without a terminal: seconds between lines about progress.
-SECONDS_BETWEEN_LINES = 60.0
 
 
 def data_to_clean(data: DataConfig, against: list[Path], limits: list[str]) -> DataConfig:
@@ -65,9 +63,11 @@ def chosen_executor(
 ) -> Callable[[CleaningPlan, Progress], None]:
     """What runs the stages of a plan. Raises ConfigError."""
     options = dict(option.split("=", 1) for option in sbatch if "=" in option)
-    if len(options) < len(sbatch) or (sbatch and name != "slurm"):
+    wrong = [option for option in sbatch if "=" not in option]
+    if wrong or (sbatch and name != "slurm"):
         raise ConfigError(
-            f"--sbatch {sbatch[0]}: must be KEY=VALUE, such as partition=cpu, with --executor slurm"
+            f"--sbatch {(wrong or sbatch)[0]}: must be KEY=VALUE, such as partition=cpu, with "
+            "--executor slurm"
         )
     match name:
         case "local":
@@ -165,7 +165,7 @@ def stage_progress() -> Iterator[Callable[[str, int, int | None], None]]:
     """A function of a stage, its tasks done, and all or None: shows a bar, else lines."""
     from tqdm import tqdm
 
-    from mt.translate.progress import can_show_bar
+    from mt.translate.progress import SECONDS_BETWEEN_LINES, can_show_bar
 
     bars: dict[str, tqdm[Any]] = {}
     said_at = time.monotonic()

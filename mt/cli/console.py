@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr; an error is one message and an 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -111,6 +112,8 @@ def show_in_pager(texts: Iterable[str]) -> None:
 
     Once the reader has left the pager no more texts are made.
     """
+    texts = iter(texts)
+    texts = itertools.chain(list(itertools.islice(texts, 1)), texts)  # its errors before a pager
     command = os.environ.get("PAGER") or ("less" if shutil.which("less") else "more")
     pager = subprocess.Popen(
         command, shell=True, stdin=subprocess.PIPE, encoding="utf-8", errors="replace"

@@ -59,6 +59,7 @@ def paired(names: list[str]) -> list[list[str]]:
     """
     from mt.data.reading.compression import similar_names, suffix_of
     from mt.data.reading.formats import SUFFIXES
+    from mt.data.reading.text_files import is_pattern
     from mt.errors import ConfigError
 
     found: list[list[str]] = []
@@ -73,7 +74,7 @@ def paired(names: list[str]) -> list[list[str]]:
                     f"{rest[0] if rest else 'nothing'}; name source and target files in turn"
                 )
             found.append([name, rest.pop(0)])
-        elif suffix_of(path) in SUFFIXES and "*" not in name and not path.exists():
+        elif suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
             raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
         else:
             found.append([name])
@@ -121,8 +122,9 @@ def languages(langs: str | None, train: list[Any]) -> tuple[str, str]:
 
     code = r"[A-Za-z]{2,3}(?:[_-][A-Za-z0-9]+)?"
     if langs is not None:
-        # The hyphen in the middle: pt-BR-en may be written pt_BR-en.
-        match = re.fullmatch(rf"([A-Za-z]{{2,3}}(?:_\w+)?)-({code})", langs)
+        # The hyphen in the middle: that of pt-BR-en stands after a country.
+        source = r"[A-Za-z]{2,3}(?:_\w+|-[A-Z]{2}(?=-))?"
+        match = re.fullmatch(rf"({source})-({code})", langs)
         if match is None:
             raise ConfigError(
                 f"--langs: must be two languages, such as de-en or pt_BR-en, found {langs!r}"

@@ -180,8 +180,8 @@ def stats(
     from mt.inspect.corpus_table import statistics_of, statistics_text
     from mt.inspect.pictures import check_replaceable, save_file
     from mt.report.corpus_page import GENERATOR, make_corpus_page, read_cleaning_report
+    from mt.runs.model_folder import open_tokenizer
     from mt.runtime.machine import usable_cores
-    from mt.translate.tokenize_file import open_tokenizer
 
     data = data_to_clean(corpora.value(), against or [], [])
     if cleaning is not None and html is None:
@@ -208,7 +208,7 @@ def stats(
     Conditions (a pair is shown that meets all):
     --match REGEX: one side has a match
     --rule NAME: this rule of data.clean rejects it, such as copied or language
-    --longer N in 0..: one side has more than N words
+    --longer N in 1..: one side has more than N words
     --min-ratio R: one side has more than R times the characters, as max_char_ratio counts
     Output:
     --sample N in 1..: N of the pairs, drawn at random, always the same ones
@@ -248,7 +248,7 @@ def view(
         conditions = pair_view.conditions_of(data.clean, rule, longer, min_ratio, match)
         plan = plan_of(data, Path(), where="data.train" if corpora.config else "IN")
         pairs = pair_view.matching_pairs(plan, conditions)
-    elif corpora.names or corpora.config or longer is not None or min_ratio is not None:
+    elif any(vars(corpora).values()) or longer is not None or min_ratio is not None:
         raise ConfigError("--rejected FILE: goes only with --rule, --match and --sample")
     else:
         pairs = pair_view.rejected_pairs(rejected, rule, match)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +16,15 @@ from mt.cli.evaluate_inputs import (
     read_texts,
     scoring_of,
     systems_of,
+    translate_sets,
     with_slices,
 )
-from mt.cli.options import described
+from mt.cli.options import ANY_ENGINE, EngineGroup, described
 from mt.errors import DataError
 
 if TYPE_CHECKING:
     from mt.evaluation.comet import Comet
-    from mt.evaluation.systems import Evaluation, EvaluationSet, TextDirection
+    from mt.evaluation.systems import Evaluation, TextDirection
     from mt.evaluation.table import Style
 
 
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
     --confidence-n N in 2..: resamples of --confidence (default: 1000)
     --paired-bs-n N in 2..: resamples of --paired-bs (default: 1000)
     --paired-ar-n N in 2..: trials of --paired-ar (default: 10000)
-    --seed N in 1..: seed of intervals and tests (default: SACREBLEU_SEED, or 12345)
+    --seed N in 1..: seed of intervals, tests and --perturb (default: SACREBLEU_SEED, or 12345)
     Slices of a test set:
     --slices NAMES: scores by source length (length), by how rare its rarest word is in the training
         data (rare), by unknown pieces (unknown); separated by commas
@@ -101,10 +102,7 @@ def evaluate(
     length_penalty: float | None = None,
     split_sentences: str = "auto",
     as_written: bool = False,
-    batch_tokens: int | None = None,
-    engine: str = "auto",
-    precision: str = "auto",
-    device: str = "auto",
+    engine: EngineGroup = ANY_ENGINE,
 ) -> None:
     """Score translations with sacreBLEU; compare systems.
 
@@ -127,6 +125,7 @@ def evaluate(
     from mt.evaluation.systems import Settings, evaluate_systems
     from mt.evaluation.table import Style
     from mt.runs.model_folder import read_config
+    from mt.search.options import SearchOptions
 
     names = _listed(metrics)
     check_metrics(names)
@@ -135,20 +134,19 @@ def evaluate(
     sliced = _listed(slices)
     _check_slices(sliced, train_src, tokenizer_of)
     systems = systems_of(hyp or [], model or [], baseline)
-    decoding = {
-        "--to": to,
-        "--from": from_,
-        "--beam-size": beam_size,
-        "--length-penalty": length_penalty,
-        "--split-sentences": None if split_sentences == "auto" else split_sentences,
-        "--as-written": as_written or None,
-        "--batch-tokens": batch_tokens,
-        "--engine": None if engine == "auto" else engine,
-        "--precision": None if precision == "auto" else precision,
-        "--device": None if device == "auto" else device,
+    decoding: dict[str, Any] = {
+        "beam_size": beam_size,
+        "length_penalty": length_penalty,
+        "split_sentences": split_sentences,
+        "as_written": as_written,
     }
-    only_models = decoding | ({"--device": None} if comet_model else {})  # COMET uses it, too
-    _check_inputs(systems, (src, ref or [], test_set or []), domain, only_models)
+    search = SearchOptions(from_=from_, with_scores=False, **decoding)
+    usual = {"split_sentences": "auto", "as_written": False, **vars(ANY_ENGINE)}
+    if comet_model:
+        usual["device"] = engine.device  # COMET uses it, too
+    chosen = {"to": to, "from": from_, **decoding, **vars(engine)}
+    options = [name for name, value in chosen.items() if value != usual.get(name)]
+    _check_inputs(systems, (src, ref or [], test_set or []), domain, options)
     _check_outputs(systems, differences, as_json, as_tsv)
     if perturb:
         others = (slices, "--slices"), (domain, "--domain"), (baseline, "--baseline")
@@ -163,13 +161,16 @@ def evaluate(
         2 if perturb else len(systems), paired_bs, paired_bs_n, paired_ar, paired_ar_n
     )
     n_resamples = (confidence_n or RESAMPLES) if confidence or confidence_n else None
-    if seed is not None and not tests and n_resamples is None:
-        raise DataError("--seed: only with --confidence or a paired test; nothing is drawn here")
+    is_drawn = bool(tests or n_resamples or perturb)
+    if seed is not None and not is_drawn:
+        raise DataError(
+            "--seed: only with --confidence, a paired test or --perturb; nothing is drawn here"
+        )
     texts = read_texts(systems, test_set or [], src, ref or [], domain, source=from_, to=to)
     models = [system.model for system in systems if system.model is not None]
     slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
     data = [with_slices(one, slicers) for one in texts]
-    comet = _load_comet(names, comet_model, texts, device)
+    comet = _load_comet(names, comet_model, texts, engine.device)
     settings: dict[TextDirection, Settings] = {}
     for direction in dict.fromkeys(one.direction for one in data):
         language, choice = scoring_of(models, tgt_lang, tokenize, direction.to)
@@ -178,18 +179,13 @@ def evaluate(
             choose_tokenizer(language, choice, say, "--tokenize"),
             n_resamples,
             tests,
-            (seed or default_seed()) if tests or n_resamples else None,
+            (seed or default_seed()) if is_drawn else None,
             differences,
             comet,
             language,
         )
     if perturb:
         src_lang = read_config(models[0]).data.src_lang
-
-        def translate(sets: Sequence[EvaluationSet]) -> list[list[str]]:
-            flat = [Texts(one, {}, None) for one in sets]
-            return outputs_of(systems, flat, decoding)[systems[0].name]
-
         evaluations = [
             evaluation
             for one in data
@@ -197,12 +193,12 @@ def evaluate(
                 one,
                 kinds,
                 (one.direction.source or src_lang, settings[one.direction].tgt_lang),
-                translate,
+                lambda sets: translate_sets(models[0], sets, search, engine),
                 settings[one.direction],
             )
         ]
     else:
-        outputs = outputs_of(systems, texts, decoding)
+        outputs = outputs_of(systems, texts, search, engine)
         evaluations = [
             evaluate_systems(
                 one,
@@ -269,9 +265,9 @@ def _check_inputs(
     systems: Sequence[System],
     given: tuple[str | None, Sequence[str], Sequence[str]],
     domain: str | None,
-    decoding: Mapping[str, Any],
+    options: Sequence[str],
 ) -> None:
-    """`given`: source, references and test sets; `decoding`: options that only --model takes."""
+    """`given`: source, references and test sets; `options`: those given that only --model takes."""
     src, ref, test_sets = given
     with_models = any(system.model is not None for system in systems)
     together = "evaluate: --model and --src go together; give"
@@ -291,10 +287,10 @@ def _check_inputs(
             "evaluate: no reference to score against; give --ref FILE, detokenised",
         ),
     )
-    hyps = [system.text for system in systems if system.model is None]
+    hyps = [system.files for system in systems if system.model is None]
     in_sets = [part.partition("=")[2] for part in test_sets]
     files = [*",".join([*hyps, *in_sets, domain or ""]).split(","), *ref, src]
-    options = [option for option, value in decoding.items() if value is not None]
+    named = ", ".join(f"--{option.replace('_', '-')}" for option in options)
     _refuse(
         (
             files.count("-") > 1,
@@ -302,7 +298,7 @@ def _check_inputs(
         ),
         (
             options and not with_models,
-            f"evaluate: {', '.join(options)} only with --model; --hyp is scored as it is",
+            f"evaluate: {named} only with --model; --hyp is scored as it is",
         ),
     )
 

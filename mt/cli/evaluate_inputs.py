@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mt.cli.console import say
 from mt.errors import DataError
 
 if TYPE_CHECKING:
+    from mt.cli.options import EngineGroup
     from mt.evaluation.slices import Slicing
     from mt.evaluation.systems import EvaluationSet, TextDirection
+    from mt.search.options import SearchOptions
 
 # What messages call the lines of a file: check_counts names them by it.
 NamedLines = dict[str, list[str]]
@@ -26,7 +28,7 @@ class System:
     """A system to evaluate: a model, or its outputs in files, one for each test set."""
 
     name: str
-    text: str  # as given
+    files: str  # as given, a file for each test set; of a model as it was named
     model: Path | None = None
 
 
@@ -153,7 +155,9 @@ def read_texts(
                 f"--test-set {name}: has no source for --model to translate; write {name}=SRC,REF"
             )
     files = {
-        system.name: _per_set(system.text, names, "--hyp") for system in systems if not system.model
+        system.name: _per_set(system.files, names, "--hyp")
+        for system in systems
+        if not system.model
     }
     domains = None if domain is None else _per_set(domain, names, "--domain")
     texts = []
@@ -274,49 +278,35 @@ def _configured_sets(model: Path, section: str) -> tuple[list[NamedSet], list[Te
 
 
 def outputs_of(
-    systems: Sequence[System], texts: Sequence[Texts], decoding: Mapping[str, Any]
+    systems: Sequence[System], texts: Sequence[Texts], search: SearchOptions, engine: EngineGroup
 ) -> dict[str, list[list[str]]]:
-    """The outputs of each system for each test set: read from files, or translated now.
-
-    `decoding`: the values of options by their names, None where not given.
-    """
+    """The outputs of each system for each test set: read from files, or translated now."""
     sets = [one.data for one in texts]
+    names = {one.name: one.name if len(systems) > 1 else "" for one in systems}
     return {
         system.name: [one.hyps[system.name] for one in texts]
         if system.model is None
-        else _translate(system.model, sets, decoding, system.name if len(systems) > 1 else "")
+        else translate_sets(system.model, sets, search, engine, names[system.name])
         for system in systems
     }
 
 
-def _translate(
-    model: Path, data: Sequence[EvaluationSet], decoding: Mapping[str, Any], name: str
+def translate_sets(
+    model: Path,
+    data: Sequence[EvaluationSet],
+    search: SearchOptions,
+    engine: EngineGroup,
+    name: str = "",
 ) -> list[list[str]]:
     """Translate test sets with one model; report on each, by the system's name if it has one."""
     from mt.runs.model_folder import read_config
-    from mt.search.options import EngineOptions, SearchOptions
     from mt.translate.load import load_translator, set_languages
     from mt.translate.progress import Progress, Tally, can_show_bar
 
-    search = SearchOptions(
-        to=data[0].direction.to,
-        from_=decoding["--from"],
-        beam_size=decoding["--beam-size"],
-        length_penalty=decoding["--length-penalty"],
-        split_sentences=decoding["--split-sentences"] or "auto",
-        as_written=bool(decoding["--as-written"]),
-        with_scores=False,
-    )
-    options = EngineOptions(
-        models=[model],
-        engine=decoding["--engine"] or "auto",
-        precision=decoding["--precision"] or "auto",
-        device=decoding["--device"] or "auto",
-        batch_tokens=decoding["--batch-tokens"],
-    )
+    search = replace(search, to=data[0].direction.to)
     outputs = []
     section = read_config(model).data
-    with load_translator(search, options, say) as translator:
+    with load_translator(search, engine.value([model]), say) as translator:
         for one in data:
             search = replace(search, to=one.direction.to, from_=one.direction.source)
             set_languages(translator, search, section)
@@ -325,6 +315,8 @@ def _translate(
             with Progress(len(sources), 0, say, can_show_bar()) as bar:
                 translator.on_progress = bar.update
                 outputs.append([found.texts[0] for found in translator.translate(sources)])
+            for lines in (translator.tally.split, *translator.tally.flagged.values()):
+                lines.first = [one.number(line) for line in lines.first]
             which = ", ".join(filter(None, [name, one.name]))
             say(f"{which}: " * bool(which) + translator.tally.summary())
     return outputs

@@ -17,6 +17,8 @@ from mt.errors import ConfigError
 OTHER = "Options"  # the panel of an option without a panel
 # Metavars of what is only opened, so that its name may be any bytes.
 FILES = {"DIR", "FILE", "FILE.tsv", "IN", "PATH", "RUN", "[NAME=]FILE", "NAME=SRC,REF"}
+# Metavars of options of which a second one would silently win.
+READ_ONCE = FILES | {"FOLDER", "OUT", "REPORT", "FILE.argosmodel"}
 _ROW = re.compile(
     r"((?P<parameter>\w+) = )?(?P<names>--\S+( -\w)?)?( ?(?P<metavar>\S+?))??"
     r"( in (?P<min>\d+)\.\.(?P<max>\d*))?: (?P<text>.+?)( \(default: (?P<default>.+)\))?"
@@ -81,7 +83,7 @@ class PanelCommand(TyperCommand):
         for option in {id(one): one for one in given}.values():
             times = sum(one is option for one in given)
             is_single = option.param_type_name == "option" and not option.multiple
-            if times > 1 and is_single and option.metavar in FILES | {"FOLDER"}:
+            if times > 1 and is_single and (option.name == "config" or option.metavar in READ_ONCE):
                 raise ConfigError(
                     f"{option.opts[0]}: takes one {option.metavar}, found {times}; leave out the "
                     "others"

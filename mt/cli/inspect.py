@@ -236,8 +236,8 @@ def tokens(
     """
     from mt.errors import ConfigError
     from mt.inspect.token_listing import list_tokens
+    from mt.runs.model_folder import open_tokenizer
     from mt.translate.streaming import read_input
-    from mt.translate.tokenize_file import open_tokenizer
 
     given = {"source": (sentence, "--src", src), "target": (target, "--tgt", tgt)}
     if all(text is None and file is None for text, _, file in given.values()):

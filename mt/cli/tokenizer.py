@@ -75,7 +75,10 @@ def train(
     if config is None:
         values = config_from_mapping({"tokenizer": given}, "mt tokenizer train")
     else:  # JSON is YAML, and keeps texts texts
-        sets = [f"tokenizer.{key}={json.dumps(value)}" for key, value in given.items()]
+        sets = [
+            f"tokenizer.{key}={json.dumps(value, ensure_ascii=False)}"
+            for key, value in given.items()
+        ]
         values = load_config(config, [*(settings or []), *sets]).config
     train_file(values, files or [], output, say)
 

@@ -17,7 +17,7 @@ PLAIN = "plain"
 TWO = "two-sentences"
 # Percentages of the words that are changed: three, as a slope says more than a point.
 RATES = (5, 15, 30)
-# What makes of a source and its references, given their languages, others.
+# Changes a source and its references, given their languages.
 Change = Callable[[Sequence[str], Sequence[str], Random], Sequence[str]]
 
 

@@ -87,7 +87,10 @@ def by_unknown_pieces(sources: Sequence[str], tokenizer: Tokenizer) -> Slicing:
 
     Such characters become the unknown token, or bytes with `tokenizer.byte_fallback`.
     """
-    known = [bool(text) for text, _ in tokenizer.src.scored_pieces()]
+    from mt.data.tokens.tokenizer import BYTE, UNK
+
+    pieces = enumerate(tokenizer.src.all_pieces())
+    known = [number != UNK and not BYTE.fullmatch(piece) for number, piece in pieces]
     labels = [
         "none" if all(known[token] for token in ids) else "1 or more"
         for ids in tokenizer.src.encode(list(sources))
@@ -129,7 +132,7 @@ def slicer(
 
 
 def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
-    from mt.data.reading.corpus import training_pairs
+    from mt.data.reading.corpus import translated_pairs
     from mt.data.reading.text_files import read_lines
     from mt.runs.model_folder import read_config
 
@@ -140,7 +143,7 @@ def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mappin
             "--slices rare: needs the training data to count words in; give --train-src FILE"
         )
     try:
-        return count_words(source for source, _ in training_pairs(read_config(models[0]).data))
+        return count_words(source for source, _ in translated_pairs(read_config(models[0]).data))
     except DataError as error:
         raise DataError(
             f"{error} --slices rare counts words in the training data of {models[0]}; or give "
@@ -149,14 +152,13 @@ def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mappin
 
 
 def _slicing_tokenizer(folder: Path | None, models: Sequence[Path]) -> Tokenizer:
-    from mt.data.tokens.tokenizer import Tokenizer
-    from mt.runs.model_folder import find_model, read_folder
+    from mt.runs.model_folder import open_tokenizer
 
-    if folder is None and not models:
+    if folder is not None:
+        return open_tokenizer(folder, "--tokenizer-of")
+    if not models:
         raise DataError("--slices unknown: needs a tokenizer; give --tokenizer-of FOLDER")
-    if folder is not None and Tokenizer.exists_in(folder):
-        return Tokenizer.load(folder)
-    return read_folder(find_model(folder or models[0], "--tokenizer-of")).tokenizer
+    return open_tokenizer(models[0])
 
 
 def _slicing(by: str, title: str, labels: Sequence[str], order: Sequence[str]) -> Slicing:

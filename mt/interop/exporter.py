@@ -75,9 +75,10 @@ def validation_text(loaded: LoadedModel, to: str | None = None) -> tuple[Source 
     """The validation text, of several the first one `to` a language; the ids before its sources."""
     data = loaded.config.data
     for text in data.valid_texts:
-        into = data.direction(text)[1] if data.language_tokens else None
+        into = data.direction(text)[1]
         if to in (None, into):
-            return text, loaded.tokenizer.before_source(into, data)
+            wanted = into if data.language_tokens else to
+            return text, loaded.tokenizer.before_source(wanted, data)
     return None, []
 
 

@@ -7,6 +7,7 @@ is left out; a licence is only stated where the user gives one.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,17 @@ from typing import Any
 
 from mt import __version__
 from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
+from mt.data.tokens.writing import directions_of
 from mt.evaluation.metrics import METRICS
 from mt.model.checkpoint import LoadedModel
 from mt.runs.manifest import read_manifest, recorded_corpora
-from mt.runs.metrics import metrics_lines
+from mt.runs.metrics import metrics_lines, scored_step
 from mt.runs.model_folder import run_dir_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
+# The folders of an absolute path, also one in a setting; not those of a web address.
+PLACE = re.compile(r"""(?<![\w.:/~-])~?/(?:[^\s,={}\[\]'"]*/)?(?=[^\s/,={}\[\]'"])""")
 CORPUS_COLUMNS = ["corpus", "version", "languages", "licence", "fetched", "files"]
 SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
 
@@ -36,7 +40,9 @@ def model_card(
     `usage`: how to translate with the exported folder, in Markdown. `library`: what opens it.
     """
     data = loaded.config.data
-    languages = [code for code in (data.src_lang, data.tgt_lang) if code not in UNKNOWN]
+    pairs = directions_of(data) or [(data.src_lang, data.tgt_lang)]
+    languages = [code for pair in pairs for code in pair if code not in UNKNOWN]
+    title = ", ".join(f"{source} → {target}" for source, target in pairs)
     run_dir = run_dir_of(loaded.folder)
     manifest: dict[str, Any] = {}
     with suppress(OSError, ValueError):
@@ -51,7 +57,7 @@ def model_card(
     header += ["tags:", "- translation", "---"]
     sections = [
         "\n".join(header),
-        f"# Translation model {data.src_lang} → {data.tgt_lang}",
+        f"# Translation model {title}",
         f"Licence: {license_name or 'not stated'}.",
         f"## Use\n\n{usage}{_literal_tokens(loaded)}",
         f"## Model\n\n{_shape(loaded)}",
@@ -122,18 +128,21 @@ def _citations(manifest: dict[str, Any]) -> str:
 
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:
-    """Scores of the validation at this checkpoint, and of the test sets."""
+    """Scores of the validation at this checkpoint, and of the test sets: the last ones of each."""
+    lines: dict[tuple[str, str], dict[str, Any]] = {}
     for values in metrics_lines(run_dir) if run_dir else ():
         if values is None:  # the last line of a run that was killed
             continue
-        kind, step = values["kind"], values["step"]
+        kind, step = values["kind"], scored_step(values)
         if kind not in ("valid", "test") or step != loaded.meta.get("step"):
             continue
-        name = "validation" if kind == "valid" else Path(str(values.get("name", ""))).name
+        lines[kind, str(values.get("name", ""))] = values
+    for (kind, text), values in lines.items():
+        name = "validation" if kind == "valid" else Path(text).name
         for metric in METRICS:
             if isinstance(value := values.get(metric), float):
                 signature = values.get("signature", "") if metric == "bleu" else ""
-                yield name, f"{step:,}", metric, f"{value:.2f}", f"`{signature}`"
+                yield name, f"{scored_step(values):,}", metric, f"{value:.2f}", f"`{signature}`"
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:
@@ -147,11 +156,11 @@ def _commands(manifest: dict[str, Any]) -> str:
     """The commands as they are typed, without the places of this machine."""
     lines = []
     command = manifest.get("command")
-    for words in filter(None, (command if isinstance(command, list) else [], sys.argv)):
-        program, *rest = map(str, words)
+    for typed in filter(None, (command if isinstance(command, list) else [], sys.argv)):
+        program, *rest = map(str, typed)
         name = "mt" if Path(program).name == "__main__.py" else Path(program).name
-        names = [Path(word).name if Path(word).is_absolute() else word for word in rest]
-        lines.append(shlex.join([name, *names]))
+        words = [Path(one).name if Path(one).is_absolute() else PLACE.sub("", one) for one in rest]
+        lines.append(shlex.join([name, *words]))
     packages = manifest.get("packages")
     versions = packages if isinstance(packages, dict) else {"mt": __version__}
     used = ", ".join(f"{name} {number}" for name, number in versions.items())

@@ -13,7 +13,7 @@ import numpy as np
 from mt.config.schema import Config, DataConfig, named_sources
 from mt.data.cleaning.duplicates import is_among
 from mt.data.cleaning.leaks import LeakIndex
-from mt.data.reading.corpus import data_root, local_files, read_pairs, training_pairs
+from mt.data.reading.corpus import data_root, local_files, read_pairs, translated_pairs
 from mt.errors import DataError, first_line
 from mt.files import sha256_of
 from mt.report.run_summary import RunSummary, scored_sources
@@ -41,7 +41,8 @@ def read_corpora(run: RunSummary) -> dict[str, Any]:
         leaks, note = _leaks(run, cleaned_data(data, run.folder) if is_cleaned else data)
     except DataError as error:
         leaks, note = [], f"Leaks were not counted: {first_line(error)}"
-    files = _files(run.config, data, run.recorded_files)
+    is_moved = data is not run.config.data
+    files = _files(data, run.recorded_files, Path(run.manifest["cwd"] if is_moved else ""))
     fetched = recorded_corpora(run.manifest)
     return {"files": files, "fetched": fetched, "leaks": leaks, "note": note}
 
@@ -60,17 +61,17 @@ def located(config: Config, manifest: Mapping[str, Any]) -> DataConfig:
 
 
 def _files(
-    config: Config, data: DataConfig, recorded: Mapping[str, dict[str, Any]]
+    data: DataConfig, recorded: Mapping[str, dict[str, Any]], base: Path
 ) -> list[dict[str, Any]]:
-    """List the files of `config` as they were recorded, and as they are now at those of `data`."""
+    """List the files of a run as they were recorded, by names below `base`, and as they are now."""
     places = []
-    for where, source in named_sources(config.data):
+    for where, source in named_sources(data):
         use = where.removeprefix("data.").split("[")[0]
-        then = local_files(source, data_root(config.data)) or [Path(source.path or "")]
-        now = local_files(source, data_root(data)) or then
-        places += [(use, str(path), place) for path, place in zip(then, now, strict=False)]
+        for place in local_files(source, data_root(data)) or [Path(source.path or source.src)]:
+            is_inside = place.is_relative_to(base)
+            places.append((use, str(place.relative_to(base) if is_inside else place), place))
     listed = {name for _, name, _ in places}
-    places += [("", name, Path(name)) for name in recorded if name not in listed]  # of a pattern
+    places += [("", name, base / name) for name in recorded if name not in listed]  # of a pattern
     files = []
     for use, name, place in places:
         lines = recorded.get(name, {}).get("lines")
@@ -103,7 +104,7 @@ def _leaks(run: RunSummary, data: DataConfig) -> tuple[list[dict[str, Any]], str
     if not files or not all(some and all(path.is_file() for path in some) for some in files):
         return [], "Leaks were not counted: the training data is not on this machine."
     index = LeakIndex(sets, with_runs=False)
-    training = training_pairs(data)
+    training = translated_pairs(data)
     found = index.search(islice(training, MAX_PAIRS))
     leaks = []
     for name, count in index.counts(found).items():

@@ -1,4 +1,4 @@
-"""The page: summaries of runs → one HTML file that needs nothing else, and never over another."""
+"""The page: summaries of runs → one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -128,6 +128,6 @@ def _chapter(
 def large_number(count: int) -> str:
     """`1.4 M`, `20 k`, `650`."""
     for size, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= size:
+        if count >= 0.9995 * size:  # 999,999 is 1 M, not 1e+03 k
             return f"{count / size:.3g} {letter}"
     return str(count)

@@ -50,7 +50,9 @@ def differing_keys(configs: Sequence[Config], with_data: bool = False) -> dict[s
             values = [tree[section][name] for tree in trees]
             is_shown = with_data or key not in DATA_KEYS
             if key != "run.dir" and is_shown and any(value != values[0] for value in values):
-                differing[key] = [_shown(key, value) for value in values]
+                shown = [_shown(key, value) for value in values]
+                whole = list(map(str, values))
+                differing[key] = shown if len(set(shown)) == len(set(whole)) else whole
     return differing
 
 

@@ -17,7 +17,7 @@ from mt.config.load import load_config
 from mt.config.schema import Config, DataConfig, Source
 from mt.errors import CheckpointError, MtError, first_line
 from mt.runs.manifest import MANIFEST, read_manifest
-from mt.runs.metrics import METRICS, metrics_lines, number
+from mt.runs.metrics import METRICS, metrics_lines, number, scored_step
 from mt.runs.model_folder import META
 from mt.runs.outputs import (
     Sentence,
@@ -138,8 +138,8 @@ def read_run(folder: Path, label: str) -> RunSummary:
 
 def scored_sources(data: DataConfig) -> dict[str, Source]:
     """The validation and test sets of a config, by the names of their scores."""
-    # The outputs of several directions are kept; one is translated again.
-    validation = {VALIDATION: data.valid} if len(data.valid_texts) == 1 and data.valid else {}
+    # A validation of several directions is no text of which one language is known.
+    validation = {VALIDATION: data.valid_texts[0]} if len(data.valid_texts) == 1 else {}
     return validation | dict(zip(names_of(data.test), data.test, strict=True))
 
 
@@ -229,7 +229,7 @@ def _read_log(path: Path) -> list[str]:
 
 def _recorded(name: str, line: Mapping[str, Any], sentences: list[Sentence]) -> RecordedScore:
     signature = str(line.get("signature", ""))
-    return RecordedScore(name, line["step"], number(line, "bleu"), signature, sentences)
+    return RecordedScore(name, scored_step(line), number(line, "bleu"), signature, sentences)
 
 
 def _read_tests(folder: Path, metrics: Metrics) -> list[RecordedScore]:

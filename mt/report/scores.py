@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mt.config.data_schema import DataConfig
 from mt.data.reading.corpus import data_root, local_files
 from mt.errors import DataError, MtError, first_line
-from mt.evaluation.bleu_tokenizer import tokenizer_of
+from mt.evaluation.bleu_tokenizer import fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import Score
 from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.slices import by_length
@@ -19,7 +20,7 @@ from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate
 from mt.report.corpora import located
 from mt.report.run_summary import NOT_KEPT, RecordedScore, RunSummary, scored_sources
 from mt.runs.outputs import Sentence
-from mt.training.validation import as_sentences, read_text
+from mt.training.validation import as_sentences, read_text, validation_languages
 
 METRICS = ("bleu", "chrf")
 # Resampling takes about a second for a thousand lines; larger sets have narrow intervals anyway.
@@ -87,11 +88,17 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
 
 
 def score_run(run: RunSummary) -> list[ScoredSet]:
-    """The scores of the test sets and of the best validation, all with the tokenizer of the last.
+    """The scores of the test sets and of the best validation.
 
-    A run that was resumed without the package of its tokenizer has another one since.
+    All sets that one tokenizer fits have that of the last: a run that was resumed without the
+    package of its tokenizer has another one since.
     """
-    return [_score(one, tokenizer_of(run.scored[-1].signature)) for one in run.scored]
+    data = run.config.data if run.config else DataConfig()
+    into = {name: data.direction(source)[1] for name, source in scored_sources(data).items()}
+    others = validation_languages(data)[0]
+    kinds = [fitting_tokenizer(into.get(one.name, others)) for one in run.scored]
+    last = {kind: tokenizer_of(one.signature) for kind, one in zip(kinds, run.scored, strict=True)}
+    return [_score(one, last[kind]) for kind, one in zip(kinds, run.scored, strict=True)]
 
 
 def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
@@ -132,10 +139,12 @@ def read_perturbed(path: Path) -> list[dict[str, Any]]:
     """Read what `mt evaluate --perturb --json` printed: the first metric of each perturbation."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        rows = [{**scores[0], "label": label} for label, scores in tree.items()]
-        for row in rows:
-            test = row.get("paired_bs")
-            row["difference"] = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
+        rows = []
+        for label, (score, *_) in tree.items():
+            test = score.get("paired_bs")
+            difference = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
+            row = {"label": label, "name": score["name"], "value": float(score["value"])}
+            rows.append({**row, "difference": difference})
         return rows
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         remedy = "give the file of mt evaluate --perturb --json > FILE"
@@ -192,7 +201,10 @@ def _compare(labels: Sequence[str], group: list[tuple[int, ScoredSet]]) -> dict[
         if baseline.sentences and scored.texts == baseline.texts
     ]
     test = (
-        "no test: the outputs of these runs on this set are not kept; --translate makes them again"
+        f"no test: more than {MAX_RESAMPLED:,} lines"
+        if same
+        else "no test: the outputs of these runs on this set are not kept; --translate makes them "
+        "again"
     )
     tokenize = tokenizer_of(baseline.bleu.score.signature)
     results: dict[int, SystemScore] = {}

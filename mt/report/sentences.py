@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mt.config.data_schema import DataConfig
 from mt.data.reading.words import is_unspaced
 from mt.data.reading.words import words as words_of
 from mt.errors import MtError
 from mt.evaluation.metrics import Chrf
 from mt.inspect.attention_map import chosen
-from mt.report.run_summary import RunSummary
+from mt.report.run_summary import RunSummary, scored_sources
 from mt.runs.outputs import Sentence
 from mt.translate.quality_flags import FLAGS, is_blank
 
@@ -77,8 +78,11 @@ def choose_sentences(
         f"length^{penalty:g}."
     )
     loaded, attention_note = _load(run, sum(map(len, groups.values())), say)
+    data = run.config.data if run.config else DataConfig()
+    source = scored_sources(data).get(test.name)
+    to = data.direction(source)[1] if source and data.language_tokens else None
     shown = {
-        title: [_shown(chrf, one, loaded) for chrf, one in pairs]
+        title: [_shown(chrf, one, loaded, to) for chrf, one in pairs]
         for title, pairs in groups.items()
         if pairs
     }
@@ -106,8 +110,10 @@ def _load(
     )
 
 
-def _shown(chrf: float, sentence: Sentence, loaded: LoadedModel | None) -> dict[str, Any]:
-    attention, reason = _attention(sentence, loaded) if loaded else (None, "")
+def _shown(
+    chrf: float, sentence: Sentence, loaded: LoadedModel | None, to: str | None
+) -> dict[str, Any]:
+    attention, reason = _attention(sentence, loaded, to) if loaded else (None, "")
     return {
         "source": excerpt(sentence.source),
         "reference": excerpt(sentence.reference),
@@ -120,7 +126,9 @@ def _shown(chrf: float, sentence: Sentence, loaded: LoadedModel | None) -> dict[
     }
 
 
-def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[dict[str, Any] | None, str]:
+def _attention(
+    sentence: Sentence, loaded: LoadedModel, to: str | None
+) -> tuple[dict[str, Any] | None, str]:
     """The cross-attention of a sentence, a row for each target word, or None and the reason."""
     from mt.inspect.attention import read_attentions
     from mt.runtime.devices import choose_device
@@ -133,7 +141,7 @@ def _attention(sentence: Sentence, loaded: LoadedModel) -> tuple[dict[str, Any] 
     try:
         device = choose_device("cpu", "fp32")
         texts = sentence.source, sentence.output
-        attention = read_attentions(loaded, device, *texts, ["cross"])["cross"]
+        attention = read_attentions(loaded, device, *texts, ["cross"], to=to)["cross"]
     except MtError as error:
         return None, str(error)
     if max(len(attention.rows), len(attention.columns)) > 2 * MAX_MAPPED:  # without spaces

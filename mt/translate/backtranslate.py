@@ -38,6 +38,7 @@ def backtranslate(
         number_of_lines(files.source),
         lambda target, source, _: (f"{before}{source}", target),
         {"--tag": tag or ""},
+        files.is_large,
     )
     make_corpus(recipe, files, search, engine, say)
     return config_lines(files.output, tag, search.to, search.from_)

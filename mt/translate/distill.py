@@ -26,7 +26,7 @@ from mt.files import write_whole
 from mt.runs.model_folder import read_config
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.streaming import TextFiles, read_file
+from mt.translate.streaming import TextFiles, are_large, read_file
 from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
@@ -83,6 +83,7 @@ def distill(
         _count(sources.values(), root),
         lambda source, target, _: (source, target),
         {"--metric": metric or ""},
+        are_large(file for _, file in _files_of(sources, root)),
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(recipe, files, search, engine, say)
@@ -114,6 +115,7 @@ def diversify(
         None if n_pairs is None else 2 * n_pairs,
         lambda text, output, side: (text, output) if side == "src" else (output, text),
         {},
+        are_large(file for _, file in _files_of(sources, root)),
     )
     make_corpus(recipe, files, search, engine, say)
     write_whole(path, following)
@@ -221,7 +223,13 @@ def _sources(data: DataConfig, text: DistillText) -> tuple[Path, dict[str, Sourc
         return Path(), {"--src, --ref" if text.ref else "--src": pair}
     if not data.train:
         raise ConfigError("--model: its config names no training data; give the text with --src")
-    return data_root(data), {f"data.train[{i}]": source for i, source in data.texts.items()}
+    return data_root(data), _forward(zip(data.text_numbers, data.train, strict=True))
+
+
+def _forward(entries: Iterable[tuple[int, Source]]) -> dict[str, Source]:
+    """Each text once, by its key: its entry that is not reversed, if it has one."""
+    ordered = sorted(entries, key=lambda one: (one[0], not one[1].reverse))
+    return {f"data.train[{number}]": entry for number, entry in ordered}
 
 
 def _sources_of_last_stage(data: DataConfig) -> dict[str, Source]:
@@ -234,8 +242,7 @@ def _sources_of_last_stage(data: DataConfig) -> dict[str, Source]:
             f"--student {SAME}: trains the model on its own text too, but its config names none; "
             "give the layers of a student, or name --model in train.init_from of a config"
         )
-    numbers = {number for number, _ in _last_texts(data)}
-    return {f"data.train[{i}]": source for i, source in data.texts.items() if i in numbers}
+    return _forward(_last_texts(data))
 
 
 def _count(sources: Iterable[Source], root: Path) -> int | None:
@@ -255,7 +262,8 @@ def _read(
             yield line.replace("\t", " ")
         return
     for name, source in sources.items():
-        for src, ref in read_pairs(source, root, name):
+        for pair in read_pairs(source, root, name):
+            src, ref = reversed(pair) if source.reverse else pair
             line = src.replace("\t", " ")  # a tab would begin the reference
             yield f"{line}\t{ref}" if with_references else line
 
@@ -338,7 +346,10 @@ def _continued(
     are all of one pair.
     """
     entry = _entry(corpus)
-    if len(pairs := {(text.src_lang, text.tgt_lang) for text in texts}) == 1:
+    one_way = [text for text in texts if not text.reverse]
+    pairs = {(text.src_lang, text.tgt_lang) for text in one_way}
+    pairs |= {(text.tgt_lang, text.src_lang) for text in texts if not one_way}
+    if len(pairs) == 1:
         entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
     data: dict[str, Any] = {"augment": stages_of(config.data)[-1].augment}
     if config.data.clean is not None:  # a source has a reference, and now translations

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from xml.parsers import expat
 
+from mt.data.reading.compression import suffix_of
 from mt.errors import DataError
 from mt.translate.inline_tags import MarkupToken, TaggedText, TokenKind, has_words
 from mt.translate.lines import Translation
@@ -45,6 +46,7 @@ INLINE = re.compile(
     "math|q|s|samp|script|small|span|strike|strong|style|sub|sup|svg|time|tt|u|var|wbr"
 )
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
+OPTIONAL = {"dd", "dt", "li", "option", "p", "td", "th", "tr"}  # their end tags
 CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
@@ -109,7 +111,7 @@ class Document:
 
 def format_of(name: str) -> str:
     """The format that the name of an input tells; lines of text if none."""
-    return SUFFIXES.get(Path(name).suffix.lower(), "text")
+    return SUFFIXES.get(suffix_of(Path(name)), "text")
 
 
 def read_document(form: str, content: str, name: str, protect: Protect = list) -> Document:
@@ -165,7 +167,7 @@ def _srt_tokens(content: str) -> Iterator[MarkupToken]:
     """Cut subtitles. The lines of one are a text; a dash at the start of a line begins another."""
     lines = re.findall(r"[^\n]*\n|[^\n]+", content)
     in_text = False
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+    for line, following, after in zip(lines, [*lines, ""][1:], [*lines, "", ""][2:], strict=True):
         is_number = line.strip().isdecimal() and TIMING.match(following)
         in_text = bool(TIMING.match(line)) or (in_text and not is_number)
         if not in_text or TIMING.match(line) or not line.strip():
@@ -178,7 +180,8 @@ def _srt_tokens(content: str) -> Iterator[MarkupToken]:
             yield from _subtitle(dash[1])
             yield MarkupToken("break", dash[2])
         yield from _subtitle(text)
-        goes_on = following.strip() and not DASH.match(following) and not TIMING.match(following)
+        is_next = TIMING.match(following) or (following.strip().isdecimal() and TIMING.match(after))
+        goes_on = following.strip() and not is_next and not DASH.match(following)
         yield MarkupToken("newline" if goes_on else "break", line[len(line.rstrip()) :])
 
 
@@ -200,7 +203,8 @@ class _HtmlParser(HTMLParser):
         super().__init__(convert_charrefs=False)
         self.parts: list[tuple[int, TokenKind, str, dict[str, str | None]]] = []
         self._lines = [0, *(match.end() for match in re.finditer("\n", content))]
-        self.feed(content)
+        # A parser of its own opinion on `&#` takes all that follows for text. Places are the same.
+        self.feed(content.replace("&", "+"))
         self.close()
 
     def _add(self, kind: TokenKind, name: str = "", attributes: Iterable[Any] = ()) -> None:
@@ -219,12 +223,6 @@ class _HtmlParser(HTMLParser):
     def handle_data(self, data: str) -> None:
         self._add("text")
 
-    def handle_entityref(self, name: str) -> None:
-        self._add("text")
-
-    def handle_charref(self, name: str) -> None:
-        self._add("text")
-
     def handle_comment(self, data: str) -> None:
         self._add("point")
 
@@ -238,6 +236,29 @@ class _HtmlParser(HTMLParser):
         self._add("break")
 
 
+@dataclass
+class _Skipped:
+    """An element that is not translated, so far."""
+
+    token: MarkupToken
+    inside: list[str]  # names of open elements: its own, and those in it
+
+    def ends_before(self, kind: TokenKind, tag: str) -> bool:
+        """Whether the element, whose end tag is left out, has ended before a tag."""
+        is_next = kind == "start" and self.inside == [tag]
+        is_of_parent = kind == "end" and tag not in self.inside
+        return self.token.name in OPTIONAL and (is_next or is_of_parent)
+
+    def add(self, kind: TokenKind, tag: str, raw: str) -> None:
+        """Add a part of it."""
+        self.token.raw += raw
+        self.token.content += raw * (kind == "text")
+        if kind == "start":
+            self.inside.append(tag)
+        elif kind == "end" and tag in self.inside:
+            del self.inside[len(self.inside) - 1 - self.inside[::-1].index(tag) :]
+
+
 def _html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
     """Cut HTML. An element that is not translated is one token."""
     try:
@@ -245,24 +266,25 @@ def _html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
     except AssertionError as error:  # of `<![` and something unknown
         raise DataError(f"{name}: cannot be read as HTML: {error}") from None
     starts = [start for start, *_ in parts]
-    skipped: MarkupToken | None = None
-    depth = n_pre = 0
+    skipped: _Skipped | None = None
+    n_pre = 0
     for (_, kind, tag, attributes), span in zip(
         parts, pairwise([*starts, len(content)]), strict=True
     ):
         raw = content[slice(*span)]
         if skipped is not None:
-            skipped.raw += raw
-            skipped.content += raw * (kind == "text")
-            depth += (tag == skipped.name) * ((kind == "start") - (kind == "end"))
-            if depth == 0:
-                yield _quoted(skipped)
+            has_ended = skipped.ends_before(kind, tag)
+            if not has_ended:
+                skipped.add(kind, tag, raw)
+            if has_ended or not skipped.inside:
+                yield _quoted(skipped.token)
                 skipped = None
-            continue
+            if not has_ended:
+                continue
         classes = (attributes.get("class") or "").split()
         is_fixed = attributes.get("translate") == "no" or "notranslate" in classes
         if kind == "start" and (is_fixed or tag in CODE | QUOTED):
-            skipped, depth = MarkupToken("point", raw, tag), 1
+            skipped = _Skipped(MarkupToken("point", raw, tag), [tag])
         elif tag == "pre":
             n_pre = max(0, n_pre + (kind == "start") - (kind == "end"))
             yield MarkupToken("break", raw, tag, attributes)
@@ -273,7 +295,7 @@ def _html_tokens(content: str, name: str) -> Iterator[MarkupToken]:
             kind = "break" if tag and not INLINE.fullmatch(tag) else kind
             yield MarkupToken(kind, raw, tag, {} if is_fixed else attributes)
     if skipped is not None:
-        yield _quoted(skipped)
+        yield _quoted(skipped.token)
 
 
 def _quoted(token: MarkupToken) -> MarkupToken:
@@ -345,7 +367,7 @@ class _XliffReader:
                 "or give --format text if it is no XLIFF file"
             ) from None
         for token, span in zip(
-            self.tokens, pairwise([*self._starts, len(self._content)]), strict=True
+            self.tokens, pairwise([0, *self._starts[1:], len(self._content)]), strict=True
         ):
             token.raw = self._content[slice(*span)].decode()
         if self.tokens and not any(unit.source for unit in self._units):

@@ -9,7 +9,6 @@ kept.
 from __future__ import annotations
 
 import csv
-import dataclasses
 import io
 import itertools
 import json
@@ -44,9 +43,7 @@ class LineFormat:
     field: str | None = None  # of a JSON line; None: text
     n_best: int = 1
     scores: bool = False
-    quoting: str | None = dataclasses.field(
-        default=None, repr=False
-    )  # of TSV or CSV; None: only of CSV
+    quoting: str | None = None  # of TSV or CSV; None: only of CSV
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an unknown format, and for an option of another format."""
@@ -75,9 +72,8 @@ class LineFormat:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the output depends on, by option; --quoting only where it is given."""
-        quoting = {"--quoting": self.quoting} if self.quoting else {}
-        return {"--format": repr(self), **quoting}
+        """What the output depends on, by option."""
+        return {"--format": repr(self)}
 
     def extract(self, line: str, where: str) -> str:
         """Return the text to translate in a line; a blank line is returned as is.
@@ -136,7 +132,7 @@ class LineFormat:
     @property
     def _is_quoted(self) -> bool:
         """Whether quotation marks around a cell are no part of it."""
-        return (self.quoting or {"csv": "csv"}.get(self.name, "none")) == "csv"
+        return (self.quoting or self.name) == "csv"
 
     def _cells(self, line: str, where: str) -> list[str]:
         """Return the cells of a line; DataError where its quotation marks are not those of CSV."""

@@ -166,19 +166,25 @@ class TaggedText:
     def render(self, translated: str, links: str = "") -> Rendered:
         """Put the tags into a translation, by its alignment as `word_links` writes it."""
         if not self.has_words:
-            return Rendered("".join(token.raw for token in self.parts), [])
+            words = (one for one in self.parts if one.kind == "kept" or one.raw.strip())
+            first = next(words, None)
+            return Rendered("".join(self._raw(one, one is first) for one in self.parts), [])
         placing = _Placing(self.text, translated, links)
         self.root.place = (0, len(translated))
         placing.place_inner(self.root)
         text, _ = self._written(self.root, 0, translated)
         return Rendered(text, placing.lost)
 
+    def _raw(self, token: MarkupToken, is_first: bool) -> str:
+        """What is written for a token; a term at the start of a line has its capital."""
+        if token.kind == "kept" and token.term and is_first and self._is_capital:
+            return token.raw[:1].upper() + token.raw[1:]
+        return token.raw
+
     def _written(self, tag: InlineTag, at: int, translated: str) -> tuple[str, int]:
         """Write a tag with all inside it; also return the place of what follows."""
-        parts = [tag.opening.raw]
+        parts = [self._raw(tag.opening, tag.place[0] == 0)]
         if tag.opening.kind == "kept":
-            if tag.opening.term and tag.place[0] == 0 and self._is_capital:
-                parts = [tag.opening.raw[:1].upper() + tag.opening.raw[1:]]
             at = max(at, tag.place[1])
         elif tag.opening.kind == "newline" and tag.place[0] < tag.place[1]:
             at += 1  # the space in whose place it stands

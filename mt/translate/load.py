@@ -174,7 +174,7 @@ def _load(
             if reasons := reasons_for_torch(search, engine):
                 raise ConfigError(
                     f"--engine ctranslate2: {'; '.join(reasons)}. Leave this out, or give "
-                    "--engine torch, which supports everything"
+                    "--engine torch, which has every option of the search"
                 )
             return load_ctranslate2(read_folder(engine.models[0]), search, engine, report)
         case "auto":

@@ -35,17 +35,17 @@ def metric(name: str, option: str = "--mbr") -> BLEU | CHRF:
 
 
 def choose(outputs: Sequence[str], utility: BLEU | CHRF) -> int:
-    """Return the index of the output with the highest mean utility, the first of ties.
+    """Return the index of the output with the highest sum of utilities, the first of ties.
 
     Each of the other outputs is a reference. A text that occurs several times counts as often:
     samples repeat what the model finds likely.
     """
     counts = Counter(outputs)
-    means: dict[str, float] = {}
-    for text in counts:
-        total = sum(
+    sums = {
+        text: sum(
             (count - (other == text)) * utility.sentence_score(text, [other]).score
             for other, count in counts.items()
         )
-        means[text] = total / max(1, len(outputs) - 1)
-    return outputs.index(max(outputs, key=means.__getitem__))
+        for text in counts
+    }
+    return outputs.index(max(outputs, key=sums.__getitem__))

@@ -73,6 +73,7 @@ class Reranker:
             segment.outputs = segment.outputs[: self.n_best]
 
     def _untagged(self, text: str) -> str:
+        text = self.forward.split_language(text)[1]
         tag = max((tag for tag in self.tags if text.startswith(tag)), key=len, default="")
         return text.removeprefix(tag).lstrip()
 

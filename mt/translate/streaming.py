@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, TypeVar
 
+from mt.data.reading.compression import PACKED, open_text
 from mt.data.reading.text_files import decode_lines, read_lines
 from mt.errors import ConfigError, DataError
 from mt.files import whole_file
@@ -27,7 +28,7 @@ T = TypeVar("T")
 ERRORS = ("strict", "replace")
 # With `max_wait`, lines that may be read before they are wanted.
 LINES_AHEAD = 20_000
-# Seconds after which lines from stdin are passed on if no more arrive.
+# Seconds after which lines from stdin are passed on, though more may come.
 STDIN_WAIT = 0.2
 # Bytes of a file that is worth a process for each GPU, and compiling: both take seconds.
 LARGE_INPUT = 10_000_000
@@ -52,14 +53,13 @@ class TextFiles:
 
     @property
     def wait(self) -> float | None:
-        """Seconds after which lines are passed on if no more arrive; None for a file."""
+        """Seconds after which lines are passed on; None for a file."""
         return STDIN_WAIT if self.max_wait is None and self.source == "-" else self.max_wait
 
     @property
     def is_large(self) -> bool:
         """Whether the source is worth starting a process for each GPU."""
-        path = Path(self.source)
-        return path.is_file() and path.stat().st_size >= LARGE_INPUT
+        return are_large([Path(self.source)])
 
     def read(self, say: Callable[[str], None]) -> Iterator[str]:
         """Return the lines of the source, whose faults are reported at once; see `read_input`."""
@@ -67,8 +67,14 @@ class TextFiles:
 
     def read_whole(self) -> str:
         """Return the source as one text, its line ends and byte-order mark included."""
-        read_input(self.source, self.errors)  # reports what cannot be opened
-        raw = sys.stdin.buffer.read() if self.source == "-" else Path(self.source).read_bytes()
+        path = Path(self.source)
+        if self.source == "-" or os.path.isdir(path):
+            read_input(self.source, self.errors)  # reports that stdin is closed, or a folder
+            raw = sys.stdin.buffer.read()
+        else:
+            _check_errors(self.errors)
+            with open_text(path) as file:  # once: it may be a pipe
+                raw = file.read()
         with suppress(UnicodeDecodeError):
             return raw.decode()
         for _ in _with_remedy(decode_lines(io.BytesIO(raw), self.name, self.errors), self.errors):
@@ -88,12 +94,17 @@ class TextFiles:
         yield from lines
 
 
+def are_large(files: Iterable[Path]) -> bool:
+    """Whether files are together worth starting a process for each GPU."""
+    return sum(os.path.getsize(file) for file in files if os.path.isfile(file)) >= LARGE_INPUT
+
+
 def windows(
     lines: Iterator[str], size: Callable[[], int], max_wait: float | None = None
 ) -> Iterator[list[str]]:
     """Yield lists of up to `size()` lines.
 
-    With `max_wait`, a shorter list is passed on after so many seconds, if no more lines arrive.
+    With `max_wait`, a shorter list is passed on so many seconds after its first line.
     """
     if max_wait is None:
         yield from iter(lambda: list(itertools.islice(lines, size())), [])
@@ -165,8 +176,7 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
     Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
     before the first line is asked for.
     """
-    if errors not in (None, *ERRORS):
-        raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
+    _check_errors(errors)
     if source == "-":
         if not sys.stdin:
             raise DataError("stdin: is closed; name an input file, or send text to it")
@@ -174,12 +184,17 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
     return read_file(Path(source), option, errors)
 
 
+def _check_errors(errors: str | None) -> None:
+    if errors not in (None, *ERRORS):
+        raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
+
+
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
     """Return the lines of a file, also compressed; otherwise as `read_input`.
 
     `option`: what named the file, for messages.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # Path.is_dir raises OSError for a name that is too long
         raise DataError(
             f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
             "file in it (the folder of a model goes to --model)"
@@ -276,12 +291,13 @@ def open_output(
             raise DataError(
                 f"--output {output}: is a folder, a file is required; name a file in it"
             )
-        elif path.suffix == ".gz":
+        elif path.suffix in PACKED:
             raise ConfigError(
                 f"--output {output}: would be plain text under the name of a compressed file; "
-                f"name it {path.with_suffix('')}, or pipe the output into gzip"
+                f"name it {path.with_suffix('')}, or pipe the output into "
+                f"{PACKED[path.suffix].split()[0]}"
             )
-        elif path.is_relative_to("/dev"):
+        elif path.parent in (Path("/dev"), Path("/dev/fd")):  # not /dev/shm, which has files
             with path.open("ab") as file:  # /dev/fd/N may be a file with earlier content
                 yield file
         else:

@@ -127,6 +127,7 @@ class Recipe:
         [str, str, str], tuple[str, str]
     ]  # a text, its translation, note → source, target
     settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
+    is_large: bool  # worth starting a process for each GPU
     # Chooses that of the n-best translations that is most like the reference; None: the best.
     utility: BLEU | CHRF | None = None
 
@@ -168,7 +169,7 @@ def make_corpus(
     output = ResumableOutput(files.resume)
     output.settings |= recipe.settings
     with open_output(files.output, output.open) as file:
-        translator = load_translator(search, engine, say, files.is_large)
+        translator = load_translator(search, engine, say, recipe.is_large)
         data = DataConfig(max_tokens=translator.max_source, max_length_ratio=translator.max_ratio)
         pair_filter = PairFilter(translator.tokenizer, data)
         pair_filter.counts = output.counts

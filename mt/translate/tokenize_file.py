@@ -14,10 +14,10 @@ from mt.data.reading.corpus import training_pairs
 from mt.data.reading.text_files import normalize_line
 from mt.data.tokens.augmentation import augment_sample
 from mt.data.tokens.placeholders import with_placeholders
-from mt.data.tokens.sentencepiece_model import read_model
 from mt.data.tokens.tokenizer import UNK, PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.files import write_whole
+from mt.runs.model_folder import open_tokenizer
 from mt.runtime.machine import usable_cores
 from mt.translate.streaming import (
     TextFiles,
@@ -94,20 +94,6 @@ def train_file(
         except OSError as error:
             raise DataError(f"--output {path}: cannot be written: {error.strerror}") from error
         say(f"{path}: {size:,} tokens")
-
-
-def open_tokenizer(path: Path, option: str = "--model") -> Tokenizer:
-    """The tokenizer of a `.model` file, run directory, checkpoint or exported folder.
-
-    `option` names it in messages.
-    """
-    if path.is_file():
-        return Tokenizer(read_model(path, option))
-    if Tokenizer.exists_in(path):
-        return Tokenizer.load(path)
-    from mt.runs.model_folder import find_model, read_folder
-
-    return read_folder(find_model(path, option)).tokenizer
 
 
 def processor_of(

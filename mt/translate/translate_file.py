@@ -44,16 +44,16 @@ def translate_file(
     Files and formats are checked before a model is loaded. Raises MtError for what the user must
     correct.
     """
-    if line_format.name in DOCUMENTS:
-        translate_document(files, line_format.name, search, engine, say, protection)
-        return
-    if files.resume and files.output == "-":
-        raise ConfigError("--resume: continues an output file; name it with -o")
     prefix = files.prefixes
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
     inputs |= protection.inputs
     reverse = [] if search.rerank_with is None else [search.rerank_with]
     refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
+    if line_format.name in DOCUMENTS:
+        _translate_document(files, line_format.name, search, engine, say, protection)
+        return
+    if files.resume and files.output == "-":
+        raise ConfigError("--resume: continues an output file; name it with -o")
     search = _protecting(protection, files, search, engine, say)
     lines = files.read(say)
     prefixes = None if prefix is None else read_file(prefix, "--prefix")
@@ -90,15 +90,15 @@ def translate_file(
     say(translator.tally.summary() + protection.summary())
 
 
-def translate_document(
+def _translate_document(
     files: TextFiles,
     form: str,
     search: SearchOptions,
     engine: EngineOptions,
     say: Callable[[str], None],
-    protection: Protection = UNPROTECTED,
+    protection: Protection,
 ) -> None:
-    """Translate the texts of a document, and write the document with them; otherwise the same."""
+    """Translate the texts of a document, and write the document with them."""
     given = {
         "--alignments": search.alignments,
         "--prefix": files.prefixes,
@@ -106,12 +106,8 @@ def translate_document(
     }
     if named := " and ".join(option for option, value in given.items() if value):
         raise ConfigError(f"{named}: not with --format {form}, which is no list of lines")
-    inputs = {"the input": files.source, "--shortlist": engine.shortlist} | protection.inputs
-    reverse = [] if search.rerank_with is None else [search.rerank_with]
-    refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
     search = _protecting(protection, files, search, engine, say)
-    protect = protection.keep if protection else list
-    document = read_document(form, files.read_whole(), files.name, protect)
+    document = read_document(form, files.read_whole(), files.name, protection.keep)
     if document.needs_alignment and search.alignments is None:
         search = _aligning(search, engine, f"{files.name}: has tags inside sentences", say)
     with open_output(files.output) as file:

@@ -56,6 +56,14 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_pa
         (["--best", 2, "--last", 2], ("--last, --best", "one of them")),
     ):
         assert says(refused(mt("average", scored, *arguments, "-o", tmp_path / "new")), *parts)
+    # Scores of another metric, or on another text, are no scores of this validation.
+    path = checkpoints(scored)[1] / META
+    meta = json.loads(path.read_bytes())
+    for section, values in (("train", {"metric": "chrf"}), ("data", {"valid": None})):
+        config = meta["config"] | {section: meta["config"][section] | values}
+        path.write_text(json.dumps(meta | {"config": config}), encoding="utf-8")
+        ended = mt("average", scored, "--best", 2, "-o", tmp_path / section)
+        assert says(ended.err, "2 checkpoints", "[501, 503]")
 
 
 def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(

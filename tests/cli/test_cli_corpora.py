@@ -32,7 +32,7 @@ def pairs(*names: str, langs: str | None = None) -> list[tuple[str, str]]:
 
 
 def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
-    names = ["a.de", "a.en", "c.tsv", "d.txt", "one.txt", "two.txt", "e.jsonl", "b"]
+    names = ["a.de", "a.en", "?.tsv", "d.txt", "one.txt", "two.txt", "e.jsonl", "b"]
     names.append("{path: e.jsonl, src: x}")
     assert pairs(*names, langs="de-en") == [
         *[("a.de", "a.en"), ("ja", "yes"), ("nein", "no"), ("one.txt", "two.txt")],
@@ -41,7 +41,13 @@ def test_text_files_go_in_pairs_and_all_else_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("langs", "found"), [(None, ("de", "en")), ("pt_BR-zh-Hant", ("pt_BR", "zh-Hant"))]
+    ("langs", "found"),
+    [
+        (None, ("de", "en")),
+        ("pt_BR-zh-Hant", ("pt_BR", "zh-Hant")),
+        ("pt-BR-en", ("pt-BR", "en")),
+        ("de-pt-BR", ("de", "pt-BR")),
+    ],
 )
 def test_languages_are_those_given_or_the_endings(langs: str | None, found: Any) -> None:
     data = CorpusGroup(["a.de", "a.en", "c.tsv"], langs).value()

@@ -115,6 +115,8 @@ def test_damage_that_is_left_out_is_counted_and_said(mt: Mt) -> None:
 
 
 def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
+    Path("w").mkdir()
+    Path("w/.cleaning.json.1.partial").touch()  # of a process that was killed
     assert mt(*IN, "-o", "out", "--work", "w").code == 0
     scored = {name for name in files() if "scores" in name}
     assert scored
@@ -142,6 +144,11 @@ def test_scores_in_a_work_folder_are_used_again(mt: Mt) -> None:
         (["-o", "o", "--against", "no.en"], ["data.clean.against", "no.en"]),
         (["-o", "o", "--work", "other"], ["other", "no work folder", "--work"]),
         (["-o", "o", "--work", "old"], ["old", "another version", "format 0", "--work"]),
+        (["mixed", "-o", "o"], ["IN[1].path", "mixed", "2 formats", "1.de", "1.tmx", "format"]),
+        (
+            ["-o", "o", "--executor", "slurm", "--sbatch", "partition=cpu", "--sbatch", "mem"],
+            ["--sbatch mem", "KEY=VALUE"],
+        ),
         (["-o", "o", "--limit", "max_chars=2"], ["IN[0] (a.de)", "no pair", "0 of 5", "limits"]),
     ],
 )
@@ -149,6 +156,9 @@ def test_messages(arguments: list[str], parts: list[str], mt: Mt) -> None:
     Path("there.en").write_text("kept\n")
     Path("t.tmx").write_text("<tmx/>\n")
     Path("link").symlink_to("o.en")
+    Path("mixed").mkdir()
+    for name in ("1.de", "1.en", "1.tmx"):
+        Path("mixed", name).write_text("x\n")
     Path("other").mkdir()
     Path("other", "letter").write_text("kept\n")
     Path("old").mkdir()
@@ -190,3 +200,17 @@ def test_a_full_disk_is_one_message_and_the_same_command_continues(mt: Mt) -> No
     assert mt(*IN, "-o", "out").code == 0
     assert Path("out.de").read_text().count("\n") == 3000
     assert not Path("out.work").exists()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_an_sbatch_that_is_missing_or_fails_is_one_message(
+    is_there: bool, mt: Mt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("datatrove")
+    if is_there:
+        Path("sbatch").write_text("#!/bin/sh\nexit 1\n")
+        Path("sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", str(Path.cwd()))
+    ended = mt(*IN, "-o", "o", "--executor", "slurm", "--sbatch", "partition=cpu")
+    assert (ended.code, ended.out) == (2, b"")
+    assert says(ended.err, "mt: --executor slurm", "sbatch", "check --sbatch")

@@ -12,6 +12,7 @@ import pytest
 from conftest import Mt
 from messages import says
 
+from mt.cli.console import show_in_pager
 from mt.data.reading.words import display_width
 from mt.inspect.pair_view import PlacedPair, in_columns
 
@@ -56,7 +57,8 @@ def test_pairs_that_meet_all_conditions(options: list[str], lines: list[int], mt
     assert [tuple(row[:2]) for row in rows] == [(s, t.replace("\x1b", "␛")) for s, t in shown]
 
 
-def test_a_sample_is_always_the_same_and_in_order(mt: Mt) -> None:
+def test_a_sample_is_always_the_same_and_in_order(mt: Mt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ftfy", None)  # which only rules need
     lines = [f"line {i}" for i in range(500)]
     for name in ("a.de", "a.en"):
         Path(name).write_text("".join(f"{line}\n" for line in lines))
@@ -84,6 +86,7 @@ def test_rejected_pairs_by_rule(mt: Mt) -> None:
         (["--rejected", "a.de"], ["--rejected a.de, line 1", "rule, score", "found 1"]),
         (["--rejected", "bad.tsv", "--rule", "x"], ["--rule", "empty", "duplicate", "'x'"]),
         (["--rejected", "bad.tsv", "a.de"], ["--rejected", "--match"]),
+        (["--rejected", "bad.tsv", "--langs", "de-en"], ["--rejected", "--match"]),
         (["a.de", "a.en", "--rule", "leak"], ["--rule leak", "--rejected"]),
     ):
         ended = mt("data", "view", *options)
@@ -137,3 +140,10 @@ def test_a_terminal_gets_columns_in_a_pager() -> None:
     text = shown.decode()
     assert says(text, "a.de:4", "Tag und Nacht haben sie", "│ ␛[31mThey worked day and")
     assert "\x1b[31m" not in text
+
+
+def test_an_error_of_the_first_text_comes_before_a_pager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGER", "touch shown")
+    with pytest.raises(ZeroDivisionError):
+        show_in_pager(str(1 // 0) for _ in range(1))
+    assert not Path("shown").exists()

@@ -271,6 +271,7 @@ def test_models_and_files_on_several_test_sets(
             "--hyp a --ref ref --src src --slices unknown --tokenizer-of .",
             "--tokenizer-of .: … run directory",
         ),
+        ("--model m --src src --ref ref --slices unknown", "--model m: … run directory"),
         ("--hyp a --ref ref --domain short", "--domain short … 2 lines, --hyp a … 120; … line n"),
         ("--hyp a --ref ref --test-set x=src,ref", "--test-set … --src … one or the other"),
         ("--hyp a --test-set x=src", "--test-set: … NAME=SRC,REF … found x=src"),
@@ -305,7 +306,9 @@ def test_messages_about_memory_and_seed(
     assert mt(*plain, "--confidence", "--confidence-n", 9, "--seed", 3).code == 0
 
 
-def test_lines_without_a_reference_are_said_and_not_scored(mt: Mt, tmp_path: Path) -> None:
+def test_lines_without_a_reference_are_said_and_not_scored(
+    mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
     """Sources, labels and all systems lose them too; of two references one is enough."""
     texts = {
         "hyp": ["a b c d", "x", "a b c d e"], "other": ["a b c d", "y", "e"],
@@ -337,6 +340,10 @@ def test_lines_without_a_reference_are_said_and_not_scored(mt: Mt, tmp_path: Pat
     write_lines(tmp_path / "blank", ["", " "])
     ended = mt("evaluate", "--hyp", tmp_path / "ref2", "--ref", tmp_path / "blank")
     assert says(refused(ended), "--ref", "blank", "2 lines", "references")
+    write_lines(tmp_path / "long", ["eins", "zwei drei " * 60])
+    write_lines(tmp_path / "late", ["", "two"])
+    files = ["--src", tmp_path / "long", "--ref", tmp_path / "late"]
+    assert says(mt("evaluate", "--model", tiny_run, *files).err, "in pieces: line 2")
 
 
 # --- languages --------------------------------------------------------------------------------
@@ -363,6 +370,11 @@ def test_scores_are_of_the_language_that_from_tells(
     for source, tokenizer in (("de", "tok:zh"), ("zh", "tok:13a")):
         command = ["evaluate", "-m", model, "--metrics", "bleu", *files, "--from", source]
         assert tokenizer in mt(*command).out.decode()
+    # Rare are words of the side that the model reads.
+    files = ["--src", tiny_corpus / "test.tgt", "--ref", tiny_corpus / "test.src"]
+    command = ["evaluate", "-m", model, *files, "--from", "zh", "--slices", "rare", "--json"]
+    slices = json.loads(mt(*command).out)[str(model)][0]["slices"]["rare"]
+    assert [part["slice"] for part in slices] == ["100 or more"]
 
 
 def test_texts_of_a_config_need_no_languages(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:

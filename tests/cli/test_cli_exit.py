@@ -194,8 +194,13 @@ def test_a_file_may_have_any_name(tiny_config: Path, tmp_path: Path, mt: Mt) -> 
     assert r"a\\xff.yaml" in (tmp_path / "run" / "manifest.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("command", ["tune", "train", "score"])
-def test_a_second_file_for_one_option_is_refused(command: str, mt: Mt) -> None:
-    option = "--run-dir" if command == "train" else "--model"
-    message = refused(mt(command, option, "a", option, "b"))
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("tune", "--model"), ("train", "--run-dir"), ("score", "--model"), ("train", "--config"),
+        ("data clean", "--output"),
+    ],
+)  # fmt: skip
+def test_a_second_file_for_one_option_is_refused(command: str, option: str, mt: Mt) -> None:
+    message = refused(mt(*command.split(), option, "a", option, "b"))
     assert says(message, option, "one", "found 2", "leave out")

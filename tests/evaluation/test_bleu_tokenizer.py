@@ -251,6 +251,17 @@ def test_a_resumed_run_has_one_tokenizer(
     assert log.count("because intl is not installed") == (choice == "auto")
 
 
+def test_the_tokenizer_of_a_test_into_another_language_is_not_that_of_validations(
+    tiny_mapping: Mapping[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RunLog(tmp_path, 1)
+    for kind, tokenizer in (("valid", "char"), ("test", "13a")):
+        log.record(kind, 1, signature=f"nrefs:1|tok:{tokenizer}|x:y")
+    monkeypatch.setattr(bleu_tokenizer, "find_spec", lambda _: "found")
+    config = config_of(tiny_mapping, data={"tgt_lang": "ja"})
+    assert validation.Scoring.of_run(config, tmp_path, print).tokenize == "char"
+
+
 @dataclass(frozen=True)
 class WithAnswers(World):
     """A world in which `on_main` returns the given answers of rank 0, one after the other."""

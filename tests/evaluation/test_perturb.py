@@ -98,10 +98,9 @@ def test_evaluate_perturbs_what_a_model_translates(
     write_lines(tmp_path / "ref", ref[:11])
     files = ["--src", tmp_path / "src", "--ref", tmp_path / "ref", "--split-sentences", "never"]
     files.append("--as-written")
-    ended = mt(
-        *["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"],
-        *["--perturb", "caps,typos,two-sentences", "--precision", "fp32", "--paired-bs-n", 50],
-    )
+    command = ["evaluate", "--model", tiny_run, *files, "--metrics", "bleu", "--json"]
+    command += ["--precision", "fp32", "--perturb"]
+    ended = mt(*command, "caps,typos,two-sentences", "--paired-bs-n", 50)
     found = json.loads(ended.out)
     assert list(found) == ["plain", "caps", "typos 5 %", "typos 15 %", "typos 30 %", TWO]
     options = EngineOptions(models=[tiny_run], precision="fp32", workers=1)
@@ -114,13 +113,19 @@ def test_evaluate_perturbs_what_a_model_translates(
             (score,) = score_corpus(outputs, data.refs, ["bleu"])
             assert found[kind][0]["value"] == pytest.approx(score.value)
             assert found[kind][0]["paired_bs"]["margin"] > 0
+    for seed in ([], ["--seed", 12345]):  # without a test the same is drawn
+        drawn = json.loads(mt(*command, "typos", "--no-paired-bs", *seed).out)
+        assert all(drawn[kind][0]["value"] == found[kind][0]["value"] for kind in drawn)
     assert [one.get("test_set") for one in found["plain"]] == [None, TWO]
     assert says(ended.err, "caps: 11 lines", "typos 30 %: 11 lines", "two-sentences: 6 lines")
     (tmp_path / "found").write_bytes(ended.out)
     page = ["report", tiny_run, "-o", "-", "--perturbed"]
     html = mt(*page, tmp_path / "found").out.decode()
     assert says(html, ">Text as people write it<", *(f">{kind}<" for kind in found))
-    assert says(refused(mt(*page, tmp_path / "ref")), "--perturbed", "ref", "mt evaluate --perturb")
+    write_lines(tmp_path / "other", ['{"differences": [{"line": 1}]}'])
+    for name in ("ref", "other"):
+        message = refused(mt(*page, tmp_path / name))
+        assert says(message, "--perturbed", name, "mt evaluate --perturb")
     for wrong, *parts in (("odd", "odd"), ("caps", "--slices")):
         more = ["--perturb", wrong, *(["--slices", "length"] if wrong == "caps" else [])]
         assert says(refused(mt("evaluate", "-m", tiny_run, *files, *more)), "--perturb", *parts)

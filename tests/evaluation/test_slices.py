@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from conftest import merged
+from marian_models import SAVED
+from untrained_models import untrained_model
 
 from mt.data.reading.words import tokens, words
 from mt.data.tokens.tokenizer import Tokenizer
@@ -19,6 +24,8 @@ from mt.evaluation.slices import (
     count_words,
 )
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
+from mt.interop.huggingface_import import import_model
+from mt.runs.model_folder import open_tokenizer
 
 
 def shown(slicing: Slicing) -> dict[str, list[int]]:
@@ -60,10 +67,20 @@ def test_by_the_rarest_word_of_the_source() -> None:
     }  # fmt: skip
 
 
-def test_by_unknown_pieces(tiny_run: Path) -> None:
+def test_by_unknown_pieces(
+    tiny_run: Path, tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """Neither a user-defined symbol nor a language that an imported model is told is one."""
     tokenizer = Tokenizer.load(tiny_run)
     found = by_unknown_pieces(["eins zwei", "eins 🙂", ""], tokenizer)
     assert shown(found) == {"none": [0, 2], "1 or more": [1]}
+    own = merged(tiny_mapping, {"tokenizer": {"user_defined_symbols": ["<x>"]}})
+    with_symbol = untrained_model(own, tiny_corpus, True).tokenizer
+    assert shown(by_unknown_pieces(["<x> eins"], with_symbol)) == {"none": [0]}
+    import_model(SAVED, tmp_path / "imported")
+    imported = open_tokenizer(tmp_path / "imported")
+    found = by_unknown_pieces([">>fra<< er", ">>fra<< ☃"], imported)
+    assert shown(found) == {"none": [0], "1 or more": [1]}
 
 
 def test_by_domain_keeps_the_order_of_the_labels() -> None:

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Mt, merged, refused
+from conftest import Mt, config_of, merged, refused
 from messages import says
+from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
 
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.interop import ctranslate2 as module
 from mt.interop import exporter
 from mt.interop.ctranslate2 import INT8_TOLERANCE, export
-from mt.model.checkpoint import load_model
+from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.search import ctranslate2_model
 from mt.search.ctranslate2_model import scorer
 from mt.search.parity import TOLERANCE, prove
@@ -88,6 +90,22 @@ def test_every_shape_gives_the_same_probabilities(
     assert parity.tokens > 300
     assert parity.max_difference < TOLERANCE
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"model.bin", "config.json"}
+
+
+def test_special_pieces_of_other_names(
+    tiny_mapping: Mapping[str, Any], tiny_corpus: Path, tmp_path: Path
+) -> None:
+    """As a model of SentencePiece has them that a user brings."""
+    pieces = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"}
+    settings: dict[str, Any] = {f"{name}_id": number for number, name in enumerate(pieces)}
+    settings |= {f"{name}_piece": piece for name, piece in pieces.items()}
+    SentencePieceTrainer.train(
+        input=str(tiny_corpus / "train.src"), model_prefix=str(tmp_path / "own"), vocab_size=60,
+        hard_vocab_limit=False, minloglevel=2, **settings,
+    )  # fmt: skip
+    config, tokenizer = config_of(tiny_mapping), Tokenizer((tmp_path / "own.model").read_bytes())
+    loaded = LoadedModel(build_model(config, tokenizer), tokenizer, config, {}, Path())
+    assert export(loaded, tmp_path / "out").tokens > 300
 
 
 def test_a_trained_model_translates_alike(

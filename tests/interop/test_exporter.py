@@ -18,7 +18,7 @@ from mt.interop.exporter import compare_translations, new_folder
 from mt.model.checkpoint import LoadedModel, load_model, save_model_folder, weights_of
 from mt.runtime.devices import Device, choose_device
 from mt.search.inference import Inference
-from mt.search.parity import LogProbs, prove
+from mt.search.parity import LogProbs, prove, random_pairs
 from mt.search.scoring import ForcedDecoder, Pair
 
 
@@ -48,7 +48,7 @@ def export(loaded: LoadedModel, output: Path, factor: float = 1.0) -> tuple[str,
             assert search == loaded.config.decode
             return ["three five"] * len(lines)
 
-        return str(parity), compare_translations(loaded, translate)
+        return str(parity), compare_translations(loaded, translate, to="en")
 
 
 def test_the_recipe_exports_and_refuses_a_wrong_conversion(
@@ -110,6 +110,15 @@ def test_one_nan_among_all_scores_and_missing_scores_are_refused(loaded: LoadedM
         prove(loaded, "other", last_is_nan)
     with pytest.raises(ValueError, match="shorter"):
         prove(loaded, "other", lambda pairs: [[0.0]] * len(pairs))
+
+
+def test_what_is_put_before_a_source_fits_a_short_model(
+    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = loaded.model.config.model_copy(update={"max_positions": 9})
+    monkeypatch.setattr(loaded.model, "config", short)
+    for n_first in (0, 2):
+        assert max(len(src) for src, _ in random_pairs(loaded, n_first)) == 8 - n_first
 
 
 def test_a_model_without_its_validation_text_says_why(loaded: LoadedModel) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from conftest import merged, metrics_of
+from conftest import config_of, merged, metrics_of
 from messages import says
 from sentencepiece import SentencePieceProcessor
 from untrained_models import untrained_model
@@ -96,6 +98,18 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
     assert "Licence: not stated." in body
     assert "## Data" not in body
     assert "## Scores" not in body
+
+
+def test_the_card_names_every_direction_and_no_place_of_this_machine(
+    loaded: LoadedModel, tiny_mapping: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = ["data.root=/home/alice/secret", "data.train={src: /home/a/t.de, tgt: ~/t.en}"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/mt", *places, "https://a.org/b"])
+    text = {"src": "train.src", "tgt": "train.tgt"}
+    both = config_of(tiny_mapping, data={"train": [text, text | {"reverse": True}]})
+    card = model_card(replace(loaded, config=both), "Use it.")
+    assert "# Translation model de → en, en → de\n" in card
+    assert "mt data.root=secret 'data.train={src: t.de, tgt: t.en}' https://a.org/b\n" in card
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])

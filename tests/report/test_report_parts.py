@@ -7,12 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import config_of
 from messages import says
 from run_folders import train_line, write_run
 
-from mt.report.corpora import located
-from mt.report.provenance import commands_of, duration, notable_lines, status_of
-from mt.report.run_summary import RecordedScore, RunSummary, labels_of, read_run
+from mt.files import sha256_of
+from mt.report import scores
+from mt.report.corpora import located, read_corpora
+from mt.report.page import large_number
+from mt.report.provenance import (
+    commands_of,
+    differing_keys,
+    duration,
+    notable_lines,
+    status_of,
+)
+from mt.report.run_summary import (
+    RecordedScore,
+    RunSummary,
+    labels_of,
+    read_run,
+    scored_sources,
+)
 from mt.report.scores import compare, score_run, tokenizer_of
 from mt.report.sentences import choose_sentences, excerpt, marked, most_changed
 
@@ -81,7 +97,7 @@ def outputs_of(*triples: tuple[str, str, str]) -> list[dict[str, Any]]:
 
 
 def test_sets_of_another_text_are_not_compared_and_equal_outputs_not_tested(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the model scores of the same outputs."""
     text = [(f"das ist {i}", f"that is {i} now", f"that is {i} now") for i in range(6)]
@@ -94,6 +110,9 @@ def test_sets_of_another_text_are_not_compared_and_equal_outputs_not_tested(
     (compared,) = compare(runs, [score_run(run) for run in runs])
     assert [(row["label"], row["same"]) for row in compared["rows"]] == [("a", False), ("c", True)]
     assert compared["rows"][1]["p_value"] is None
+    monkeypatch.setattr(scores, "MAX_RESAMPLED", 5)
+    (compared,) = compare(runs, [score_run(run) for run in runs])
+    assert says(compared["test"], "no test", "more than 5 lines")
 
 
 def test_a_report_has_one_tokenizer_or_says_so(tmp_path: Path) -> None:
@@ -111,6 +130,9 @@ def test_a_report_has_one_tokenizer_or_says_so(tmp_path: Path) -> None:
     assert "|tok:13a|" in kept.bleu.score.signature
     assert says(kept.note, "recorded BLEU 50.00 by char")
     assert says(gone.note, "not comparable", "char", "13a")
+    # A text into another language has one of its own.
+    run.config = config_of({"data": {"test": [{"src": "kept", "tgt": "b", "tgt_lang": "zh"}]}})
+    assert "|tok:char|" in score_run(run)[0].bleu.score.signature
 
     run.valid, run.tests = None, run.tests[:1]
     other.tests = [RecordedScore("kept", 10, 99.0, "nrefs:1|tok:13a|x:y", sentences)]
@@ -175,11 +197,17 @@ def test_relative_data_is_found_where_the_run_was_trained(
 ) -> None:
     (tmp_path / "then").mkdir()
     (tmp_path / "now").mkdir()
-    config = {"data": {"train": [{"src": "a.de", "tgt": "a.en"}]}}
-    run = run_of(tmp_path / "run", config=config, manifest={"cwd": str(tmp_path / "then")})
+    config = {"data": {"train": [{"path": "a", "src": "de", "tgt": "en"}]}}
+    for name in ("a.de", "a.en"):
+        (tmp_path / "then" / name).write_text("x\n")
+    record = {"lines": 1, "sha256": sha256_of(tmp_path / "then" / "a.de")}
+    manifest = {"cwd": str(tmp_path / "then"), "data": {"a.de": record, "a.en": record}}
+    run = run_of(tmp_path / "run", config=config, manifest=manifest)
     assert run.config is not None
     monkeypatch.chdir(tmp_path / "now")
     assert located(run.config, run.manifest).root == str(tmp_path / "then")
+    files = {file["name"]: file["state"] for file in read_corpora(run)["files"]}
+    assert files == {"a.de": "unchanged", "a.en": "unchanged"}
     for name in ("a.de", "a.en"):
         (tmp_path / "now" / name).write_text("x\n")
     assert located(run.config, run.manifest).root is None
@@ -201,6 +229,13 @@ def test_small_things(tmp_path: Path) -> None:
     assert tokenizer_of("nrefs:1|tok:13a|smooth:exp") == "13a"
     assert tokenizer_of("nrefs:1|tok:ja-mecab-0.996-IPA|smooth:exp") == "ja-mecab"
     assert tokenizer_of("") == "13a"
+    texts = [{"train": [{"path": "a.tsv", "weight": weight}]} for weight in (1, 2)]
+    shown = differing_keys([config_of({"data": text}) for text in texts], with_data=True)
+    assert len(set(shown["data.train"])) == 2
+    valid = {"valid": {"path": "v", "directions": ["fr-en"]}}
+    source = scored_sources(config_of({"data": valid}).data)["validation"]
+    assert (source.src, source.tgt) == ("fr", "en")
+    assert [large_number(n) for n in (999, 999_499, 999_999)] == ["999", "999 k", "1 M"]
     assert labels_of([Path("a/x"), Path("b/x"), Path("b/y")]) == ["a/x", "b/x", "y"]
     assert [duration(s) for s in (48, 3000, 6720, 10_000, 300_000)] == [
         "48 s", "50 min", "112 min", "2 h 47 min", "3.5 days",

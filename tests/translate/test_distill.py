@@ -15,8 +15,13 @@ from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
 from mt.data.reading.corpus import data_root, read_pairs
+from mt.errors import DataError
 from mt.runs.model_folder import META, WEIGHTS, find_model
+from mt.translate import streaming, synthetic
 from mt.translate.distill import (
+    DistillText,
+    _read,
+    _sources,
     _sources_of_last_stage,
     _texts_of_both_directions,
     diversified_config,
@@ -146,6 +151,37 @@ def test_a_model_without_a_text_of_its_own_is_not_trained_further(
     write_lines(tmp_path / "text", ["eins"])
     ended = mt("distill", "-m", model, "--student", "same", "--src", tmp_path / "text", "-o", "o")
     assert says(refused(ended), "--student same", "own text", "train.init_from")
+
+
+@pytest.mark.parametrize(
+    ("ways", "sides"),
+    [([True], ["tgt", "src"]), ([True, False], ["src", "tgt"]), ([False, True], ["src", "tgt"])],
+)
+def test_a_text_is_translated_the_way_it_is_trained(
+    ways: list[bool], sides: list[str], tiny_corpus: Path
+) -> None:
+    train = [TEXT | {"reverse": way} for way in ways]
+    data = config_from_mapping({"data": {"root": str(tiny_corpus), "train": train}}, "test").data
+    root, sources = _sources(data, DistillText())
+    pairs = zip(*(lines_of(tiny_corpus / f"train.{side}") for side in sides), strict=True)
+    assert [*_read(DistillText(), sources, root, True)] == ["\t".join(pair) for pair in pairs]
+
+
+def test_a_large_training_text_is_worth_a_process_for_each_gpu(
+    mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def load(*arguments: Any) -> None:
+        seen.append(arguments[-1])
+        raise DataError("enough")
+
+    monkeypatch.setattr(synthetic, "load_translator", load)
+    size = sum((tiny_corpus / f"train.{side}").stat().st_size for side in ("src", "tgt"))
+    for least in (size, size + 1):
+        monkeypatch.setattr(streaming, "LARGE_INPUT", least)
+        assert refused(mt("distill", "-m", tiny_run, "-o", tmp_path / "o.tsv")) == "enough"
+    assert seen == [True, False]
 
 
 def test_of_n_outputs_the_one_most_like_the_reference(

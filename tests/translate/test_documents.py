@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 import re
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -107,6 +110,8 @@ def test_subtitles() -> None:
     assert translated("srt", plain, lambda _: "これは一行目です").splitlines()[2:] == [
         "これは一行", "目です",
     ]  # fmt: skip
+    close = "1\n00:01,0 --> 00:02,0\neins\nzwei\n2\n00:03,0 --> 00:04,0\ndrei\n"
+    assert translated("srt", close, str.upper) == close.upper()
 
 
 def test_html() -> None:
@@ -144,6 +149,19 @@ def test_html() -> None:
     assert translated("html", "") == ""
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("<li class=notranslate>a<li>b", "<li class=notranslate>a<li>B"),
+        ("<li translate=no>a<ul><li>b</ul></ul>c", "<li translate=no>a<ul><li>b</ul></ul>C"),
+        ("x <span translate=no>a</b> c", "X <span translate=no>a</b> c"),
+        ("a &#! <b>c</b> d", "A &amp;#! <b>C</b> D"),
+    ],
+)
+def test_what_html_leaves_open(content: str, expected: str) -> None:
+    assert translated("html", content, str.upper) == expected
+
+
 def test_xliff() -> None:
     document = read_document("xliff", XLIFF, "x")
     assert texts_of(document) == [
@@ -166,6 +184,7 @@ def test_xliff() -> None:
     assert target.sub("", copy) == target.sub("", XLIFF)
     assert translated("xliff", copy, lambda _: "other") == copy
     etree.fromstring(copy.encode())
+    assert translated("xliff", f"\ufeff{XLIFF}") == f"\ufeff{copy}"
     mark = 'a <mrk translate="no"><ph id="3"/></mrk> b'
     assert translated("xliff", XLIFF_2.replace("Hund", mark)).count(mark) == 2
     copy = translated("xliff", XLIFF_2)
@@ -180,6 +199,7 @@ def test_xliff() -> None:
     ("form", "content", "message"),
     [
         ("srt", "eins\n", ("in.x", "no subtitle", "-->", "--format text")),
+        ("srt", "", ("in.x", "no subtitle")),
         ("xliff", "<xliff>\n<file></xliff>", ("in.x, line 2", "mismatched tag", "--format text")),
         ("xliff", "<xliff/>", ("in.x", "<source>", "<segment>")),
         ("xliff", '<?xml version="1.0" encoding="latin-1"?><a/>', ("in.x", "latin-1", "UTF-8")),
@@ -248,6 +268,11 @@ def test_a_model_translates_a_document_named_by_its_ending(
     out = (tmp_path / "out.srt").read_bytes()
     assert re.fullmatch(rb"1\r\n00:01,0 --> 00:02,0\r\n.*<i>.*</i>.*\r\n", out)
     assert says(ended.err, "1 text", "CTranslate2 has no --alignments")
+    pipe = tmp_path / "page.srt.gz"
+    os.mkfifo(pipe)
+    packed = gzip.compress(path.read_bytes())
+    threading.Thread(target=pipe.write_bytes, args=[packed], daemon=True).start()
+    assert mt("translate", "--model", tiny_run, pipe, "--workers", 1).out == out
     lines = mt("translate", "--model", tiny_run, "--format", "text", path).lines
     assert len(lines) == 3
     for options, message in (

@@ -241,6 +241,10 @@ def test_without_placeholders_the_alignment_tells_the_place(
     assert out == "Yes, dog\n"
     out, _, _ = translated("Hund ja\n", lambda _: ["<ph2> yes"], Protection((), path))
     assert out == "Dog yes\n"
+    for text, expected in (("Hund", "Dog"), ("Hund.", "Dog."), ("<h1>Hund</h1>", "<h1>Dog</h1>")):
+        form = "html" if "<" in text else "text"
+        out, _, _ = translated(text, backwards, Protection((), path), form=form)
+        assert out.rstrip("\n") == expected
     # The article of an elided word stays.
     path.write_text("école\tgymnasium\n", encoding="utf-8")
     for answer, expected in (

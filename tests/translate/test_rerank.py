@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 from conftest import Mt, config_of, lines_of, refused, write_lines
+from marian_models import SAVED
 from messages import says
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
+from mt.interop.huggingface_import import import_model
+from mt.model.checkpoint import load_model
 from mt.runs.model_folder import META, WEIGHTS, find_model
 from mt.search.options import SearchOptions
 from mt.search.scoring import ForcedScores
@@ -113,6 +116,23 @@ def test_a_pair_that_is_too_long_leaves_the_order(loaded: Any) -> None:
     assert segments[1].outputs == outputs[1]
     # The tag of the reverse model comes before its source; that of the source is no target.
     assert asked[0] == (tokenizer.src.encode(["null two"])[0], tokenizer.tgt.encode(["drei"])[0])
+
+
+def test_the_language_that_a_line_names_is_no_target(loaded: Any, tmp_path: Path) -> None:
+    """Of an imported model that translates into several."""
+    import_model(SAVED, tmp_path / "model")
+    forward = load_model(tmp_path / "model").tokenizer
+    asked: list[Any] = []
+
+    def score(pairs: list[Any]) -> list[ForcedScores]:
+        asked.extend(pairs)
+        return [ForcedScores((-1.0,))]
+
+    (source,) = forward.src.encode([">>fra<< Nein"])
+    segment = Segment(source, [], [SegmentOutput("one", -1.0, -1.0, 1, False, [])])
+    forced: Any = SimpleNamespace(score=score)
+    Reranker(forced, loaded.tokenizer, forward, 0.2, "", frozenset(), 1, "").rerank([segment])
+    assert [target for _, target in asked] == loaded.tokenizer.tgt.encode(["Nein"])
 
 
 def test_a_model_of_both_directions_is_its_own_reverse(tiny_mapping: Any) -> None:

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -214,6 +215,11 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
         read_input("-")
 
 
+def test_a_name_that_is_too_long_is_one_message(mt: Mt, tiny_run: Path) -> None:
+    for name in ("x" * 5000, "x" * 5000 + ".html"):
+        assert says(refused(mt("translate", "-m", tiny_run, name)), name, "cannot be read")
+
+
 def test_stdin_that_breaks_off_is_not_mistaken_for_output_that_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,6 +283,12 @@ def test_links_devices_and_pipes_are_written_through(tmp_path: Path) -> None:
         with open_output(f"/dev/fd/{log.fileno()}") as file:
             write_lines(file, ["x"])
     assert (tmp_path / "log").read_bytes() == b"before\nx\n"
+    if Path("/dev/shm").is_dir():  # a folder of files
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            kept = write(Path(folder) / "out", "before\n")
+            with open_output(str(kept)) as file:
+                write_lines(file, ["x"])
+            assert kept.read_bytes() == b"x\n"
     os.mkfifo(tmp_path / "pipe")
     received: list[bytes] = []
     reader = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
@@ -364,10 +376,13 @@ def test_nothing_is_written_into_the_folder_of_the_model(
     assert after == before
 
 
-def test_a_packed_output_is_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "program"), [("gz", "gzip"), ("xz", "xz"), ("zst", "zstd")])
+def test_a_packed_output_is_refused(
+    suffix: str, program: str, mt: Mt, tiny_run: Path, tmp_path: Path
+) -> None:
     text = write(tmp_path / "text", "eins\n")
-    message = refused(mt("translate", "-m", tiny_run, text, "-o", tmp_path / "out.gz"))
-    assert says(message, "out.gz", "plain text", "gzip")
+    message = refused(mt("translate", "-m", tiny_run, text, "-o", tmp_path / f"out.{suffix}"))
+    assert says(message, f"out.{suffix}", "plain text", f"into {program}")
     assert [path.name for path in tmp_path.iterdir()] == ["text"]
 
 

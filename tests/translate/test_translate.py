@@ -21,7 +21,7 @@ from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as engine_module
-from mt.search.engine import IncrementalModel, TorchEngine
+from mt.search.engine import TorchEngine
 from mt.search.inference import Inference
 from mt.search.options import SearchOptions
 from mt.translate.formats import LineFormat
@@ -47,7 +47,7 @@ def translator(
     loaded: LoadedModel,
     n_best: int = 1,
     batch_tokens: int | None = None,
-    model: IncrementalModel | None = None,
+    model: Any = None,
     **decode: Any,
 ) -> Translator:
     """A translator of the tiny model, or of another with the tokenizer and settings of that."""
@@ -229,7 +229,7 @@ class Scripted:
         self.device = torch.device("cpu")
         self.sources: list[list[int]] = []
 
-    def bytes_per_token(self, shortest: int) -> float:
+    def bytes_per_token(self) -> float:
         return 1.0
 
     def start(self, src: Tensor, src_mask: Tensor, n_hypotheses: int) -> Any:
@@ -332,9 +332,7 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
 def test_whatever_bytes_the_model_spells_a_line_is_one_line(
     loaded: LoadedModel, tmp_path: Path
 ) -> None:
-    names = {
-        loaded.tokenizer.tgt.processor.id_to_piece(i): i for i in range(loaded.tokenizer.tgt.size)
-    }
+    names = {piece: i for i, piece in enumerate(loaded.tokenizer.tgt.all_pieces())}
     path = tmp_path / "out"
     texts = ("\n", "a\nb", "\r\n", "\r", "\x85", "a\u2028b\u2029c", "\x0b\x0c\x1c")
     for raw in (*(text.encode() for text in texts), b"\xff\xfe"):
