@@ -23,7 +23,7 @@ from mt.data.reading.text_files import under
 from mt.data.tokens.mixing import stages_of
 from mt.errors import ConfigError
 from mt.files import write_whole
-from mt.runs.model_folder import read_config
+from mt.runs.model_folder import find_model, read_config, read_meta
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
 from mt.translate.streaming import TextFiles, are_large, read_file
@@ -73,7 +73,9 @@ def distill(
             sources = own
         else:
             check_output(files, _files_of(own, data_root(config.data)), [])
-        student = refined_config(config, files.output, engine.models[0], _names(engine))
+        model = engine.models[0]
+        updates = read_meta(find_model(model), []).get("step") or 0
+        student = refined_config(config, files.output, model, _names(engine), updates)
     else:
         student = student_config(config, files.output, layers, _names(engine))
     path = _check_outputs(files, sources, root, engine)
@@ -299,11 +301,12 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
     return _next_config(teacher, [_entry(corpus)], {"model": shape, "train": train}, comment)
 
 
-def refined_config(config: Config, corpus: str, model: Path, models: str) -> str:
-    """Return the YAML of the config that trains a model further, on its text and the corpus.
+def refined_config(config: Config, corpus: str, model: Path, models: str, updates: int = 0) -> str:
+    """Return the YAML of the config that trains a model of `updates`, on its text and the corpus.
 
     Three tenths of the updates, which are a fifth of the epochs as these are twice as long, and a
     third of the learning rate are nearly what was measured with small.yaml (configs/README.md).
+    About four validations: twenty are a quarter of such a short training.
     """
     optim, epochs = config.optim, config.train.epochs
     max_steps = max(2, config.train.max_steps * 3 // 10)
@@ -317,7 +320,11 @@ def refined_config(config: Config, corpus: str, model: Path, models: str) -> str
         "warmup_steps": min(max(1, optim.warmup_steps // 5), max_steps - 1),
         "cycles": 1,
     }
-    length = {"max_epochs": epochs and epochs / 5, "max_steps": max_steps, "valid_every": None}
+    length = {
+        "max_epochs": epochs and epochs / 5,
+        "max_steps": max_steps,
+        "valid_every": updates * 3 // 40 or None,
+    }
     comment = f"{model}, trained further on its text and on translations by {models}."
     return _continued(config, texts, corpus, model, comment, optim=schedule, train=length)
 

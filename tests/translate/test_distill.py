@@ -103,17 +103,18 @@ def test_a_model_is_trained_further_on_its_text_and_an_ensemble_s_translations(
     assert f"initial weights from {tiny_run}" in trained.err
 
 
-def refined(**values: Any) -> Config:
+def refined(updates: int = 0, **values: Any) -> Config:
     """The config of the further training of a model with this one."""
     config = config_from_mapping({"data": {"train": [TEXT]}} | values, "test")
-    made = yaml_text.parse(refined_config(config, "o.tsv", Path("runs/a"), "a"))
+    made = yaml_text.parse(refined_config(config, "o.tsv", Path("runs/a"), "a", updates))
     return config_from_mapping(made, "made")
 
 
 def test_the_further_training_is_shorter_at_a_lower_rate() -> None:
     cosine = {"warmup_steps": 500, "peak_lr": 2.1e-3, "schedule": "cosine", "cycles": 3}
-    config = refined(optim=cosine, train={"max_epochs": 19, "max_steps": 5000})
+    config = refined(5000, optim=cosine, train={"max_epochs": 19, "max_steps": 5000})
     assert (config.train.max_epochs, config.train.max_steps) == (3.8, 1500)
+    assert config.train.valid_every == 375
     assert (config.optim.warmup_steps, config.optim.peak_lr) == (100, 7e-4)
     assert (config.optim.schedule, config.optim.cycles) == ("cosine", 1)
     short = refined(optim=cosine | {"warmup_steps": 100}, train={"max_steps": 104})
