@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 
 from mt.config.schema import DecodeConfig
@@ -73,7 +74,7 @@ class Backwards(TorchEngine):
 
     def search(self, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None) -> Hypotheses:
         """Return each source backwards, through the last step of every search."""
-        tokens = pad_rows([source[::-1] for source in sources], [BOS], [EOS]).numpy()
+        tokens = pad_rows([np.asarray(source[::-1]) for source in sources], BOS, EOS)
         tokens[tokens == PAD] = EOS
         log_probs = torch.full((len(tokens), 1), -9.5)
         rows = torch.arange(len(tokens))

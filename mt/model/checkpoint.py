@@ -29,12 +29,12 @@ from mt.runs.model_folder import (
     FORMAT,
     META,
     REMEDY,
+    SCORED_ON,
     SEVERAL_SENTENCES,
     STATE,
     WEIGHTS,
     ModelFolder,
     checkpoints,
-    read_config,
     read_folder,
     read_meta,
     step_of,
@@ -248,12 +248,6 @@ def _computation(described: ModelFolder) -> list[object]:
     return [described.meta["tokenizer"], *values]
 
 
-def _judged_by(folder: Path) -> tuple[object, ...]:
-    """What the score of a checkpoint depends on besides its model."""
-    config = read_config(folder)
-    return config.train.metric, config.train.bleu_tokenize, config.data.valid
-
-
 def average_run(
     run_dir: Path, count: int | None, output: Path, by_score: bool = False
 ) -> list[int]:
@@ -271,11 +265,12 @@ def average_run(
     count = 5 if count is None else count
     if by_score:
         # Scores from before a change of metric or validation set do not count, as in training.
+        scored_on = metas[folders[-1]].get(SCORED_ON)
         scored = [
             folder
-            for folder in folders
-            if isinstance(metas[folder].get("score"), int | float)
-            and _judged_by(folder) == _judged_by(folders[-1])
+            for folder, meta in metas.items()
+            if isinstance(meta.get("score"), int | float)
+            and meta.get(SCORED_ON, scored_on) == scored_on
         ]
         # The sort is stable: of equal scores the earlier checkpoint comes first.
         chosen = sorted(scored, key=lambda folder: -metas[folder]["score"])[:count]

@@ -34,6 +34,7 @@ SHORTLIST = "vmap.txt"
 TUNED = "tuned"
 # The key of `meta.json` for the share of training lines that hold several sentences.
 SEVERAL_SENTENCES = "several_sentences"
+SCORED_ON = "scored_on"  # a fingerprint of the validation set, its metric and its tokenizer
 # Where a run directory keeps its model folders, and the links to two of them.
 CHECKPOINTS = "checkpoints"
 LAST = "last"

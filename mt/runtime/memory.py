@@ -116,8 +116,12 @@ def _free_in_groups_mb() -> Iterator[float]:
         group = root / path.lstrip("/")  # in a container, that of the machine, which is not there
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):
+                lines = (folder / "memory.stat").read_text().splitlines()
+                counts = dict(line.split() for line in lines)
+                # Of files that were read, and given back when memory is wanted.
+                cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
                 free = int((folder / limit).read_text()) - int((folder / used).read_text())
-                yield free / 1e6
+                yield (free + cached) / 1e6
 
 
 def unused_memory_mb(gpu: torch.device) -> float:

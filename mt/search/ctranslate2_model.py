@@ -11,7 +11,8 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from typing_extensions import assert_never
 
-from mt.data.tokens.tokenizer import BOS, EOS, UNK, Tokenizer
+from mt.data.tokens.piece_vocabulary import SPECIAL_PIECES
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.model.transformer import (
     DecoderLayer,
     EncoderLayer,
@@ -71,11 +72,13 @@ def specification(
         _copy_norm(spec.encoder.layer_norm, model.encoder_norm)
         _copy_norm(spec.decoder.layer_norm, model.decoder_norm)
     _copy_linear(spec.decoder.projection, model.output)
-    spec.register_source_vocabulary(tokenizer.src.all_pieces())
-    spec.register_target_vocabulary(tokenizer.tgt.all_pieces())
-    # A model of SentencePiece that a user brings may spell them in another way.
-    spec.config.unk_token, bos, spec.config.eos_token = tokenizer.tgt.pieces_of([UNK, BOS, EOS])
-    spec.config.bos_token = spec.config.decoder_start_token = bos
+    # A SentencePiece model that a user brings may spell special pieces in another way.
+    n_special = len(SPECIAL_PIECES)
+    source, target = (
+        [*SPECIAL_PIECES, *side.all_pieces()[n_special:]] for side in (tokenizer.src, tokenizer.tgt)
+    )
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
     spec.config.add_source_eos = True  # src = tokens + eos
     if first_ids:
         (spec.config.bos_token,) = tokenizer.src.pieces_of(first_ids)

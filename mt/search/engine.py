@@ -168,7 +168,7 @@ class TorchEngine(Engine):
         self, sources: Sequence[Ids], prefixes: Sequence[Ids], n_hypotheses: int
     ) -> tuple[Stepper, Tensor, Sequence[Constraint]]:
         """Encode the sources; return the stepper, the length limits (B,) and the constraints."""
-        src = pad_rows(sources, [], [EOS])  # (B, S)
+        src = torch.from_numpy(pad_rows([np.asarray(ids) for ids in sources], None, EOS))  # (B, S)
         limits = torch.from_numpy(self.limits(sources, prefixes)).to(self.device)
         constraints = self.constraints
         if any(prefixes):

@@ -25,6 +25,7 @@ from mt.runs.model_folder import (
     BEST,
     CHECKPOINTS,
     LAST,
+    SCORED_ON,
     STATE,
     WEIGHTS,
     DamagedError,
@@ -159,7 +160,8 @@ def save_checkpoint(
     """
     name = step_name(state.step)
     folder = run_dir / CHECKPOINTS / name
-    whole_meta = {**meta, "step": state.step, "score": state.scores.get(name)}
+    scored = {"score": state.scores.get(name), SCORED_ON: state.valid_fingerprint}
+    whole_meta = {**meta, "step": state.step, **scored}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
     set_link(run_dir, LAST, folder)

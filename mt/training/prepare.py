@@ -215,8 +215,6 @@ def settle_length(config: Config, plans: Sequence[Plan], log: RunLog) -> Config:
     if epochs is None:
         return config
     lengths = [len(plan.for_epoch(0, Event()).updates(0)) for plan in plans]
-    for plan in plans[1:]:
-        plan.forget_epoch()  # whose store of its own would stay in memory until its stage
     updates, left = 0.0, epochs
     for number, (plan, length) in enumerate(zip(plans, lengths, strict=True)):
         until = config.data.stages[number].until if config.data.stages else None

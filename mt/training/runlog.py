@@ -178,7 +178,8 @@ class RunLog:
                 # purge_step hides what an earlier start wrote of this step and later ones.
                 self._writer = summary_writer()(str(self.run_dir / TENSORBOARD), purge_step=step)
             for key, value in known.items():
-                if isinstance(value, int | float) and not isinstance(value, bool):
+                is_figure = isinstance(value, int | float) and not isinstance(value, bool)
+                if is_figure and key != "model_step":
                     self._writer.add_scalar(f"{kind}/{key}", value, step)
 
     def drop_after(self, step: int) -> None:

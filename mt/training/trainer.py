@@ -190,6 +190,9 @@ class Trainer:
     def _run_stage(self) -> int:
         """Update until the stage or training ends; the signal that ended it, 0 for none."""
         self._announce_stage()
+        for plan in self.plans:
+            if plan is not self.plan:
+                plan.forget_epoch()  # whose store would stay in memory
         state, rank, size = self.state, self.world.rank, self.world.size
         with Prefetcher(
             self.plan, state.epoch, state.update, rank, size, self.device.device

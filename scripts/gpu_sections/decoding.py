@@ -87,7 +87,7 @@ def run(report: Report, setting: Setting) -> None:
 
 def let_end(model: Transformer, setting: Setting, sources: list[list[int]]) -> None:
     """Give the eos a bias by which a sentence may end at any step."""
-    src = pad_rows(sources, [], [EOS])
+    src = torch.from_numpy(pad_rows([np.asarray(source) for source in sources], None, EOS))
     stepper = Inference(model, setting.choose("fp32")).start(src, src != PAD, 1)
     tokens = torch.full((len(src), 1), BOS, device=setting.torch_device)
     gaps = []

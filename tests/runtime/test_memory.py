@@ -96,6 +96,7 @@ def test_limits_of_control_groups_count(
     (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     write(tmp_path / folder / limit, "900000000\n")
     write(tmp_path / folder / used, "200000000\n")
+    write(tmp_path / folder / "memory.stat", "anon 3\ninactive_file 50000000\n")
     read_text = Path.read_text
 
     def read(path: Path, **options: Any) -> str:
@@ -104,7 +105,7 @@ def test_limits_of_control_groups_count(
 
     monkeypatch.setattr(memory, "CGROUPS", tmp_path)
     monkeypatch.setattr(Path, "read_text", read)
-    assert [*memory._free_in_groups_mb()] == [700]
+    assert [*memory._free_in_groups_mb()] == [750]
 
 
 def test_memory_that_tensors_hold_is_available_but_used(monkeypatch: pytest.MonkeyPatch) -> None:

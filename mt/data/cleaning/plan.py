@@ -133,7 +133,10 @@ class CleaningPlan:
             if key not in ("max_targets", "leaks")
         }
         settings["keys"] = self.finds_duplicates  # which max_targets decides too
-        sets = [[name, *_state(source, self.root)] for name, source in self.evaluation]
+        sets = [
+            [name, *_state(source, self.root), *([True] if True in self._ways(source) else [])]
+            for name, source in self.evaluation
+        ]
         against = [_file_state(file) for file in self.against]
         others: list[object] = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
         if any(own := [corpus.languages for corpus in self.corpora]):
@@ -171,20 +174,27 @@ class CleaningPlan:
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
-        sets = {name: self._oriented(name, source) for name, source in self.evaluation}
+        sets = {}
+        for name, source in self.evaluation:
+            pairs = list(read_pairs(source, self.root, name))
+            for is_turned in self._ways(source):
+                turned = [pair[::-1] for pair in pairs] if is_turned else pairs
+                sets[name + " (reversed)" * is_turned] = turned
         for path in self.against:
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
         return LeakIndex(sets) if sets else None
 
-    def _oriented(self, name: str, source: Source) -> list[tuple[str, str]]:
-        """The pairs of an evaluation set, the way round in which corpora are stored."""
-        pairs = list(read_pairs(source, self.root, name))
+    def _ways(self, source: Source) -> list[bool]:
+        """Whether an evaluation set is turned round to be compared with corpora: both, if need be.
+
+        Corpora may be stored the other way round.
+        """
         languages = source.src_lang or self.src_lang, source.tgt_lang or self.tgt_lang
         stored = {self._languages(number) for number in range(len(self.corpora))}
-        is_turned = languages not in stored and languages[::-1] in stored
-        return [pair[::-1] for pair in pairs] if is_turned else pairs
+        ways = {False: languages, True: languages[::-1]}
+        return [is_turned for is_turned, pair in ways.items() if pair in stored] or [False]
 
     def _folder(self, stage: str, *content: object) -> Path:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -213,19 +213,21 @@ def _quoted_cells(
     with_ends = (line.replace("\r", " ") + "\n" for line in lines)
     reader = csv.reader(with_ends, delimiter=delimiter, strict=True)
     start = 1
+    has_names = False  # which the first row may hold
     cells: list[str] | None = []
     while cells is not None:
-        place = f"{path}, line {start:,}"
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            # The first row may have the names of the columns.
-            if source.errors != "skip" or start == 1 or "field limit" in str(error):
-                raise DataError(_csv_fault(error, f"{where}.path: {place}")) from None
-            damage.add(LEFT_OUT, place)
+            if source.errors != "skip" or not has_names or "field limit" in str(error):
+                place = f"{where}.path: {path}, line {start:,}"
+                raise DataError(_csv_fault(error, place)) from None
+            for number in range(start, reader.line_num + 1):
+                damage.add(LEFT_OUT, f"{path}, line {number:,}")
             cells = []  # the reader goes on after the line in which the fault is
         if cells:
             yield start, cells
+            has_names = True
         start = reader.line_num + 1
 
 

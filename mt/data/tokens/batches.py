@@ -6,7 +6,7 @@ without padding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from mt.data.tokens.plan import Indices, shard_batches
 from mt.data.tokens.tokenizer import BOS, EOS, PAD
@@ -63,17 +62,30 @@ class Batch:
         return replace(self, **{name: copied(tensor) for name, tensor in tensors.items()})  # type: ignore[arg-type]
 
 
-def pad_rows(rows: Iterable[Iterable[int]], before: Sequence[int], after: Sequence[int]) -> Tensor:
-    """Put ids `before` and `after` each row of ids, and pad to the longest. (B, T)"""
-    whole = [torch.tensor([*before, *map(int, row), *after]) for row in rows]
-    return pad_sequence(whole, batch_first=True, padding_value=PAD)
+def pad_rows(rows: Sequence[npt.NDArray[Any]], first: int | None, last: int | None) -> Indices:
+    """Pad rows of ids to the longest. (B, T)
+
+    The ids `first` and `last`, where not None, are put before and after each row.
+    """
+    extra = (first is not None) + (last is not None)
+    lengths = np.array([len(row) for row in rows], np.int64) + extra  # (B,)
+    padded = np.full((len(rows), int(lengths.max())), PAD, np.int64)
+    start = int(first is not None)
+    columns = np.arange(padded.shape[1])
+    inside = (columns >= start) & (columns < (lengths - extra + start)[:, None])  # (B, T)
+    padded[inside] = np.concatenate(rows)
+    if first is not None:
+        padded[:, 0] = first
+    if last is not None:
+        padded[np.arange(len(rows)), lengths - 1] = last
+    return padded
 
 
 def collate(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> Batch:
     """Make one padded batch of (source ids, target ids) pairs without bos and eos."""
-    src = pad_rows([src for src, _ in pairs], [], [EOS])
-    tgt_in = pad_rows([tgt for _, tgt in pairs], [BOS], [])
-    tgt_out = pad_rows([tgt for _, tgt in pairs], [], [EOS]).flatten()
+    src = torch.from_numpy(pad_rows([src for src, _ in pairs], None, EOS))
+    tgt_in = torch.from_numpy(pad_rows([tgt for _, tgt in pairs], BOS, None))
+    tgt_out = torch.from_numpy(pad_rows([tgt for _, tgt in pairs], None, EOS)).flatten()
     positions = (tgt_out != PAD).nonzero().squeeze(1)
     src_mask = src != PAD
     return Batch(
