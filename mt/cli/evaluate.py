@@ -168,8 +168,13 @@ def evaluate(
         )
     texts = read_texts(systems, test_set or [], src, ref or [], domain, source=from_, to=to)
     models = [system.model for system in systems if system.model is not None]
-    slicers = {name: slicer(name, train_src or [], tokenizer_of, models) for name in sliced}
-    data = [with_slices(one, slicers) for one in texts]
+    slicers = {
+        source: {
+            name: slicer(name, train_src or [], tokenizer_of, models, source) for name in sliced
+        }
+        for source in dict.fromkeys(one.data.direction.source for one in texts)
+    }
+    data = [with_slices(one, slicers[one.data.direction.source]) for one in texts]
     comet = _load_comet(names, comet_model, texts, engine.device)
     settings: dict[TextDirection, Settings] = {}
     for direction in dict.fromkeys(one.direction for one in data):

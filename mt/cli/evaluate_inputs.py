@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -65,7 +66,7 @@ def systems_of(hyp: Sequence[str], model: Sequence[str], baseline: str | None) -
 def _name_and_path(text: str) -> tuple[str, str]:
     """Split NAME=PATH; an existing file may have = in its name."""
     name, equals, path = text.partition("=")
-    if not equals or not name or not path or "/" in name or Path(text).exists():
+    if not equals or not name or not path or "/" in name or os.path.exists(text):
         return "", text
     return name, path
 

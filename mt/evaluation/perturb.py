@@ -76,9 +76,11 @@ def perturb(
         for number, texts in enumerate(zip(data.sources or [], *data.refs, strict=True))
     ]
     sources, *refs = ([row[column] for row in rows] for column in range(len(codes)))
+    numbers = data.numbers
     if change == TWO:
+        numbers = [data.number(line) for line in range(1, len(sources) + 1, 2)]
         sources, *refs = map(in_pairs, (sources, *refs))
-    return replace(data, name=name, sources=sources, refs=refs)
+    return replace(data, name=name, sources=sources, refs=refs, numbers=numbers)
 
 
 def in_pairs(lines: Sequence[str]) -> list[str]:

@@ -117,21 +117,28 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
 
 
 def slicer(
-    name: str, train_src: Sequence[str], tokenizer_of: Path | None, models: Sequence[Path]
+    name: str,
+    train_src: Sequence[str],
+    tokenizer_of: Path | None,
+    models: Sequence[Path],
+    source_lang: str | None = None,
 ) -> Callable[[Sequence[str]], Slicing]:
     """A function that slices sources by one of SLICES.
 
     Rare are words of the files `train_src`, else of the first model's training data; unknown is
     what the tokenizer in `tokenizer_of` lacks, else the first model's. DataError without either.
+    `source_lang`: of a model that translates from several languages.
     """
     if name == "length":
         return by_length
     if name == "rare":
-        return partial(by_rare_words, counts=_training_counts(train_src, models))
+        return partial(by_rare_words, counts=_training_counts(train_src, models, source_lang))
     return partial(by_unknown_pieces, tokenizer=_slicing_tokenizer(tokenizer_of, models))
 
 
-def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mapping[str, int]:
+def _training_counts(
+    train_src: Sequence[str], models: Sequence[Path], source_lang: str | None
+) -> Mapping[str, int]:
     from mt.data.reading.corpus import translated_pairs
     from mt.data.reading.text_files import read_lines
     from mt.runs.model_folder import read_config
@@ -143,7 +150,11 @@ def _training_counts(train_src: Sequence[str], models: Sequence[Path]) -> Mappin
             "--slices rare: needs the training data to count words in; give --train-src FILE"
         )
     try:
-        return count_words(source for source, _ in translated_pairs(read_config(models[0]).data))
+        data = read_config(models[0]).data
+        language = source_lang or data.src_lang
+        is_known = language in {data.direction(text)[0] for text in data.train}
+        pairs = translated_pairs(data, language if is_known else "")
+        return count_words(source for source, _ in pairs)
     except DataError as error:
         raise DataError(
             f"{error} --slices rare counts words in the training data of {models[0]}; or give "

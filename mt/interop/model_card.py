@@ -26,8 +26,10 @@ from mt.runs.model_folder import run_dir_of
 
 # Codes that stand for no language: the config's defaults, and no code.
 UNKNOWN = {"src", "tgt", ""}
-# The folders of an absolute path, also one in a setting; not those of a web address.
-PLACE = re.compile(r"""(?<![\w.:/~-])~?/(?:[^\s,={}\[\]'"]*/)?(?=[^\s/,={}\[\]'"])""")
+# The folders of an absolute path inside a setting; not those of a web address.
+PLACE = re.compile(
+    r"""(?<![^\s,=({\[:'"])(?!(?<=:)//)~?/(?:[^\s,={}\[\]'"]*/)?(?=[^\s/,={}\[\]'"])"""
+)
 CORPUS_COLUMNS = ["corpus", "version", "languages", "licence", "fetched", "files"]
 SCORE_COLUMNS = ["text", "update", "metric", "score", "signature"]
 
@@ -152,6 +154,14 @@ def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]
     return "\n".join([heading, "", *table]) if body else ""
 
 
+def _without_places(word: str) -> str:
+    """A word of a command without the folders of absolute paths."""
+    key, equals, value = ("", "", word) if Path(word).is_absolute() else word.rpartition("=")
+    if Path(value).is_absolute():
+        return f"{key}{equals}{Path(value).name}"
+    return PLACE.sub("", word)
+
+
 def _commands(manifest: dict[str, Any]) -> str:
     """The commands as they are typed, without the places of this machine."""
     lines = []
@@ -159,8 +169,7 @@ def _commands(manifest: dict[str, Any]) -> str:
     for typed in filter(None, (command if isinstance(command, list) else [], sys.argv)):
         program, *rest = map(str, typed)
         name = "mt" if Path(program).name == "__main__.py" else Path(program).name
-        words = [Path(one).name if Path(one).is_absolute() else PLACE.sub("", one) for one in rest]
-        lines.append(shlex.join([name, *words]))
+        lines.append(shlex.join([name, *map(_without_places, rest)]))
     packages = manifest.get("packages")
     versions = packages if isinstance(packages, dict) else {"mt": __version__}
     used = ", ".join(f"{name} {number}" for name, number in versions.items())

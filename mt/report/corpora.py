@@ -68,7 +68,7 @@ def _files(
     for where, source in named_sources(data):
         use = where.removeprefix("data.").split("[")[0]
         for place in local_files(source, data_root(data)) or [Path(source.path or source.src)]:
-            is_inside = place.is_relative_to(base)
+            is_inside = str(place) not in recorded and place.is_relative_to(base)
             places.append((use, str(place.relative_to(base) if is_inside else place), place))
     listed = {name for _, name, _ in places}
     places += [("", name, base / name) for name in recorded if name not in listed]  # of a pattern

@@ -12,6 +12,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ def distill(
     layers = None if shape == SAME else student_layers(shape)
     metric = _metric(text, search.n_best)
     config = _read_teacher(engine)
-    src_lang, tgt_lang = config.data.src_lang, config.data.tgt_lang
+    src_lang, tgt_lang = next(
+        map(config.data.direction, config.data.valid_texts),
+        (config.data.src_lang, config.data.tgt_lang),
+    )
     if search.from_ == tgt_lang != src_lang:
         raise ConfigError(
             f"--from {search.from_}: the student's config is the teacher's, which is validated and "
@@ -85,7 +89,7 @@ def distill(
         _count(sources.values(), root),
         lambda source, target, _: (source, target),
         {"--metric": metric or ""},
-        are_large(file for _, file in _files_of(sources, root)),
+        are_large(map(partial(_translated_file, root=root), sources.values())),
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(recipe, files, search, engine, say)
@@ -190,6 +194,10 @@ def _check_outputs(
 
 def _files_of(sources: Mapping[str, Source], root: Path) -> list[tuple[str, Path]]:
     return [(name, file) for name, source in sources.items() for file in local_files(source, root)]
+
+
+def _translated_file(source: Source, root: Path) -> Path:
+    return under(root, source.path or (source.tgt if source.reverse else source.src))
 
 
 def _opened(lines: Iterator[str]) -> Iterator[str]:
@@ -298,7 +306,8 @@ def student_config(teacher: Config, corpus: str, layers: tuple[int, int], teache
         f"Student of {teachers}: {encoder} encoder and {decoder} decoder layers, trained on the\n"
         "# teacher's output."
     )
-    return _next_config(teacher, [_entry(corpus)], {"model": shape, "train": train}, comment)
+    entry = _entry(corpus, teacher.data, teacher.data.train)
+    return _next_config(teacher, [entry], {"model": shape, "train": train}, comment)
 
 
 def refined_config(config: Config, corpus: str, model: Path, models: str, updates: int = 0) -> str:
@@ -349,15 +358,8 @@ def _continued(
 ) -> str:
     """The YAML of a config that trains a model further on its texts and a corpus.
 
-    `optim`, `train`: changes to these sections. The corpus has the languages of the texts, if these
-    are all of one pair.
+    `optim`, `train`: changes to these sections.
     """
-    entry = _entry(corpus)
-    one_way = [text for text in texts if not text.reverse]
-    pairs = {(text.src_lang, text.tgt_lang) for text in one_way}
-    pairs |= {(text.tgt_lang, text.src_lang) for text in texts if not one_way}
-    if len(pairs) == 1:
-        entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
     data: dict[str, Any] = {"augment": stages_of(config.data)[-1].augment}
     if config.data.clean is not None:  # a source has a reference, and now translations
         data["clean"] = config.data.clean.model_copy(update={"max_targets": None})
@@ -368,12 +370,19 @@ def _continued(
         "optim": optim,
         "train": {**train, **start},
     }
+    entry = _entry(corpus, config.data, texts)
     entries = [*(text.model_dump(mode="json") for text in texts), entry]
     return _next_config(config, entries, changes, comment)
 
 
-def _entry(corpus: str) -> dict[str, Any]:
-    return {"path": str(Path(corpus).absolute()), **TSV_COLUMNS}
+def _entry(corpus: str, data: DataConfig, texts: Sequence[Source]) -> dict[str, Any]:
+    """A corpus as an entry of `data.train`; in the languages of the texts, if that is one pair."""
+    entry = {"path": str(Path(corpus).absolute()), **TSV_COLUMNS}
+    one_way = [text for text in texts if not text.reverse] or texts
+    pairs = {data.direction(text) for text in one_way}
+    if len(pairs) == 1 and pairs != {(data.src_lang, data.tgt_lang)}:
+        entry |= dict(zip(("src_lang", "tgt_lang"), pairs.pop(), strict=True))
+    return entry
 
 
 def _next_config(

@@ -46,7 +46,15 @@ INLINE = re.compile(
     "math|q|s|samp|script|small|span|strike|strong|style|sub|sup|svg|time|tt|u|var|wbr"
 )
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "wbr"}
-OPTIONAL = {"dd", "dt", "li", "option", "p", "td", "th", "tr"}  # their end tags
+# Elements whose end tags may be left out, and those whose start ends them; a block ends a p.
+_ROWS = ("tr", "tbody", "tfoot")
+_CELLS = ("td", "th", *_ROWS)
+OPTIONAL: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("dt", "dd"), ("dt", "dd")),
+    **dict.fromkeys(("td", "th"), _CELLS),
+    **{"tr": _ROWS, "li": ("li",), "option": ("option", "optgroup"), "p": ()},
+}
+NESTING = {"dl", "menu", "ol", "table", "ul"}  # hold such elements of their own
 CODE = {"script", "style", "svg", "math", "textarea"}  # no words
 QUOTED = {"code", "kbd", "samp", "var"}  # words that stay, in the middle of others
 ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
@@ -245,9 +253,13 @@ class _Skipped:
 
     def ends_before(self, kind: TokenKind, tag: str) -> bool:
         """Whether the element, whose end tag is left out, has ended before a tag."""
-        is_next = kind == "start" and self.inside == [tag]
-        is_of_parent = kind == "end" and tag not in self.inside
-        return self.token.name in OPTIONAL and (is_next or is_of_parent)
+        following = OPTIONAL.get(self.token.name)
+        if following is None or not tag or INLINE.fullmatch(tag) or tag in self.inside[1:]:
+            return False
+        if kind == "end":  # of the parent
+            return tag not in {*self.inside, "p", *VOID}
+        is_next = tag in following or self.token.name == "p"
+        return kind == "start" and is_next and not NESTING.intersection(self.inside)
 
     def add(self, kind: TokenKind, tag: str, raw: str) -> None:
         """Add a part of it."""

@@ -166,7 +166,7 @@ class TaggedText:
     def render(self, translated: str, links: str = "") -> Rendered:
         """Put the tags into a translation, by its alignment as `word_links` writes it."""
         if not self.has_words:
-            words = (one for one in self.parts if one.kind == "kept" or one.raw.strip())
+            words = (one for one in self.parts if one.kind in ("kept", "text") and one.raw.strip())
             first = next(words, None)
             return Rendered("".join(self._raw(one, one is first) for one in self.parts), [])
         placing = _Placing(self.text, translated, links)

@@ -372,9 +372,10 @@ def test_scores_are_of_the_language_that_from_tells(
         assert tokenizer in mt(*command).out.decode()
     # Rare are words of the side that the model reads.
     files = ["--src", tiny_corpus / "test.tgt", "--ref", tiny_corpus / "test.src"]
-    command = ["evaluate", "-m", model, *files, "--from", "zh", "--slices", "rare", "--json"]
-    slices = json.loads(mt(*command).out)[str(model)][0]["slices"]["rare"]
-    assert [part["slice"] for part in slices] == ["100 or more"]
+    for source, label in (("zh", "100 or more"), ("de", "never")):
+        command = ["evaluate", "-m", model, *files, "--from", source, "--slices", "rare", "--json"]
+        slices = json.loads(mt(*command).out)[str(model)][0]["slices"]["rare"]
+        assert [part["slice"] for part in slices] == [label]
 
 
 def test_texts_of_a_config_need_no_languages(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:

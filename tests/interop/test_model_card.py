@@ -103,13 +103,13 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
 def test_the_card_names_every_direction_and_no_place_of_this_machine(
     loaded: LoadedModel, tiny_mapping: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    places = ["data.root=/home/alice/secret", "data.train={src: /home/a/t.de, tgt: ~/t.en}"]
+    places = ["data.root=/home/Ann Smith/x", "data.train={src: /home/a/t.de, tgt: c*/t.en}"]
     monkeypatch.setattr(sys, "argv", ["/usr/bin/mt", *places, "https://a.org/b"])
     text = {"src": "train.src", "tgt": "train.tgt"}
     both = config_of(tiny_mapping, data={"train": [text, text | {"reverse": True}]})
     card = model_card(replace(loaded, config=both), "Use it.")
     assert "# Translation model de → en, en → de\n" in card
-    assert "mt data.root=secret 'data.train={src: t.de, tgt: t.en}' https://a.org/b\n" in card
+    assert "mt data.root=x 'data.train={src: t.de, tgt: c*/t.en}' https://a.org/b\n" in card
 
 
 @pytest.mark.parametrize("byte_fallback", [True, False])

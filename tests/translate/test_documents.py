@@ -155,6 +155,10 @@ def test_html() -> None:
         ("<li class=notranslate>a<li>b", "<li class=notranslate>a<li>B"),
         ("<li translate=no>a<ul><li>b</ul></ul>c", "<li translate=no>a<ul><li>b</ul></ul>C"),
         ("x <span translate=no>a</b> c", "X <span translate=no>a</b> c"),
+        ("<p translate=no>a<br></br>b</p>c", "<p translate=no>a<br></br>b</p>C"),
+        ("<td translate=no>a</p>b<tr><td>c", "<td translate=no>a</p>b<tr><td>C"),
+        ("<dt translate=no>a<dd>b", "<dt translate=no>a<dd>B"),
+        ("<p translate=no>a<h2>b</h2>", "<p translate=no>a<h2>B</h2>"),
         ("a &#! <b>c</b> d", "A &amp;#! <b>C</b> D"),
     ],
 )

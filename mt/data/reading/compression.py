@@ -166,11 +166,14 @@ def os_errors_as_data_errors(path: Path, where: str) -> Iterator[None]:
     except Exception as error:
         is_damage = type(error).__name__ in _DAMAGE
         if is_damage or (isinstance(error, OSError) and error.errno is None):
-            with path.open("rb") as file:
-                suffix = _packed_suffix(file.read(10))
+            suffix = ""
+            if path.is_file():  # a pipe would be waited for
+                with path.open("rb") as file:
+                    suffix = _packed_suffix(file.read(10))
             raise DataError(
-                f"{prefix(where)}{path} is a {suffix} file that is truncated or damaged ({error}). "
-                f"Fetch or compress it again; `{PACKED.get(suffix, 'file')} {path}` checks it."
+                f"{prefix(where)}{path} is a {suffix or 'packed'} file that is truncated or "
+                f"damaged ({error}). Fetch or compress it again; `{PACKED.get(suffix, 'file')} "
+                f"{path}` checks it."
             ) from None
         if not isinstance(error, OSError):
             raise

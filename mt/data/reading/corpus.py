@@ -77,12 +77,16 @@ def training_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
         yield from read_pairs(source, root, f"data.train[{number}]")
 
 
-def translated_pairs(data: DataConfig) -> Iterator[tuple[str, str]]:
-    """The same as training translates them: a text in both directions gives each pair twice."""
+def translated_pairs(data: DataConfig, source_lang: str = "") -> Iterator[tuple[str, str]]:
+    """The same as training translates them: a text in both directions gives each pair twice.
+
+    With `source_lang` only those from this language.
+    """
     root = data_root(data)
     for number, source in data.texts.items():
         pairs = zip(data.text_numbers, data.train, strict=True)
-        ways = [entry.reverse for text, entry in pairs if text == number]
+        entries = [entry for text, entry in pairs if text == number]
+        ways = [entry.reverse for entry in entries if source_lang in ("", data.direction(entry)[0])]
         for pair in read_pairs(source, root, f"data.train[{number}]"):
             yield from (pair[::-1] if way else pair for way in ways)
 
