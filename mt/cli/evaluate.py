@@ -168,13 +168,13 @@ def evaluate(
         )
     texts = read_texts(systems, test_set or [], src, ref or [], domain, source=from_, to=to)
     models = [system.model for system in systems if system.model is not None]
+    # Of several languages each has its own rare words, unless the files to count in are given.
+    languages = [None if train_src else one.data.direction.source for one in texts]
     slicers = {
-        source: {
-            name: slicer(name, train_src or [], tokenizer_of, models, source) for name in sliced
-        }
-        for source in dict.fromkeys(one.data.direction.source for one in texts)
+        code: {name: slicer(name, train_src or [], tokenizer_of, models, code) for name in sliced}
+        for code in dict.fromkeys(languages)
     }
-    data = [with_slices(one, slicers[one.data.direction.source]) for one in texts]
+    data = [with_slices(one, slicers[code]) for one, code in zip(texts, languages, strict=True)]
     comet = _load_comet(names, comet_model, texts, engine.device)
     settings: dict[TextDirection, Settings] = {}
     for direction in dict.fromkeys(one.direction for one in data):

@@ -131,20 +131,20 @@ def _citations(manifest: dict[str, Any]) -> str:
 
 def _scores(loaded: LoadedModel, run_dir: Path | None) -> Iterator[Sequence[object]]:
     """Scores of the validation at this checkpoint, and of the test sets: the last ones of each."""
+    step = loaded.meta.get("step")
     lines: dict[tuple[str, str], dict[str, Any]] = {}
     for values in metrics_lines(run_dir) if run_dir else ():
         if values is None:  # the last line of a run that was killed
             continue
-        kind, step = values["kind"], scored_step(values)
-        if kind not in ("valid", "test") or step != loaded.meta.get("step"):
-            continue
-        lines[kind, str(values.get("name", ""))] = values
+        kind = values["kind"]
+        if kind in ("valid", "test") and scored_step(values) == step:
+            lines[kind, str(values.get("name", ""))] = values
     for (kind, text), values in lines.items():
         name = "validation" if kind == "valid" else Path(text).name
         for metric in METRICS:
             if isinstance(value := values.get(metric), float):
                 signature = values.get("signature", "") if metric == "bleu" else ""
-                yield name, f"{scored_step(values):,}", metric, f"{value:.2f}", f"`{signature}`"
+                yield name, f"{step:,}", metric, f"{value:.2f}", f"`{signature}`"
 
 
 def _table(heading: str, columns: Sequence[str], rows: Iterator[Sequence[object]]) -> str:

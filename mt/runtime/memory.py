@@ -102,10 +102,10 @@ def _free_in_groups_mb() -> Iterator[float]:
 
     Each group above its own counts as well.
     """
-    lines = []
+    groups = []
     with suppress(OSError):
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    for line in lines:
+        groups = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    for line in groups:
         _, controllers, path = line.split(":", 2)
         if not controllers:  # version 2
             root, limit, used = CGROUPS, "memory.max", "memory.current"
@@ -116,8 +116,8 @@ def _free_in_groups_mb() -> Iterator[float]:
         group = root / path.lstrip("/")  # in a container, that of the machine, which is not there
         for folder in (group, *group.parents):
             with suppress(OSError, ValueError):
-                lines = (folder / "memory.stat").read_text().splitlines()
-                counts = dict(line.split() for line in lines)
+                stat = (folder / "memory.stat").read_text()
+                counts = dict(row.split() for row in stat.splitlines())
                 # Of files that were read, and given back when memory is wanted.
                 cached = int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))
                 free = int((folder / limit).read_text()) - int((folder / used).read_text())

@@ -12,7 +12,6 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +59,8 @@ def distill(
     layers = None if shape == SAME else student_layers(shape)
     metric = _metric(text, search.n_best)
     config = _read_teacher(engine)
-    src_lang, tgt_lang = next(
-        map(config.data.direction, config.data.valid_texts),
-        (config.data.src_lang, config.data.tgt_lang),
-    )
+    validated = [config.data.direction(text) for text in config.data.valid_texts]
+    src_lang, tgt_lang = (validated or [(config.data.src_lang, config.data.tgt_lang)])[0]
     if search.from_ == tgt_lang != src_lang:
         raise ConfigError(
             f"--from {search.from_}: the student's config is the teacher's, which is validated and "
@@ -89,7 +86,7 @@ def distill(
         _count(sources.values(), root),
         lambda source, target, _: (source, target),
         {"--metric": metric or ""},
-        are_large(map(partial(_translated_file, root=root), sources.values())),
+        are_large(_translated_file(source, root) for source in sources.values()),
         None if metric is None else mbr.metric(metric, "--metric"),
     )
     make_corpus(recipe, files, search, engine, say)

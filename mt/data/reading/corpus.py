@@ -87,7 +87,7 @@ def translated_pairs(data: DataConfig, source_lang: str = "") -> Iterator[tuple[
         pairs = zip(data.text_numbers, data.train, strict=True)
         entries = [entry for text, entry in pairs if text == number]
         ways = [entry.reverse for entry in entries if source_lang in ("", data.direction(entry)[0])]
-        for pair in read_pairs(source, root, f"data.train[{number}]"):
+        for pair in read_pairs(source, root, f"data.train[{number}]") if ways else ():
             yield from (pair[::-1] if way else pair for way in ways)
 
 
