@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import signal
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
+from mt import __version__
 from mt.cli import config, data, export, import_, inspect, tokenizer
 from mt.cli.average import average
 from mt.cli.backtranslate import backtranslate
@@ -56,11 +58,20 @@ app.add_typer(tokenizer.app, name="tokenizer")
 
 
 def _print_version(wanted: bool) -> None:
-    if wanted:
-        from mt.cli.version import version_text
+    """Print one property per line, the device being what `--device auto` would take."""
+    if not wanted:
+        return
+    import torch
 
-        print_result(version_text())
-        raise typer.Exit
+    from mt.runtime.devices import choose_device
+
+    print_result(
+        f"mt {__version__}\n"
+        f"torch {torch.__version__}\n"
+        f"Python {platform.python_version()}\n"
+        f"device: {choose_device()}"
+    )
+    raise typer.Exit
 
 
 @app.callback()
