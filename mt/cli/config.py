@@ -8,7 +8,7 @@ from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Check, show and describe configs.")
+app = command_group("config", "Check, show and describe configs.")
 
 
 @app.command("check", cls=PanelCommand)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mt.data.cleaning.plan import CleaningPlan
     from mt.data.reading.text_files import FileRecords
 
-app = command_group("Fetch, count, show and clean corpora; prepare training.")
+app = command_group("data", "Fetch, count, show and clean corpora; prepare training.")
 
 
 @app.command("get", cls=PanelCommand)

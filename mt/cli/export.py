@@ -8,7 +8,7 @@ from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Convert a model for another program.")
+app = command_group("export", "Convert a model for another program.")
 
 
 @app.command("ctranslate2", cls=PanelCommand)

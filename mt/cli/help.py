@@ -25,9 +25,9 @@ _ROW = re.compile(
 )
 
 
-def command_group(help_text: str) -> typer.Typer:
+def command_group(name: str, help_text: str) -> typer.Typer:
     """Commands below one name, such as those of `mt export`."""
-    return typer.Typer(no_args_is_help=True, help=help_text, rich_markup_mode=None)
+    return typer.Typer(name=name, no_args_is_help=True, help=help_text, rich_markup_mode=None)
 
 
 def read_rows(table: str) -> dict[str, Any]:

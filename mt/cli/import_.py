@@ -11,7 +11,7 @@ from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Make a model of one of another program.")
+app = command_group("import", "Make a model of one of another program.")
 
 
 @app.command("huggingface", cls=PanelCommand)

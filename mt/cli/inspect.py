@@ -9,7 +9,7 @@ from mt.cli.console import print_result, say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Look inside a model, a vocabulary or a config.")
+app = command_group("inspect", "Look inside a model, a vocabulary or a config.")
 
 
 @app.command("model", cls=PanelCommand)

@@ -38,23 +38,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
 )
-app.command(cls=PanelCommand)(train)
-app.command(cls=PanelCommand)(translate)
-app.command(cls=PanelCommand)(score)
-app.command(cls=PanelCommand)(evaluate)
-app.command(cls=PanelCommand)(tune)
-app.command(cls=PanelCommand)(average)
-app.command(cls=PanelCommand)(backtranslate)
-app.command(cls=PanelCommand)(distill)
-app.command(cls=PanelCommand)(diversify)
-app.command(cls=PanelCommand)(doctor)
-app.command(cls=PanelCommand)(report)
-app.add_typer(config.app, name="config")
-app.add_typer(data.app, name="data")
-app.add_typer(import_.app, name="import")
-app.add_typer(export.app, name="export")
-app.add_typer(inspect.app, name="inspect")
-app.add_typer(tokenizer.app, name="tokenizer")
+# In the order of `mt --help`.
+for command in (
+    train, translate, score, evaluate, tune, average, backtranslate, distill, diversify, doctor,
+    report,
+):  # fmt: skip
+    app.command(cls=PanelCommand)(command)
+for group in (config, data, import_, export, inspect, tokenizer):
+    app.add_typer(group.app)
 
 
 def _print_version(wanted: bool) -> None:

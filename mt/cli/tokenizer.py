@@ -9,7 +9,7 @@ from mt.cli.console import say
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
-app = command_group("Learn a vocabulary; encode and decode text.")
+app = command_group("tokenizer", "Learn a vocabulary; encode and decode text.")
 
 
 @app.command("train", cls=PanelCommand)
