@@ -49,9 +49,6 @@ class CorpusGroup:
         ).data
 
 
-NO_CORPORA = CorpusGroup()
-
-
 def paired(names: list[str]) -> list[list[str]]:
     """Return the names of each corpus: two for text files, which are source and target, else one.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mt.cli.console import print_result, say, show_in_pager
-from mt.cli.corpora import NO_CORPORA, CorpusGroup
+from mt.cli.corpora import CorpusGroup
 from mt.cli.help import PanelCommand, command_group
 from mt.cli.options import described
 
@@ -81,7 +81,7 @@ def get(
         (default: OUT.work, removed at the end)
 """)
 def clean(
-    corpora: CorpusGroup = NO_CORPORA,
+    corpora: CorpusGroup,
     *,
     prefix: str,
     against: list[Path] | None = None,
@@ -150,8 +150,7 @@ def clean(
     --workers N in 1..: processes (default: one per core)
 """)
 def stats(
-    corpora: CorpusGroup = NO_CORPORA,
-    *,
+    corpora: CorpusGroup,
     against: list[Path] | None = None,
     tokenizer: Path | None = None,
     every_line: bool = False,
@@ -214,8 +213,7 @@ def stats(
     --sample N in 1..: N of the pairs, drawn at random, always the same ones
 """)
 def view(
-    corpora: CorpusGroup = NO_CORPORA,
-    *,
+    corpora: CorpusGroup,
     rejected: Path | None = None,
     match: str | None = None,
     rule: str | None = None,
