@@ -1,12 +1,13 @@
-"""The command line: help, version, completion, and mistakes in options."""
+"""The command line: help, version, completion, mistakes in options, and what is imported."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,6 @@ from messages import says
 
 from mt import __version__
 from mt.cli.main import app
-
-HEAVY = {
-    "torch", "datasets", "sacrebleu", "sentencepiece", "pydantic", "numpy", "yaml", "safetensors",
-}  # fmt: skip
 
 
 def commands(
@@ -35,45 +32,10 @@ def commands(
         yield from commands(child, (*path, name))
 
 
-NAMES = [" ".join(path) for path, _ in commands()]
+COMMANDS = {" ".join(path): command for path, command in commands()}
 
 
-def run_commands(commands: list[list[str]], heavy: set[str]) -> subprocess.CompletedProcess[str]:
-    """Run commands in one new process, which prints those of `heavy` it imported to stderr."""
-    code = f"""
-import sys
-from mt.cli.main import main
-for words in {commands!r}:
-    sys.argv = ["mt", *words]
-    try:
-        main()
-    except SystemExit as ended:
-        assert not ended.code, words
-print(sorted({heavy!r} & sys.modules.keys()), file=sys.stderr)
-"""
-    environment = mt_command()[1]
-    return subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-
-
-def test_help_imports_nothing_heavy() -> None:
-    ended = run_commands([["--help"]], HEAVY)
-    assert (ended.stderr, ended.stdout.count("Usage: mt ")) == ("[]\n", 1)
-    # Newer versions of Typer import pydantic to parse the options of a command.
-    names = [*NAMES, "config", "inspect"]
-    ended = run_commands([[*name.split(), "--help"] for name in names], HEAVY - {"pydantic"})
-    assert (ended.stderr, ended.stdout.count("Usage: mt ")) == ("[]\n", len(names))
-
-
-def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_corpus: Path) -> None:
-    config, text = ["-c", str(tiny_config)], str(tiny_corpus / "test.tgt")
-    evaluate = ["evaluate", "--hyp", text, "--ref", text, "--metrics", "chrf"]
-    light = [["config", "check", *config], ["config", "show", *config], ["config", "schema"]]
-    assert run_commands([*light, evaluate], {"torch", "datasets"}).stderr == "[]\n"
-
-
-@pytest.mark.parametrize("name", ["", *NAMES])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
 def test_help_is_plain_text_of_80_columns_with_valid_examples(name: str, mt: Mt) -> None:
     ended = mt(*name.split(), "-h")
     assert (ended.code, ended.err) == (0, "")
@@ -82,7 +44,7 @@ def test_help_is_plain_text_of_80_columns_with_valid_examples(name: str, mt: Mt)
         assert line.isprintable()
         assert not set(line) & set("│╭╮╰╯─")
         assert not re.match(r"  \w+ <(str|path|list)", line)  # of an argument, Python's type
-    command = {" ".join(path): command for path, command in commands()}.get(name)
+    command = COMMANDS.get(name)
     if command is None:
         return
     examples = [line.strip() for line in ended.lines if re.match(rf"\s+(.* \| )?mt {name}\b", line)]
@@ -103,7 +65,7 @@ def test_summaries_of_commands_fit_the_list(mt: Mt) -> None:
     listed = mt("--help").out.decode().split("\nCommands:\n")[1]
     commands = [line.split()[0] for line in listed.splitlines() if re.match("  [a-z]", line)]
     assert commands[:4] == ["train", "translate", "score", "evaluate"]
-    assert {name.split()[0] for name in NAMES} <= set(commands)
+    assert {name.split()[0] for name in COMMANDS} <= set(commands)
 
 
 @pytest.mark.parametrize(
@@ -181,3 +143,62 @@ def test_shell_completion(
     assert mt().out.decode().split() == completions
     monkeypatch.setenv("_MT_COMPLETE", "source_bash")
     assert says(mt().out.decode(), "_MT_COMPLETE=complete_bash", "complete -o default")
+
+
+# --- heavy packages are imported only by what uses them ---------------------------------------
+
+LARGE = {"ctranslate2", "datasets", "matplotlib", "sacrebleu", "torch", "transformers"}
+HEAVY = LARGE | {"numpy", "pydantic", "safetensors", "sentencepiece", "yaml"}
+
+
+def imported_by(*commands: Sequence[object]) -> set[str]:
+    """The modules that these commands import when they run in one new process."""
+    code = f"""
+import sys
+from mt.cli.main import main
+for words in {[[str(word) for word in words] for words in commands]!r}:
+    sys.argv = ["mt", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, words
+print(*sys.modules, file=sys.stderr)
+"""
+    command, environment = [sys.executable, "-c", code], mt_command()[1]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stderr.splitlines()[-1].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert not HEAVY & imported_by(["--help"])
+    # Newer versions of Typer import pydantic to parse the options of a command.
+    helps = ([*name.split(), "--help"] for name in (*COMMANDS, "config", "inspect"))
+    assert not (HEAVY - {"pydantic"}) & imported_by(*helps)
+
+
+def test_commands_without_a_model_do_not_import_torch(tiny_config: Path, tiny_corpus: Path) -> None:
+    checks = [["config", "check", "-c", tiny_config], ["config", "show", "-c", tiny_config]]
+    text = tiny_corpus / "test.tgt"
+    evaluate = ["evaluate", "--hyp", text, "--ref", text, "--metrics", "chrf"]
+    names = imported_by(*checks, ["config", "schema"], evaluate)
+    assert not {"torch", "datasets"} & names
+
+
+def test_a_translation_by_ctranslate2_imports_no_torch(
+    tiny_run: Path, tiny_corpus: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("ctranslate2")
+    run = tmp_path / "run"
+    shutil.copytree(tiny_run, run, symlinks=True)
+    engine = ["--device", "cpu", "--engine", "ctranslate2"]
+    names = imported_by(["translate", "--model", run, tiny_corpus / "test.src", *engine])
+    assert LARGE & names == {"ctranslate2"}
+
+
+def test_training_on_text_files_imports_neither_datasets_nor_matplotlib(
+    tiny_config: Path, tmp_path: Path
+) -> None:
+    train = ["train", "--config", tiny_config, "--run-dir", tmp_path / "run", "--device", "cpu"]
+    names = imported_by([*train, "--set", "train.max_steps=1", "--set", "data.test=null"])
+    assert LARGE & names == {"torch", "sacrebleu"}
