@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
+import bench_train
 import numpy as np
 import pytest
+import synthetic_lengths
 import torch
-from conftest import ROOT
 
 from mt.config.load import config_from_mapping
 from mt.runtime.devices import Device
-
-sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
-bench_train: Any = importlib.import_module("bench_train")
-synthetic_lengths: Any = importlib.import_module("synthetic_lengths")
 
 
 def test_made_up_lengths_spread_as_those_of_wmt_do() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import gzip
-import importlib
 import json
 import random
 import sys
 from pathlib import Path
 from typing import Any
 
+import bench_cleaning as bench
 import pytest
-from conftest import ROOT, lines_of
-
-sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
-bench: Any = importlib.import_module("bench_cleaning")
+from conftest import lines_of
 
 LINES = {
     "de": "Ein Mann geht mit seinem großen Hund durch den Park Nummer {}.",

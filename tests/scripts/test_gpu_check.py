@@ -11,19 +11,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gpu_check
 import numpy as np
 import pytest
 import torch
 from conftest import ROOT, lines_of
-from messages import says
-
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import gpu_check
 from gpu_check import SECTIONS, closing_table, device_refusal
 from gpu_sections import correctness, training
 from gpu_sections.report import Item, NotJudgedError, Report, read_items
 from gpu_sections.setting import MEAN_LOG_LENGTH, Setting
+from messages import says
 from synthetic_lengths import synthetic_lengths
 
 from mt.config.load import load_config

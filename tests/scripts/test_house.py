@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from typing import Any
-
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "scripts"))  # scripts/ is a folder of scripts, not a package
-house: Any = importlib.import_module("house")
+import house
 
 
 def test_figures_of_a_small_house() -> None:
