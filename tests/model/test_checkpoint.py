@@ -16,14 +16,15 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 import torch
+from conftest import equal_weights
 from messages import says
 from model_files import content_of, drop, empty, fill, flip, truncate
 from safetensors import SafetensorError
-from torch import Tensor
+from token_stores import trained
 
 from mt.config.load import config_from_mapping
-from mt.config.schema import Config, TokenizerConfig
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.config.schema import Config
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError
 from mt.model.checkpoint import (
     average,
@@ -46,8 +47,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    words = [("eins zwei drei vier fünf", "one two three four five")] * 50
-    return train_tokenizer(TokenizerConfig(vocab_size=290), words, 1, lambda _: None)
+    return trained(290)
 
 
 @pytest.fixture
@@ -91,10 +91,6 @@ def save(run_dir: Path, model: Transformer, config: Config, tokenizer: Tokenizer
     return saved
 
 
-def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 # --- save and load ----------------------------------------------------------------------------
 
 
@@ -107,12 +103,12 @@ def test_load_returns_what_was_saved(save: Save, model: Transformer, tokenizer: 
     ]
     modes = {path.stat().st_mode for path in folder.iterdir()}
     assert len(modes) == 1
-    assert equal(load_weights(folder), weights_of(model))
+    assert equal_weights(load_weights(folder), weights_of(model))
     assert load_state(folder)["moments"].tolist() == [0, 1, 2, 3, 4]
     meta = read_meta(folder, ["model.safetensors", "state.pt"])
     assert (meta["step"], meta["score"]) == (1, 12.5)
     loaded = load_model(folder)
-    assert equal(weights_of(loaded.model), weights_of(model))
+    assert equal_weights(weights_of(loaded.model), weights_of(model))
     assert not loaded.model.training
     assert loaded.tokenizer.fingerprint == tokenizer.fingerprint
     assert loaded.config.model.d_ff == 16
@@ -139,7 +135,7 @@ def test_a_folder_with_its_tokenizer_is_self_contained(
         "model.safetensors",
         "tokenizer.model",
     ]
-    assert equal(weights_of(load_model(tmp_path / "a" / "b").model), weights_of(model))
+    assert equal_weights(weights_of(load_model(tmp_path / "a" / "b").model), weights_of(model))
 
 
 def test_saving_to_the_same_folder_replaces_it(
@@ -220,7 +216,7 @@ def test_weights_of_another_shape_are_named(model: Transformer) -> None:
         put_weights(model, weights, "some/model.safetensors")
     faults = "decoder_norm.weight", "(8,)", "(9,)", "encoder_norm.bias is missing", "extra"
     assert says(str(error.value), "some/model.safetensors", *faults, "copy both")
-    assert equal(before, weights_of(model))
+    assert equal_weights(before, weights_of(model))
 
 
 def test_the_first_five_of_many_faults_are_named() -> None:
@@ -371,5 +367,5 @@ def test_a_disk_that_is_really_full(
     assert says(str(error.value), run_dir, "No space left on device", "0.", "MB", "0.", "MB")
     for folder in checkpoints(run_dir):
         read_meta(folder, ["model.safetensors"])
-        assert equal(load_weights(folder), weights_of(model))
+        assert equal_weights(load_weights(folder), weights_of(model))
     assert not list(run_dir.glob("checkpoints/.*"))

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import log_of, merged, metrics_of
+from conftest import config_of, log_of, metrics_of
 from torch.nn.parallel import DistributedDataParallel
 
-from mt.config.load import config_from_mapping
 from mt.data.tokens.batches import collate
 from mt.data.tokens.loader import Update
 from mt.model.attention import attention_bias
@@ -41,7 +40,7 @@ def trained_loss(mapping: Mapping[str, Any], precision: str, folder: Path) -> fl
         "model": {"dropout": 0.0},
         "train": {"precision": precision, "max_steps": 200, "valid_every": 200, "log_every": 50},
     }
-    config = config_from_mapping(merged(mapping, changes), precision)
+    config = config_of(mapping, changes)
     run = folder / precision
     train(config, run, "cuda")
     device = choose_device("cuda", precision)
@@ -87,9 +86,7 @@ def test_a_run_resumes_on_a_gpu(tiny_mapping: Mapping[str, Any], tmp_path: Path)
     """The step counter, the optimiser and the scaler come back; the run ends at its last step."""
     run = tmp_path / "run"
     for max_steps in (4, 8):
-        config = config_from_mapping(
-            merged(tiny_mapping, {"train": {"precision": "fp16", "max_steps": max_steps}}), "gpu"
-        )
+        config = config_of(tiny_mapping, train={"precision": "fp16", "max_steps": max_steps})
         assert train(config, run, "cuda").exit_code == 0
     assert load_model(run / "checkpoints" / "last").meta["step"] == 8
 
@@ -110,7 +107,7 @@ def test_a_compiled_model_trains_with_one_compilation(
             "batch": {"tokens_per_batch": "auto"},
             "train": {"precision": "fp32", "compile": wanted, "max_steps": 40, "log_every": 40},
         }
-        config = config_from_mapping(merged(tiny_mapping, changes), "gpu")
+        config = config_of(tiny_mapping, changes)
         run = tmp_path / str(wanted)
         assert train(config, run, "cuda").exit_code == 0
         log = log_of(run)
@@ -126,7 +123,7 @@ def test_one_rank_over_nccl_has_the_gradients_of_no_rank(
 ) -> None:
     """Compiled, in DistributedDataParallel, two batches an update, the first within `no_sync`."""
     changes = {"model": {"dropout": 0.0}, "train": {"compile": True}}
-    config = config_from_mapping(merged(tiny_mapping, changes), "gpu")
+    config = config_of(tiny_mapping, changes)
     plain = config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
     device = choose_device("cuda", "fp32")
     store = f"file://{tmp_path}/rendezvous"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import Ended, merged, mt_command
+from conftest import QUICK, Ended, merged, mt_command
 from torch import Tensor
 
 from mt.cli.main import main
@@ -41,9 +41,8 @@ def distributed_settings(tiny_mapping: Mapped) -> dict[str, Any]:
         "model": {"dropout": 0.0, "attention_bias": False, "activation": "gelu"},
         "optim": {"eps": 1e-3},
         "train": {"max_steps": 12, "valid_every": 6, "log_every": 3, "ema": 0.9},
-        "decode": {"beam_size": 1, "max_len_factor": 1.0, "max_len_extra": 1},
     }
-    return merged(tiny_mapping, changes)
+    return merged(merged(tiny_mapping, QUICK), changes)
 
 
 def torchrun(processes: int, *options: object) -> list[str]:

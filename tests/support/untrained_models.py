@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from conftest import lines_of, merged
+from conftest import config_of, lines_of
 
-from mt.config.load import config_from_mapping
 from mt.data.tokens.tokenizer import train_tokenizer
 from mt.model.checkpoint import LoadedModel, build_model
 
 
 def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> LoadedModel:
     """A model of this config, with a tokenizer of the corpus; it belongs to no folder."""
-    config = config_from_mapping(merged(mapping, {"tokenizer": {"joint": joint}}), "test")
+    config = config_of(mapping, tokenizer={"joint": joint})
     sides = [lines_of(corpus / f"train.{side}") for side in ("src", "tgt")]
     tokenizer = train_tokenizer(config.tokenizer, zip(*sides, strict=True), 1, lambda _: None)
     torch.manual_seed(1)

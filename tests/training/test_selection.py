@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import config_of, log_of, metrics_of
+from conftest import config_of, lines_of, log_of, metrics_of
 from messages import says
 from sacrebleu.metrics import bleu as sacrebleu
 from sacrebleu.significance import PairedTest
@@ -206,10 +206,6 @@ def test_a_state_of_version_0_1_has_no_nll_of_its_best() -> None:
 # --- a new best one: better by more than chance? ------------------------------------------------
 
 Outputs = dict[int, list[str]]
-
-
-def lines_of(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 @pytest.fixture(scope="module")
