@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import Mt, equal_weights, refused
 from messages import says
+from model_files import changed_meta
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
 from mt.data.tokens.tokenizer import train_tokenizer
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import META, checkpoints, step_name
+from mt.runs.model_folder import checkpoints, step_name
 
 
 def assert_mean(mean: Path, one: Path, two: Path) -> None:
@@ -37,8 +36,8 @@ def scored(tiny_run: Path, tmp_path: Path) -> Path:
     for number, folder, score in ((501, one, 1), (502, two, 3), (503, one, 2), (504, two, None)):
         copy = run / "checkpoints" / step_name(number)
         shutil.copytree(folder, copy)
-        meta = json.loads((copy / META).read_bytes()) | {"score": score, "step": number}
-        (copy / META).write_text(json.dumps(meta), encoding="utf-8")
+        with changed_meta(copy) as meta:
+            meta |= {"score": score, "step": number}
     shutil.rmtree(one)
     shutil.rmtree(two)
     return run
@@ -57,9 +56,8 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_pa
     ):
         assert says(refused(mt("average", scored, *arguments, "-o", tmp_path / "new")), *parts)
     # Scores of another metric, or on another text, are no scores of this validation.
-    path = checkpoints(scored)[1] / META
-    meta = json.loads(path.read_bytes())
-    path.write_text(json.dumps(meta | {"scored_on": "another set"}), encoding="utf-8")
+    with changed_meta(checkpoints(scored)[1]) as meta:
+        meta["scored_on"] = "another set"
     ended = mt("average", scored, "--best", 2, "-o", tmp_path / "others")
     assert says(ended.err, "2 checkpoints", "[501, 503]")
 
@@ -71,27 +69,24 @@ def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
     folders = checkpoints(scored)
     average = ("average", scored, "--last", 2, "-o", tmp_path / "mean")
 
-    def change(folder: Path, **values: Any) -> None:
-        meta = json.loads((folder / META).read_bytes()) | values
-        (folder / META).write_text(json.dumps(meta), encoding="utf-8")
-
-    before = json.loads((folders[2] / META).read_bytes())
     for heads in (1, 4):
-        model = before["config"]["model"] | {"n_heads": heads}
-        change(folders[2], config=before["config"] | {"model": model})
+        with changed_meta(folders[2]) as meta:
+            meta["config"]["model"]["n_heads"] = heads
         assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
-    model = before["config"]["model"] | {"dropout": 0.5}  # as a resumed run may change it
-    change(folders[2], config=before["config"] | {"model": model})
+    with changed_meta(folders[2]) as meta:  # a resumed run may change the dropout
+        meta["config"]["model"] |= {"n_heads": 2, "dropout": 0.5}
     assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
     lines = [str(number) for number in range(300)]
     config, pairs = TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True)
     other = train_tokenizer(config, pairs, 1, lambda _: None)
     other.save(folders[2])
-    change(folders[2], tokenizer=other.fingerprint)
+    with changed_meta(folders[2]) as meta:
+        meta["tokenizer"] = other.fingerprint
     assert says(refused(mt(*average)), folders[3], "not the same model as", folders[2])
     other.save(scored)
     assert says(refused(mt(*average)), folders[3], "tokenizer", "not the one", "put the run's")
-    change(folders[1], score="high")
+    with changed_meta(folders[1]) as meta:
+        meta["score"] = "high"
     assert says(refused(mt("average", scored, "--best", 3, "-o", tmp_path / "mean")), "keeps 2")
     assert not (tmp_path / "mean").exists()
 

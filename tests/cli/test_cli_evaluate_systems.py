@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,11 +16,11 @@ import pytest
 from conftest import ROOT, Ended, Mt, lines_of, refused, write_lines
 from corpora import damaged
 from messages import says
+from model_files import changed_meta, copy_model
 
 from mt.evaluation.differences import differing_words, largest_differences
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation
-from mt.runs.model_folder import META, WEIGHTS, find_model
 
 METRICS = ("bleu", "chrf", "ter")
 SRC, REF = (lines_of(ROOT / "data" / "demo" / f"test.{side}")[:120] for side in ("de", "en"))
@@ -205,12 +204,9 @@ def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:
 
 
 def test_models_that_score_differently_are_refused(mt: Mt, tiny_run: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    shutil.copytree((tiny_run / "checkpoints" / "best").resolve(), other)
-    shutil.copy(tiny_run / "tokenizer.model", other)
-    meta = json.loads((other / "meta.json").read_text(encoding="utf-8"))
-    meta["config"]["data"]["tgt_lang"] = "ja"
-    (other / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    other = copy_model(tiny_run, tmp_path / "other")
+    with changed_meta(other) as meta:
+        meta["config"]["data"]["tgt_lang"] = "ja"
     test = ["--src", tiny_run / "config.yaml", "--ref", tiny_run / "config.yaml"]
     message = refused(mt("evaluate", "-m", tiny_run, "-m", other, *test))
     assert says(message, f"{tiny_run} en, auto; {other} ja, auto", "--tgt-lang", "--tokenize")
@@ -351,13 +347,9 @@ def test_lines_without_a_reference_are_said_and_not_scored(
 
 def of_both_directions(tiny_run: Path, folder: Path, text: dict[str, Any], **data: Any) -> Path:
     """The tiny model, as if it had been trained on `text` both ways."""
-    folder.mkdir()
-    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
-        shutil.copy(path, folder)
-    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
     text |= {"src": "train.src", "tgt": "train.tgt"}
-    meta["config"]["data"] |= data | {"train": [text, text | {"reverse": True}]}
-    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    with changed_meta(copy_model(tiny_run, folder)) as meta:
+        meta["config"]["data"] |= data | {"train": [text, text | {"reverse": True}]}
     return folder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import Mt, refused
 from messages import says
+from model_files import changed_meta, copy_model
 
 
 def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
@@ -56,12 +57,9 @@ def test_inspect_model_of_a_trained_model(
     """Counts the vocabulary of its tokenizer, which may be smaller than the config allows."""
     from mt.model.checkpoint import load_model
 
-    shutil.copytree(tiny_run, tmp_path / "run", symlinks=True)
-    meta = tmp_path / "run" / "checkpoints" / "best" / "meta.json"
-    content = json.loads(meta.read_bytes())
-    content["config"]["tokenizer"]["vocab_size"] = 5000
-    meta.write_text(json.dumps(content), encoding="utf-8")
-    lines = mt("inspect", "model", "--model", tmp_path / "run").lines
+    with changed_meta(copy_model(tiny_run, tmp_path / "model")) as meta:
+        meta["config"]["tokenizer"]["vocab_size"] = 5000
+    lines = mt("inspect", "model", "--model", tmp_path / "model").lines
     assert "V 320, " in lines[0]
     (total,) = (line.split()[-1] for line in lines if line.startswith("  all "))
     weights = load_model(tiny_run).model.parameters()

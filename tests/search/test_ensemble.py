@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import torch
 from conftest import Mt, refused
 from messages import says
+from model_files import changed_meta, copy_model
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
@@ -93,15 +92,14 @@ def test_two_models_differ_from_each_alone(mt: Mt, tiny_run: Path, tiny_corpus: 
 def test_models_that_cannot_be_combined_are_refused(
     mt: Mt, tiny_run: Path, tiny_corpus: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    shutil.copytree(tiny_run / "checkpoints" / "step-00000200", other)
+    other = copy_model(tiny_run, tmp_path / "other")
     lines = (tiny_corpus / "train.tgt").read_text(encoding="utf-8").upper().splitlines()
     tokenizer = train_tokenizer(
         TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True), 1, print
     )
     tokenizer.save(other)
-    meta = json.loads((other / "meta.json").read_text())
-    (other / "meta.json").write_text(json.dumps({**meta, "tokenizer": tokenizer.fingerprint}))
+    with changed_meta(other) as meta:
+        meta["tokenizer"] = tokenizer.fingerprint
     source = tiny_corpus / "test.src"
     said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
     assert says(said, f"--model {other}", "another vocabulary", tiny_run, "the same tokenizer")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
+from model_files import changed_meta, copy_model
 
 from mt.config import yaml_text
 from mt.config.load import config_from_mapping, load_config
 from mt.config.schema import Config
 from mt.data.reading.corpus import data_root, read_pairs
 from mt.errors import DataError
-from mt.runs.model_folder import META, WEIGHTS, find_model
+from mt.runs.model_folder import find_model
 from mt.translate import streaming, synthetic
 from mt.translate.distill import (
     DistillText,
@@ -44,13 +44,9 @@ def rows_of(config: Path) -> list[tuple[str, str]]:
 
 def as_trained_with(tiny_run: Path, folder: Path, **data: Any) -> Path:
     """The tiny model, as if it had been trained with this section `data`."""
-    folder.mkdir()
-    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
-        shutil.copy(path, folder)
-    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
-    meta["config"]["data"] |= data
-    meta["config"]["tokenizer"]["user_defined_symbols"] = ["<a>"]
-    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    with changed_meta(copy_model(tiny_run, folder)) as meta:
+        meta["config"]["data"] |= data
+        meta["config"]["tokenizer"]["user_defined_symbols"] = ["<a>"]
     return folder
 
 

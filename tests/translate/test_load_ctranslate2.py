@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -15,10 +14,10 @@ from pathlib import Path
 import pytest
 from conftest import Mt, mt_command, write_lines
 from messages import says
-from model_files import drop, empty, flip, truncate
+from model_files import copy_model, drop, empty, flip, truncate
 
 from mt.errors import CheckpointError
-from mt.runs.model_folder import ModelFolder, checkpoints, find_model, read_folder
+from mt.runs.model_folder import ModelFolder, checkpoints, read_folder
 from mt.search import ctranslate2_model
 from mt.translate import load_ctranslate2
 from mt.translate.load_ctranslate2 import RECORD, is_current, load_converted, user_cache
@@ -31,10 +30,7 @@ DISK_FULL = OSError(28, "No space left on device")
 def described(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFolder:
     """A model folder of its own, not converted; the user's cache is empty."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    folder = tmp_path / "model"
-    shutil.copytree(find_model(tiny_run), folder)
-    shutil.copy(tiny_run / "tokenizer.model", folder)
-    return read_folder(folder)
+    return read_folder(copy_model(tiny_run, tmp_path / "model"))
 
 
 @pytest.fixture

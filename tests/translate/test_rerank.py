@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +11,12 @@ import pytest
 from conftest import Mt, config_of, lines_of, refused, write_lines
 from marian_models import SAVED
 from messages import says
+from model_files import changed_meta, copy_model
 
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.interop.huggingface_import import import_model
 from mt.model.checkpoint import load_model
-from mt.runs.model_folder import META, WEIGHTS, find_model
 from mt.search.options import SearchOptions
 from mt.search.scoring import ForcedScores
 from mt.translate.lines import Segment, SegmentOutput
@@ -27,12 +26,9 @@ from mt.translate.rerank import Reranker, _tag_of
 @pytest.fixture(scope="module")
 def reverse(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model as one from English to German: a bad one, but it scores any pair."""
-    folder = tmp_path_factory.mktemp("reverse")
-    for path in (find_model(tiny_run) / WEIGHTS, tiny_run / "tokenizer.model"):
-        shutil.copy(path, folder)
-    meta = json.loads((find_model(tiny_run) / META).read_text(encoding="utf-8"))
-    meta["config"]["data"] |= {"src_lang": "en", "tgt_lang": "de"}
-    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+    folder = copy_model(tiny_run, tmp_path_factory.mktemp("reverse") / "model")
+    with changed_meta(folder) as meta:
+        meta["config"]["data"] |= {"src_lang": "en", "tgt_lang": "de"}
     return folder
 
 
@@ -160,10 +156,9 @@ def test_the_reverse_is_that_of_the_direction_that_is_translated(
     option: str, mt: Mt, tiny_run: Path, reverse: Path, tmp_path: Path
 ) -> None:
     both = shutil.copytree(reverse, tmp_path / "both")
-    meta = json.loads((both / META).read_text(encoding="utf-8"))
-    (text,) = meta["config"]["data"]["train"]
-    meta["config"]["data"]["train"] = [text, text | {"reverse": True}]
-    (both / META).write_text(json.dumps(meta), encoding="utf-8")
+    with changed_meta(both) as meta:
+        (text,) = meta["config"]["data"]["train"]
+        meta["config"]["data"]["train"] = [text, text | {"reverse": True}]
     into_english, into_german = ("de", "en") if option == "--from" else ("en", "de")
     command = ("translate", "-m", both, "--rerank-with", tiny_run)  # which is of de-en
     assert mt(*command, option, into_german, stdin=b"one\n").code == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from unittest import mock
 import pytest
 from conftest import Mt, write_lines
 from messages import says
+from model_files import changed_meta, copy_model
 from odd_lines import odd_lines
 
 from mt.config.load import config_from_mapping
@@ -24,7 +24,6 @@ from mt.data.reading.sentences import join_sentences, split_sentences
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
-from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
 from mt.translate.lines import SEPARATORS, pack, split_source
@@ -158,15 +157,12 @@ def test_a_tag_is_that_of_each_segment_and_one_word_of_the_line(
     cut = partial(split_sentences, language="")
     rows = split_source(" #b Aa. Bb ccc, dd.", letters, 7, cut, {"#", "#b"})
     assert ["".join(map(chr, ids)) for ids in rows] == ["#bAa.", "#bBb", "#bccc,", "#bdd."]
-    folder = tmp_path / "model"
-    shutil.copytree(find_model(tiny_run), folder)
-    shutil.copy(tiny_run / "tokenizer.model", folder)
+    folder = copy_model(tiny_run, tmp_path / "model")
     side = Tokenizer.load(folder).src
     tag = next(one for one in side.all_pieces() if side.pieces(one) == ["▁", one])
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    meta["config"]["data"]["train"][0]["tag"] = tag
-    meta["config"]["tokenizer"]["user_defined_symbols"] = [tag]
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    with changed_meta(folder) as meta:
+        meta["config"]["data"]["train"][0]["tag"] = tag
+        meta["config"]["tokenizer"]["user_defined_symbols"] = [tag]
     search = SearchOptions(split_sentences="always", alignments="auto")
     with load_translator(search, EngineOptions(models=[folder], workers=1)) as translator:
         lines = [f"{tag} eins zwei. Drei vier.", f"{tag} eins zwei.", f"{tag} Drei vier."]
@@ -237,13 +233,11 @@ def test_a_line_of_sentences_has_alignments_and_its_log_probability(tiny_run: Pa
 def test_auto_cuts_where_the_model_has_learnt_from_single_sentences(
     tiny_run: Path, tmp_path: Path, share: float | None, segments: int
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(find_model(tiny_run), folder)
-    shutil.copy(tiny_run / "tokenizer.model", folder)
-    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-    assert meta.pop("several_sentences") == 0.0  # the tiny corpus has one sentence a line
-    meta |= {} if share is None else {"several_sentences": share}
-    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    folder = copy_model(tiny_run, tmp_path / "model")
+    with changed_meta(folder) as meta:
+        assert meta.pop("several_sentences") == 0.0  # the tiny corpus has one sentence a line
+        if share is not None:
+            meta["several_sentences"] = share
     with load_translator(SearchOptions(), EngineOptions(models=[folder], workers=1)) as translator:
         assert next(translator.translate(["eins zwei. Drei."])).segments == segments
         # An output depends on it, so a job is resumed with the same.
