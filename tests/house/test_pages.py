@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typer
-from conftest import DIGITS, ROOT, lines_of
+from conftest import DIGITS, ROOT, lines_of, write_lines
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -128,11 +128,8 @@ def test_a_command_with_a_mistake_is_refused(arguments: list[str]) -> None:
 def workplace(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as a reader has it: the demonstration corpus, cut short, and trained runs."""
     shutil.copytree(ROOT / "data" / "demo", tmp_path / "data" / "demo")
-    for split in ("train", "valid", "test"):
-        for side in ("de", "en"):
-            path = tmp_path / "data" / "demo" / f"{split}.{side}"
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            path.write_text("".join(lines[:20]), encoding="utf-8")
+    for path in (tmp_path / "data" / "demo").iterdir():
+        write_lines(path, lines_of(path)[:20])
     for name in ("tiny", "base"):
         shutil.copytree(tiny_run, tmp_path / "runs" / name, symlinks=True)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -154,16 +151,10 @@ def write_errors(folder: Path) -> None:
     """Wrong translations for `mt score --contrastive`: the words in reverse order."""
     source, correct = (lines_of(folder / "data" / "demo" / f"test.{side}") for side in ("de", "en"))
     wrong = [" ".join(reversed(line.split())) for line in correct]
-    rows = [
-        "source\tcorrect\tcontrastive",
-        *map("\t".join, zip(source, correct, wrong, strict=True)),
-    ]
-    for name, lines in (
-        ("errors.tsv", rows),
-        ("wrong.en", wrong),
-        ("labels.txt", ["word order"] * len(wrong)),
-    ):
-        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    rows = map("\t".join, zip(source, correct, wrong, strict=True))
+    write_lines(folder / "errors.tsv", ["source\tcorrect\tcontrastive", *rows])
+    write_lines(folder / "wrong.en", wrong)
+    write_lines(folder / "labels.txt", ["word order"] * len(wrong))
 
 
 @pytest.mark.parametrize(("page", "line"), MT_LINES, ids=name_of)
