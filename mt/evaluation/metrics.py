@@ -299,23 +299,7 @@ METRICS: dict[str, type[Metric]] = {
 DEFAULT_METRICS = ("bleu", "chrf", "ter")
 
 
-# --- scoring ----------------------------------------------------------------------------------
-
-
-def score_corpus(
-    hyps: Sequence[str],
-    refs: Sequence[Sequence[str]],
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    tokenize: str = DEFAULT,
-) -> list[Score]:
-    """One score per metric, in their order, of plain lists of lines.
-
-    `refs`: one or more whole reference translations, each with one line per hypothesis. Raises
-    DataError for an unknown metric, for no lines, and for line counts that differ.
-    """
-    check_metrics(metrics)
-    check_lines(hyps, refs)
-    return [METRICS[name](refs, tokenize=tokenize).score(hyps) for name in metrics]
+# --- what they are given ----------------------------------------------------------------------
 
 
 def check_metrics(metrics: Sequence[str]) -> None:

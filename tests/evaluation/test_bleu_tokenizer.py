@@ -13,12 +13,13 @@ from conftest import Mt, config_of, lines_of, log_of, metrics_of, refused, write
 from messages import says
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.ter import TER
+from scores import score_corpus
 
 from mt.config.schema import BleuTokenizer
 from mt.errors import ConfigError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.bleu_tokenizer import choose_tokenizer
-from mt.evaluation.metrics import METRICS, Score, score_corpus
+from mt.evaluation.metrics import METRICS, Score
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model
 from mt.runtime.devices import choose_device

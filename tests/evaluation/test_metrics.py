@@ -11,9 +11,10 @@ from unittest.mock import Mock
 
 import pytest
 from messages import says
+from scores import score_corpus
 
 from mt.errors import DataError
-from mt.evaluation.metrics import CometMetric, score_corpus
+from mt.evaluation.metrics import CometMetric
 
 REF = "the cat sat on the mat"
 

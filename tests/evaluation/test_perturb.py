@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
+from scores import score_corpus
 
-from mt.evaluation.metrics import score_corpus
 from mt.evaluation.perturb import TWO, evaluate_perturbed, in_pairs, perturb
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.evaluation.table import Style, format_evaluation

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from conftest import merged
 from marian_models import SAVED
+from scores import score_corpus
 from untrained_models import untrained_model
 
 from mt.data.reading.words import tokens, words
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import DataError
-from mt.evaluation.metrics import score_corpus
 from mt.evaluation.slices import (
     Slicing,
     by_domain,

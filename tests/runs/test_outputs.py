@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from conftest import Mt, lines_of, metrics_of
+from scores import score_corpus
 
 from mt.config.schema import Config
-from mt.evaluation.metrics import score_corpus
 from mt.interop.model_card import model_card
 from mt.model import checkpoint
 from mt.report.run_summary import read_run

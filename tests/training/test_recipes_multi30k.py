@@ -14,10 +14,10 @@ import torch
 import yaml
 from conftest import Mt, metrics_of, write_lines
 from corpora import MULTI30K, multi30k
+from scores import score_corpus
 
 from mt.config.load import load_config
 from mt.data.reading.text_files import normalize_line, read_lines
-from mt.evaluation.metrics import score_corpus
 from mt.training.launch import train
 
 # Pairs to train on, and lines of further text, of which only one side is used.
