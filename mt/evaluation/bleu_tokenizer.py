@@ -21,16 +21,16 @@ BY_LANGUAGE = {
     # Written without spaces, and sacreBLEU has no segmenter for them.
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya"), "char"),
 }
-# What a script without spaces, or Hangul, looks like: language, its code, the characters.
-_SCRIPTS = (
-    ("Japanese", "ja", "\u3040-\u30ff"),  # kana; the Chinese characters between them are added
-    ("Chinese", "zh", "\u3400-\u9fff"),
-    ("Korean", "ko", "\uac00-\ud7a3"),
-    ("Thai", "th", "\u0e00-\u0e7f"),
-    ("Lao", "lo", "\u0e80-\u0eff"),
-    ("Khmer", "km", "\u1780-\u17ff"),
-    ("Burmese", "my", "\u1000-\u109f"),
-)
+# What a script without spaces, or Hangul, looks like: the language and its characters, by code.
+_SCRIPTS = {
+    "ja": ("Japanese", "\u3040-\u30ff"),  # kana; the Chinese characters between them are added
+    "zh": ("Chinese", "\u3400-\u9fff"),
+    "ko": ("Korean", "\uac00-\ud7a3"),
+    "th": ("Thai", "\u0e00-\u0e7f"),
+    "lo": ("Lao", "\u0e80-\u0eff"),
+    "km": ("Khmer", "\u1780-\u17ff"),
+    "my": ("Burmese", "\u1000-\u109f"),
+}
 # What a tokenizer needs: module, and the extra of sacreBLEU that installs it.
 NEEDS = {"ja-mecab": ("MeCab", "ja"), "ko-mecab": ("mecab_ko", "ko")}
 # Korean has spaces, so 13a is the closer substitute; Japanese has none.
@@ -103,12 +103,11 @@ def splits_characters(tgt_lang: str) -> bool:
 def looks_like(lines: Iterable[str]) -> tuple[str, str]:
     """The language above in whose script most of a text is written, and its code; else empty."""
     text = "".join("".join(lines).split())
-    counts = {code: len(re.findall(f"[{script}]", text)) for _, code, script in _SCRIPTS}
+    counts = {code: len(re.findall(f"[{script}]", text)) for code, (_, script) in _SCRIPTS.items()}
     if 10 * counts["ja"] > counts["zh"]:  # Chinese quotes a little kana at most
         counts["ja"] += counts.pop("zh")
     most = max(counts, key=lambda code: counts[code])
-    names = {code: name for name, code, _ in _SCRIPTS}
-    return (names[most], most) if 2 * counts[most] > len(text) else ("", "")
+    return (_SCRIPTS[most][0], most) if 2 * counts[most] > len(text) else ("", "")
 
 
 def _is_installed(tokenizer: str) -> bool:

@@ -6,7 +6,6 @@ heads, T rows (words that look), S columns (words looked at).
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+from jinja2 import Environment, FileSystemLoader
+from markupsafe import Markup
 
 from mt.data.reading.words import display_width
 from mt.errors import ConfigError
@@ -37,9 +38,8 @@ SIDES = {
     "decoder": ("target", "target"),
 }
 PAGE_FORMAT = ".html"
-# The page, and its parts by their places in it. It loads nothing, and follows the reader's light or
-# dark setting.
-PAGE = Path(__file__).with_name("attention_page.html")
+# The page. It loads nothing, and follows the reader's light or dark setting.
+PAGE = "attention_page.html"
 # The page has weights as whole numbers out of so many.
 SCALE = 1000
 INK = "#1f4e8c"
@@ -173,15 +173,10 @@ def save_page(
     }
     data = {"scale": SCALE, "first": dict(first), "kinds": kinds}
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    parts = {
-        "{title}": html.escape(printable(title)),
-        "{style}": PAGE.with_suffix(".css").read_text(encoding="utf-8"),
-        "{data}": text.replace("<", "\\u003c"),  # inside a script only "<" could end it
-        "{script}": PAGE.with_suffix(".js").read_text(encoding="utf-8"),
-    }
-    # In one pass: a sentence may have "{data}" in it.
-    page = PAGE.read_text(encoding="utf-8")
-    save_file(output, re.sub("|".join(map(re.escape, parts)), lambda part: parts[part[0]], page))
+    text = text.replace("<", "\\u003c")  # inside a script only "<" could end it
+    environment = Environment(loader=FileSystemLoader(Path(__file__).parent), autoescape=True)
+    page = environment.get_template(PAGE).render(title=printable(title), data=Markup(text))
+    save_file(output, page)
 
 
 def _map(weights: Weights, rows: Sequence[str], columns: Sequence[str], title: str) -> Figure:

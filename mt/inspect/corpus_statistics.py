@@ -202,9 +202,10 @@ def count_corpora(
 def _tasks(plan: CleaningPlan, damage: Damage) -> Iterator[Task]:
     for number, corpus in enumerate(plan.corpora):
         pairs = read_pairs(corpus.source, plan.root, corpus.where, damage=damage)
-        chunks = iter(lambda pairs=pairs: list(islice(pairs, PAIRS_PER_CHUNK)), [])  # type: ignore[misc]
-        for place, chunk in enumerate(chunks):
+        place = 0
+        while chunk := list(islice(pairs, PAIRS_PER_CHUNK)):
             yield number, place, chunk
+            place += 1
 
 
 def _measured(meter: ChunkMeter, tasks: Iterable[Task], workers: int) -> Iterator[MeasuredChunk]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -56,7 +55,7 @@ def make_page(
     if translate:
         for run in runs:
             translate_again(run, say)
-    now = datetime.fromtimestamp(time.time())  # local time without a zone, as in the log
+    now = datetime.now()  # without a zone, as in the log
     chapters = [_chapter(run, n_sentences, now, say) for run in runs]
     pictures, thinned = draw_curves(runs)
     configs = [run.config for run in runs if run.config is not None]
@@ -87,10 +86,9 @@ def render_page(template: str, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"safe_svg": Markup, "duration": duration, "large_number": large_number}
-    now = datetime.fromtimestamp(time.time())
     style = Markup((Path(__file__).parent / STYLE).read_text(encoding="utf-8"))
     page = environment.get_template(template).render(
-        **values, style=style, made=f"{now:%Y-%m-%d %H:%M}"
+        **values, style=style, made=f"{datetime.now():%Y-%m-%d %H:%M}"
     )
     # Half of a surrogate pair cannot be written as UTF-8.
     return printable(page).encode("utf-8", "replace").decode("utf-8")
