@@ -97,20 +97,15 @@ class Comet:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Keep Lightning's and transformers' advice and banners out of the output of `mt`."""
-    names = ("pytorch_lightning", "lightning", "lightning.pytorch", "transformers", "comet")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
     # Importing comet configures the root logger; sacreBLEU's messages would appear from then on.
     root = logging.getLogger()
-    handlers, root_level = list(root.handlers), root.level
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    handlers, level, disabled = list(root.handlers), root.level, root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         root.handlers[:] = handlers
-        root.setLevel(root_level)
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        root.setLevel(level)
+        logging.disable(disabled)
