@@ -163,14 +163,6 @@ def test_a_script_without_spaces_asks_for_the_language(code: str) -> None:
     assert says(by_ter, remedy) if remedy else not by_ter
 
 
-def test_evaluate_prints_100_and_no_more(mt: Mt, tmp_path: Path) -> None:
-    """The score of these lines is 100.00000000000004 in floating point."""
-    write_lines(tmp_path / "text", ["the cat sat on the mat"])
-    files = ["--hyp", tmp_path / "text", "--ref", tmp_path / "text", "--json"]
-    scores = json.loads(mt("evaluate", *files, "--metrics", "bleu,chrf").out)
-    assert [score["value"] for score in scores[str(tmp_path / "text")]] == [100.0, 100.0]
-
-
 # --- training ---------------------------------------------------------------------------------
 
 

@@ -84,6 +84,8 @@ def test_scores_worked_out_by_hand(
 def test_identical_is_perfect_and_empty_hypotheses_are_fine() -> None:
     refs = [[REF, "Zwei junge weiße Männer."]]
     assert [score.value for score in score_corpus(refs[0], refs)] == pytest.approx([100, 100, 0])
+    bleu, chrf, _ = score_corpus([REF], [[REF]])
+    assert (bleu.value, chrf.value) == (100, 100)  # not 100.00000000000004
     assert [score.value for score in score_corpus(["", ""], refs)] == pytest.approx([0, 0, 100])
     with_gap = [score.value for score in score_corpus([REF, ""], refs)]
     assert 0 < with_gap[0] < 100
