@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import assert_never
 
 from mt.training.loss import CHUNK_ELEMENTS
-from mt.training.update import BYTES_OF_MOMENTS
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, ModelConfig
@@ -165,6 +164,13 @@ def _passes(config: Config) -> int:
     return 2 if config.optim.rdrop or config.optim.simcut else 1
 
 
+def _moments(summary: Summary, optimizer: str) -> int:
+    """Numbers that the optimiser keeps: two a weight, of the layers' matrices with Muon one."""
+    layers = (block for block in summary.blocks if block.name.startswith(("encoder.", "decoder.")))
+    matrices = (one.count for block in layers for one in block.matrices if len(one.shape) == 2)
+    return 2 * summary.total - (sum(matrices) if optimizer == "muon" else 0)
+
+
 def _training_memory(
     summary: Summary, config: Config, length: int, batch_tokens: int, size: int
 ) -> dict[str, int]:
@@ -174,7 +180,7 @@ def _training_memory(
         # fp32, and a copy of the layers' weights in the precision.
         "weights": FP32 * summary.total + (size * layers if size != FP32 else 0),
         "gradients": FP32 * summary.total,
-        "optimizer": BYTES_OF_MOMENTS * summary.total,
+        "optimizer": FP32 * _moments(summary, config.optim.optimizer),
         "ema": FP32 * summary.total if config.train.ema else 0,
         "activations": activation_bytes(config.model, length, length, rows, size),
         # The loss computes a chunk of logits at a time: scores and probabilities.

@@ -189,6 +189,11 @@ def _parameter_groups(
     return groups
 
 
+def n_moments(group: Mapping[str, Any]) -> int:
+    """How many numbers the optimiser keeps of each weight of a group: AdamW two, Muon one."""
+    return 1 if "matrices" in group else 2
+
+
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, state: Mapping[str, Any], where: str
 ) -> None:

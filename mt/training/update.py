@@ -30,7 +30,7 @@ from mt.training.compilation import (
 )
 from mt.training.finetune import freeze
 from mt.training.loss import Consistency, LogitsGradient, Loss, batch_loss, logits_gradient
-from mt.training.optim import build_optimizer, learning_rate, restore_optimizer
+from mt.training.optim import build_optimizer, learning_rate, n_moments, restore_optimizer
 
 if TYPE_CHECKING:
     from mt.config.schema import Config, OptimConfig
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 # On a CPU: 1 % of the time, for a third of the memory.
 UPDATES_BETWEEN_RELEASES = 12
-# Bytes of an optimiser's moments, per weight: two of float32.
-BYTES_OF_MOMENTS = 8
 
 T = TypeVar("T")
 
@@ -177,9 +175,9 @@ class Updater:
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes that the optimiser will keep for its moments, at most."""
-        trainable = (p.numel() for p in self.model.parameters() if p.requires_grad)
-        return BYTES_OF_MOMENTS * sum(trainable)
+        """Bytes that the optimiser will keep for its moments: of float32, as the weights are."""
+        groups = self.optimizer.param_groups
+        return 4 * sum(n_moments(group) * p.numel() for group in groups for p in group["params"])
 
     def train_step(self, update: Update, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """Do one optimiser step, number `step` from 0, on all micro-batches of an update.

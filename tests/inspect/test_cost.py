@@ -27,6 +27,7 @@ from mt.inspect.summary import summarise
 from mt.model.transformer import Transformer
 from mt.runtime.devices import choose_device
 from mt.search.inference import Decoding, Inference
+from mt.training.optim import build_optimizer, n_moments
 
 WORDS = 50
 
@@ -142,6 +143,27 @@ def test_the_cache_is_what_decoding_holds(steps: int) -> None:
         state.step(torch.full(shape, 5), torch.zeros(shape, dtype=torch.int64))
     held = sum(x.nbytes for layer in (*state.source, *state.cache) for x in layer)
     assert cache_bytes(model.config, 20, steps, 3, 2, size=4) == held
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("keys", [{}, {"tie_embeddings": False, "positions": "learned"}])
+def test_moments_are_what_the_optimiser_holds(optimizer: str, keys: dict[str, Any]) -> None:
+    sections = {"model": config_of(**keys).model_dump(), "optim": {"optimizer": optimizer}}
+    config = Config.model_validate(sections)
+    model = Transformer(config.model, WORDS, WORDS, joint=True)
+    built = build_optimizer(model, config.optim, torch.float32)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    built.step()
+    states = [state.items() for state in built.state.values()]
+    held = sum(x.nbytes for state in states for name, x in state if name != "step")
+    summary = summarise(config.model, WORDS, WORDS, joint=True)
+    cost = cost_of(summary, config, length=10, batch_tokens=95, beam_size=5)
+    assert cost["memory_bytes"]["training"]["optimizer"] == held
+    counted = [
+        n_moments(group) * p.numel() for group in built.param_groups for p in group["params"]
+    ]
+    assert 4 * sum(counted) == held
 
 
 def test_the_sum_of_training_by_hand() -> None:
