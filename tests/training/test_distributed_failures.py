@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import torch
-from conftest import Ended, lines_of, log_of, merged, metrics_of, mt_command
+from conftest import lines_of, log_of, merged, metrics_of, mt_command
 from messages import says
 from processes import (
     Mapped,
@@ -136,50 +139,34 @@ def test_fresh_applies_to_the_first_start_of_a_job_only(long: Mapped, tmp_path: 
     assert [path.name for path in tmp_path.glob("run.old*")] == ["run.old-1"]
 
 
-POISON = """
-import itertools, math, os, sys
-from pathlib import Path
-from mt.config.load import load_config
-from mt.errors import MtError
-from mt.training.launch import train
-from mt.training.trainer import Trainer
-real, until = Trainer.train, int(sys.argv[3])
-def start(self):
-    forward, train_step = self.updater.forward, self.updater.train_step
-    updates, poisoned = itertools.count(), [False]
-    def poison(*inputs):
-        return forward(*inputs) * (math.nan if poisoned[0] else 1.0)
-    def counted(*arguments):
-        poisoned[0] = 4 <= next(updates) < until and self.world.rank == 1
-        return train_step(*arguments)
-    self.updater.forward, self.updater.train_step = poison, counted
-    return real(self)
-Trainer.train = start
-try:
-    train(load_config(sys.argv[1]).config, Path(sys.argv[2]), "cpu")
-except MtError as error:
-    print(error, file=sys.stderr)
-    sys.exit(error.exit_code)
-"""
+def poisoned(until: int) -> None:
+    """Run mt; from update 4 to `until` the decoder's output in rank 1 is NaN."""
+    numbers = itertools.count()
+    is_bad = False
 
+    def counted(self: Updater, *arguments: Any) -> Any:
+        nonlocal is_bad
+        is_bad = 4 <= next(numbers) < until
+        return real_step(self, *arguments)
 
-def train_poisoned(mapping: Mapped, run: Path, until: int) -> Ended:
-    """Train with two processes; rank 1 has non-finite gradients from update 4 on."""
-    script = run.with_suffix(".py")
-    script.write_text(POISON, encoding="utf-8")
-    command_of(mapping, run)
-    return ended(
-        start([*torchrun(2)[:-1], str(script), str(run.with_suffix(".yaml")), str(run), str(until)])
-    )
+    def with_nan(forward: Callable[..., Any], *arguments: Any) -> Any:
+        factor = math.nan if is_bad else 1.0
+        return real_loss(lambda *inputs: forward(*inputs) * factor, *arguments)
+
+    real_step, real_loss = Updater.train_step, updates.batch_loss
+    with pytest.MonkeyPatch.context() as patch:
+        if os.environ["RANK"] == "1":
+            patch.setattr(Updater, "train_step", counted)
+            patch.setattr(updates, "batch_loss", with_nan)
+        main()
 
 
 @pytest.mark.slow
 def test_both_roll_back_to_the_same_checkpoint(long: Mapped, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = train_poisoned(
-        merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}}), run, 24
-    )
-    assert done.code == 0, done.err
+    mapping = merged(long, {"train": {"max_steps": 40, "log_every": 4, "valid_every": 4}})
+    done = run_ranks(tmp_path, command_of(mapping, run)[1:], partial(poisoned, 24))
+    assert [one.code for one in done] == [0, 0], done[0].err
     expected = "from update 24 back to the weights after update 20, continuing with the data"
     assert expected in log_of(run)
     assert all(bool(tensor.isfinite().all()) for tensor in tensors_of(run).values())
@@ -191,10 +178,9 @@ def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> Non
     """With the sentences of the whole update, not only those of one rank."""
     run = tmp_path / "run"
     mapping = merged(long, {"train": {"max_steps": 999, "log_every": 4, "valid_every": 4}})
-    done = train_poisoned(mapping, run, 10**9)
-    assert done.code != 0
-    assert done.err.count("\ntraining gave up at update 72: ") == 1
-    assert "lost the connection" not in done.err
+    first, second = run_ranks(tmp_path, command_of(mapping, run)[1:], partial(poisoned, 10**9))
+    assert (first.code, second.code, second.err) == (3, 3, "")
+    assert first.err.count("mt: training gave up at update 72: ") == 1
     pairs = lines_of(run / "diverged.txt")
     state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
