@@ -179,29 +179,6 @@ def test_a_checkpoint_between_two_validations_resumes_exactly(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_killed_three_times_at_random(
-    seed: int,
-    disturbed: Callable[..., Path],
-    interruptible: Mapped,
-    undisturbed: Path,
-    tmp_path: Path,
-) -> None:
-    """Each kill comes before the training can be done, so that it does happen."""
-    draw = random.Random(seed)
-    for n_updates, n_micro_batches in ((7, 25), (7, 25), (3, 10)):
-        places = [
-            f"micro-batch {draw.randrange(n_micro_batches)}",
-            f"update {draw.randrange(n_updates)}",
-            "save_file 0",
-            "validation 0",
-        ]
-        disturbed(draw.choice(places))
-    assert train(config_of(interruptible), tmp_path / "run", "cpu").exit_code == 0
-    check_equal(tmp_path / "run", undisturbed)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # many starts, each importing torch
 def test_the_command_killed_at_random_moments(
     interruptible: Mapped, undisturbed: Path, tmp_path: Path
