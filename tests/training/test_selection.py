@@ -14,7 +14,7 @@ from messages import says
 from sacrebleu.metrics import bleu as sacrebleu
 from sacrebleu.significance import PairedTest
 
-from mt.evaluation.metrics import METRICS, Metric
+from mt.evaluation.metrics import METRICS
 from mt.evaluation.significance import Comparison, resample
 from mt.model.checkpoint import load_model
 from mt.runs.model_folder import find_model, read_meta
@@ -244,10 +244,6 @@ def run_of(tmp_path: Path) -> Callable[[list[str]], Path]:
     return made
 
 
-def line_metric(name: str, ref: list[str]) -> Metric:
-    return METRICS[name]([ref])
-
-
 def test_a_new_best_is_compared_with_the_last_best(
     tiny_run: Path, references: list[str], outputs: Outputs
 ) -> None:
@@ -271,7 +267,7 @@ def test_of_40_lines_the_higher_score_is_kept(
     references: list[str], outputs: Outputs, run_of: Callable[[list[str]], Path]
 ) -> None:
     """What ties is measured on the sentences: a quarter of the differences that chance makes."""
-    metric = line_metric("bleu", references)
+    metric = METRICS["bleu"]([references])
     difference = BestComparison(run_of(outputs[100])).compare(metric, outputs[200], 200, 100)
     assert difference is not None
     values = [resample(metric, metric.statistics(outputs[step])) for step in (100, 200)]
@@ -286,7 +282,7 @@ def test_a_resumed_run_finds_the_same_as_an_uninterrupted_one(
 ) -> None:  # fmt: skip
     """After resuming, the outputs of the last best come from a file."""
     run_dir = run_of(outputs[100])
-    metric = line_metric(name, references)
+    metric = METRICS[name]([references])
     uninterrupted = BestComparison(run_dir)
     uninterrupted.compare(metric, outputs[100], 100, None)
     found = uninterrupted.compare(metric, outputs[200], 200, 100)
@@ -300,7 +296,7 @@ def test_where_the_last_best_is_not_known_nothing_is_compared(
 ) -> None:
     """In runs of version 0.1; where the file is damaged; where the text is another one."""
     run_dir = run_of(references[:-1])
-    metric = line_metric("bleu", references)
+    metric = METRICS["bleu"]([references])
     assert BestComparison(run_dir).compare(metric, references, 200, 100) is None
     path = run_dir / "outputs" / "step-00000100-valid.jsonl"
     path.write_text('{"output": "cut', encoding="utf-8")
