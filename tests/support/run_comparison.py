@@ -1,4 +1,4 @@
-"""A small training to interrupt, and the comparison of two run directories, bit for bit."""
+"""A small training to interrupt, what a run has saved, and two runs compared bit for bit."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from conftest import metrics_of
 
+from mt.config.schema import Config
+from mt.data.tokens.plan import Plan
+from mt.data.tokens.store import open_built
 from mt.model import checkpoint
 from mt.runs import model_folder
 
@@ -22,6 +25,33 @@ LOG_EVERY = 2
 PLACE = {"kind", "step", "epoch", "lr"}
 # What depends on the clock and the machine.
 TIMES = {"seconds", "valid_seconds", "tokens_per_second", "waiting", "memory_mb", "resident_mb"}
+
+
+def checkpoint_of(run: Path, step: int) -> Path:
+    """The folder of the checkpoint after update `step`."""
+    return run / "checkpoints" / model_folder.step_name(step)
+
+
+def kept_steps(run: Path) -> list[int]:
+    """The updates whose checkpoints a run has kept."""
+    return [model_folder.step_of(folder.name) for folder in model_folder.checkpoints(run)]
+
+
+def saved_state(run: Path, step: int) -> dict[str, Any]:
+    """The position and scores in the checkpoint of `step`."""
+    state: dict[str, Any] = checkpoint.load_state(checkpoint_of(run, step))["train"]
+    return state
+
+
+def plan_of(config: Config, run: Path) -> Plan:
+    """The order in which a run of one text takes its data."""
+    return Plan(open_built(run / "store" / "train"), [1.0], config.batch, config.run.seed)
+
+
+def updates_seen(config: Config, run: Path, step: int) -> int:
+    """Updates whose data had been seen when the checkpoint of `step` was written."""
+    state, plan = saved_state(run, step), plan_of(config, run)
+    return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -51,9 +81,7 @@ def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
 def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
     """Compare all that is saved and recorded except times: checkpoints, metrics, samples."""
     folders = model_folder.checkpoints(undisturbed)
-    assert [folder.name for folder in model_folder.checkpoints(run)] == [
-        folder.name for folder in folders
-    ]
+    assert kept_steps(run) == kept_steps(undisturbed)
     for theirs in folders:
         ours = run / "checkpoints" / theirs.name
         assert (ours / "model.safetensors").read_bytes() == (

@@ -33,14 +33,11 @@ from processes import (
     trained,
     wait_for,
 )
+from run_comparison import plan_of, updates_seen
 
 from mt.cli.main import main
 from mt.config.load import config_from_mapping
 from mt.data.tokens.loader import Update
-from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import open_or_build
-from mt.data.tokens.tokenizer import Tokenizer
-from mt.model import checkpoint
 from mt.runs import model_folder
 from mt.runtime.local_processes import free_port
 from mt.training import update as updates
@@ -182,20 +179,10 @@ def test_both_give_up_and_rank_0_reports_it(long: Mapped, tmp_path: Path) -> Non
     assert (first.code, second.code, second.err) == (3, 3, "")
     assert first.err.count("mt: training gave up at update 72: ") == 1
     pairs = lines_of(run / "diverged.txt")
-    state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(68))["train"]
     config = config_from_mapping(mapping, "test")
-    data = open_or_build(
-        run / "store" / "train",
-        config.data.train,
-        "",
-        config.data,
-        Tokenizer.load(run),
-        lambda _: None,
-    )
-    plan = Plan(data, [1.0], config.batch, config.run.seed)
+    plan = plan_of(config, run)
     sizes = [sum(map(len, update)) for epoch in range(9) for update in plan.updates(epoch)]
-    seen = sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + state["update"]
-    assert len(pairs) == sizes[seen - 1 + 4]
+    assert len(pairs) == sizes[updates_seen(config, run, 68) - 1 + 4]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from conftest import NO_TEST, Mt, QuickConfig, TrainerOf, equal_weights, log_of, metrics_of
 from messages import says
+from run_comparison import kept_steps
 from torch import Tensor
 
 from mt.config.schema import Config
@@ -19,11 +20,6 @@ from mt.runs.model_folder import step_of
 from mt.training import launch
 from mt.training.launch import train
 from mt.training.selection import Criterion
-
-
-def kept_in(run_dir: Path) -> list[int]:
-    """The updates whose checkpoints a run has kept."""
-    return [step_of(folder.name) for folder in model_folder.checkpoints(run_dir)]
 
 
 def test_patience_ends_a_run_that_was_restarted_and_the_best_is_kept(
@@ -53,7 +49,7 @@ def test_keep_last_newest_and_keep_best_best_are_kept(
     scripted_validations(3.0, 9.0, 1.0, 8.0, 2.0, 4.0)
     settings = {"max_steps": 6, "valid_every": 1, "patience": None, "keep_last": 2, "keep_best": 2}
     train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
-    assert kept_in(tmp_path) == [2, 4, 5, 6]
+    assert kept_steps(tmp_path) == [2, 4, 5, 6]
 
 
 def test_of_equal_scores_keep_best_keeps_the_lower_nll(
@@ -62,7 +58,7 @@ def test_of_equal_scores_keep_best_keeps_the_lower_nll(
     scripted_validations((9.0, 3.0), (9.0, 2.0), (9.0, 2.5), (1.0, 1.0))
     settings = {"max_steps": 4, "valid_every": 1, "keep_last": 1, "keep_best": 2}
     train(quick_config(NO_TEST, train=settings), tmp_path, "cpu")
-    assert kept_in(tmp_path) == [2, 3, 4]
+    assert kept_steps(tmp_path) == [2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +87,7 @@ def test_a_checkpoint_caused_by_a_signal_displaces_no_other(trainer_of: TrainerO
         if score is not None:
             trainer.state.add_score(score, 1.0, Criterion("bleu"))
         trainer.save()
-        seen.append(kept_in(trainer.run_dir))
+        seen.append(kept_steps(trainer.run_dir))
     assert seen == [[4], [4, 8], [4, 8, 9], [4, 8, 10], [8, 12]]
 
 
@@ -103,7 +99,7 @@ def test_the_best_is_kept_although_another_scored_higher(trainer_of: TrainerOf) 
         trainer.state.scores[model_folder.step_name(step)] = score
         trainer.state.best_step = 4
         trainer.save()
-    assert kept_in(trainer.run_dir) == [4, 12]
+    assert kept_steps(trainer.run_dir) == [4, 12]
 
 
 def test_the_best_is_kept_although_keep_best_is_0(
@@ -163,7 +159,7 @@ def test_the_model_of_each_cycle_is_kept_for_an_ensemble(
     steps = [step_of(os.readlink(link)) for link in cycles]
     assert steps == [4, 6, 9]
     assert [line["step"] for line in metrics_of(tmp_path, "valid")] == [4, 5, 6, 9]
-    assert {*kept_in(tmp_path)} >= {4, 6, 9}
+    assert {*kept_steps(tmp_path)} >= {4, 6, 9}
     (tmp_path / "in").write_text("eins zwei\n", encoding="utf-8")
     models = [option for link in cycles for option in ("--model", link)]
     ended = mt("translate", *models, tmp_path / "in", "--engine", "torch", "--device", "cpu")

@@ -11,7 +11,7 @@ import torch
 import yaml
 from conftest import Mt, config_of, log_of, merged, metrics_of, refused
 from messages import says
-from run_comparison import EVERY, STEPS, Mapped, check_equal
+from run_comparison import EVERY, STEPS, Mapped, check_equal, checkpoint_of, kept_steps
 
 from mt.config.load import load_config
 from mt.errors import CheckpointError
@@ -36,9 +36,7 @@ def damage(folder: Path) -> None:
 def test_after_a_damaged_checkpoint_the_one_before_is_used(
     copied: Path, interruptible: Mapped, undisturbed: Path
 ) -> None:
-    newest, before = (
-        copied / "checkpoints" / model_folder.step_name(step) for step in (STEPS, 2 * EVERY)
-    )
+    newest, before = (checkpoint_of(copied, step) for step in (STEPS, 2 * EVERY))
     damage(newest)
     assert train(config_of(interruptible), copied, "cpu").exit_code == 0
     log = log_of(copied)
@@ -51,13 +49,12 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_a_good_one(
     copied: Path, interruptible: Mapped
 ) -> None:
     """It is the newest by its name, but the one just saved must not be deleted for it."""
-    newest = copied / "checkpoints" / model_folder.step_name(STEPS)
+    newest = checkpoint_of(copied, STEPS)
     damage(newest)
     changed = config_of(interruptible, train={"keep_last": 1, "valid_every": 10, "max_steps": 10})
     assert train(changed, copied, "cpu").exit_code == 0
-    names = [folder.name for folder in model_folder.checkpoints(copied)]
-    assert model_folder.step_name(10) in names
-    assert newest.name not in names
+    assert 10 in kept_steps(copied)
+    assert STEPS not in kept_steps(copied)
     assert (copied / "checkpoints" / "last").resolve().name == model_folder.step_name(10)
 
 
@@ -84,7 +81,7 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(
     (copied / "config.yaml").unlink()
     with pytest.raises(CheckpointError) as error:
         train(config_of(changed), copied, "cpu")
-    newest = copied / "checkpoints" / model_folder.step_name(STEPS)
+    newest = checkpoint_of(copied, STEPS)
     assert says(str(error.value), newest, "another tokenizer", copied, "--fresh")
 
 
@@ -200,9 +197,7 @@ def test_fresh_sets_the_run_aside_and_starts_over(
     assert ended.code == 0
     assert f"mt: {copied} is now {copied.with_name('run.old-1')}\n" in ended.err
     check_equal(copied.with_name("run.old-1"), undisturbed)
-    assert [folder.name for folder in model_folder.checkpoints(copied)] == [
-        model_folder.step_name(2)
-    ]
+    assert kept_steps(copied) == [2]
 
 
 def test_fresh_holds_for_every_command_of_a_slurm_allocation_and_once_for_a_requeued_job(

@@ -6,7 +6,7 @@ import itertools
 import math
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,11 @@ import pytest
 import torch
 from conftest import Mt, equal_weights, lines_of, log_of, merged, metrics_of
 from messages import says
+from run_comparison import Mapped, checkpoint_of, kept_steps, saved_state, updates_seen
 from torch import Tensor
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
-from mt.data.tokens.plan import Plan
-from mt.data.tokens.store import open_or_build
-from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, TrainingDivergedError
 from mt.model import checkpoint
 from mt.runs import model_folder
@@ -28,7 +26,6 @@ from mt.training.launch import train
 from mt.training.trainer import MAX_SKIPPED_UPDATES, Outcome, Trainer
 from mt.training.update import Updater
 
-Mapped = Mapping[str, Mapping[str, Any]]
 Poison = Callable[[Callable[[int], bool]], None]
 LAST = Path("checkpoints", "last")
 
@@ -79,27 +76,14 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Poison:
     return asked.append
 
 
-def steps(run: Path) -> list[int]:
-    return [model_folder.step_of(folder.name) for folder in model_folder.checkpoints(run)]
-
-
-def seen(config: Config, run: Path, step: int) -> int:
-    """Updates whose data had been seen when the checkpoint of `step` was written."""
-    state = checkpoint.load_state(run / "checkpoints" / model_folder.step_name(step))["train"]
-    tokenizer, data = Tokenizer.load(run), config.data
-    store = open_or_build(run / "store" / "train", data.train, "", data, tokenizer, lambda _: None)
-    plan = Plan(store, [1.0], config.batch, config.run.seed)
-    return sum(len(plan.updates(epoch)) for epoch in range(state["epoch"])) + int(state["update"])
-
-
 def test_a_rollback_skips_a_damaged_checkpoint(
     config_of: Callable[..., Config], poisoned: Poison, tmp_path: Path
 ) -> None:
-    """As above, with the weights of update 20 cut short on the disk during the run."""
+    """The weights of update 20 are cut short on the disk during the run."""
 
     def bad(update: int) -> bool:
         if update == 23:
-            weights = tmp_path / "checkpoints" / model_folder.step_name(20) / "model.safetensors"
+            weights = checkpoint_of(tmp_path, 20) / "model.safetensors"
             weights.write_bytes(weights.read_bytes()[:-1])
         return 4 <= update < 24
 
@@ -115,15 +99,9 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
 ) -> None:
     """Another validation set and other data, then back to a checkpoint from before."""
 
-    def state_of(step: int) -> dict[str, Any]:
-        state: dict[str, Any] = checkpoint.load_state(
-            tmp_path / "checkpoints" / model_folder.step_name(step)
-        )["train"]
-        return state
-
     def bad(update: int) -> bool:
         if update == 20:  # the first one after the rollback
-            states.append(state_of(4))
+            states.append(saved_state(tmp_path, 4))
         return update < 20
 
     mapping = merged(
@@ -131,7 +109,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     )
     poisoned(lambda _: False)
     train(config_from_mapping(mapping, "test"), tmp_path, "cpu")
-    states = [state_of(4)]
+    states = [saved_state(tmp_path, 4)]
     poisoned(bad)
     changes = {
         "train": {"max_steps": 28, "valid_every": 28},
@@ -140,7 +118,7 @@ def test_what_has_changed_since_the_checkpoint_stays_changed(
     }
     train(config_from_mapping(merged(mapping, changes), "test"), tmp_path, "cpu")
     assert "from update 24 back to the weights after update 4" in log_of(tmp_path)
-    before, rewritten, last = *states, state_of(28)
+    before, rewritten, last = *states, saved_state(tmp_path, 28)
     for key in ("plan", "valid_fingerprint"):
         assert before[key] != rewritten[key] == last[key]
     names = [model_folder.step_name(step) for step in (4, 28)]
@@ -194,7 +172,7 @@ def test_non_finite_weights_are_neither_evaluated_nor_saved(
         "there are non-finite weights: from update 8 back to the weights after update 4, "
         "continuing with the data after those" in log_of(tmp_path)
     )
-    assert [seen(config, tmp_path, step) for step in steps(tmp_path)[-1:]] == [16]
+    assert updates_seen(config, tmp_path, kept_steps(tmp_path)[-1]) == 16
     for folder in model_folder.checkpoints(tmp_path):
         assert all(tensor.isfinite().all() for tensor in checkpoint.load_weights(folder).values())
 
@@ -216,9 +194,9 @@ def test_a_signal_saves_no_non_finite_weights(
     monkeypatch.setattr(Updater, "train_step", signalled)
     assert train(config, tmp_path, "cpu").exit_code == 143
     assert "nothing is saved, because there are non-finite weights" in log_of(tmp_path)
-    assert steps(tmp_path) == [4]
+    assert kept_steps(tmp_path) == [4]
     assert train(config, tmp_path, "cpu").exit_code == 0
-    assert steps(tmp_path) == [4, 8]
+    assert kept_steps(tmp_path) == [4, 8]
 
 
 def test_resuming_skips_a_checkpoint_with_non_finite_weights(
@@ -228,7 +206,7 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
     config = config_of(max_steps=8, valid_every=4)
     train(config, tmp_path, "cpu")
     for step, found in ((8, "resuming after update 4 "), (4, None)):
-        folder = tmp_path / "checkpoints" / model_folder.step_name(step)
+        folder = checkpoint_of(tmp_path, step)
         meta, weights = model_folder.read_meta(folder, []), checkpoint.load_weights(folder)
         weights["decoder_norm.weight"][0] = math.nan
         checkpoint.save_model_folder(folder, weights, meta, checkpoint.load_state(folder))
@@ -238,7 +216,7 @@ def test_resuming_skips_a_checkpoint_with_non_finite_weights(
                 tmp_path
             )
             assert found in log_of(tmp_path)
-            shutil.rmtree(tmp_path / "checkpoints" / model_folder.step_name(8))
+            shutil.rmtree(checkpoint_of(tmp_path, 8))
             continue
         with pytest.raises(
             CheckpointError,
@@ -295,7 +273,7 @@ def test_rollback_to_the_last_checkpoint_continues_with_later_data(
     assert "from update 24 back to the weights after update 20, " in log_of(whole)
     (line,) = metrics_of(whole, "rollback")
     assert (line["step"], line["from_step"], line["rollbacks"]) == (20, 24, 1)
-    assert [seen(config, whole, step) for step in (4, 20, 28)] == [4, 24, 32]
+    assert [updates_seen(config, whole, step) for step in (4, 20, 28)] == [4, 24, 32]
     poisoned(killed)
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "killed", "cpu")
@@ -316,7 +294,7 @@ def test_after_three_rollbacks_the_command_gives_up_with_a_diagnosis_and_code_3(
     assert message in log_of(tmp_path)
     assert ended.err.count(message) == 1
     assert [line["rollbacks"] for line in metrics_of(tmp_path, "rollback")] == [1, 2, 3]
-    last = tmp_path / "checkpoints" / model_folder.step_name(68)
+    last = checkpoint_of(tmp_path, 68)
     assert says(
         message,
         "gave up at update 72: 20 updates in a row had a non-finite loss",
