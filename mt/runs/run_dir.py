@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mt.config.auto import Sizes, has_auto, replace_auto, sizes_for
 from mt.config.load import load_config
 from mt.config.schema import Config
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import CheckpointError, DataError, MtError
 from mt.files import write_whole
 from mt.runs.manifest import MANIFEST
@@ -138,7 +139,7 @@ def check_same_run(run_dir: Path, config: Config) -> list[str]:
         return []
     differing = _differing_keys(load_config(str(path)).config, config)
     has_weights = bool(checkpoints(run_dir))
-    has_tokenizer = any(run_dir.glob("tokenizer*.model"))
+    has_tokenizer = Tokenizer.exists_in(run_dir)
     shaped = (*["model."] * has_weights, *["tokenizer."] * has_tokenizer)
     adjustable = _adjustable_keys(config)
     if shapes := [
@@ -185,7 +186,7 @@ def settle_auto(
 def saved_config(run_dir: Path) -> Config | None:
     """The config of a run that has a tokenizer; None where there is none, as in a new run."""
     path = run_dir / CONFIG
-    if not path.exists() or not any(run_dir.glob("tokenizer*.model")):
+    if not path.exists() or not Tokenizer.exists_in(run_dir):
         return None
     config = load_config(str(path)).config
     return None if has_auto(config) else config
