@@ -238,8 +238,8 @@ def folders_of(model: Path) -> list[Path]:
     with suppress(CheckpointError):  # reported when the model is loaded
         folder = find_model(model)
         folders.append(folder)
-        if folder.parent.name == CHECKPOINTS:
-            folders.append(folder.parent.parent)
+        if run_dir := run_dir_of(folder):
+            folders.append(run_dir)
     return folders
 
 
