@@ -78,6 +78,16 @@ def known_figures(run: Path, stopped: int) -> list[dict[str, Any]]:
     return lines
 
 
+def check_equal_states(ours: Path, theirs: Path) -> None:
+    """Compare the training states of two checkpoints, except times."""
+    state, other = (dict(flat(checkpoint.load_state(folder))) for folder in (ours, theirs))
+    for path in state.keys() | other.keys():
+        if isinstance(state[path], torch.Tensor):
+            assert torch.equal(state[path], other[path]), path
+        elif path != ".train.seconds":
+            assert state[path] == other[path], path
+
+
 def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
     """Compare all that is saved and recorded except times: checkpoints, metrics, samples."""
     folders = model_folder.checkpoints(undisturbed)
@@ -87,13 +97,7 @@ def check_equal(run: Path, undisturbed: Path, stopped: int = 0) -> None:
         assert (ours / "model.safetensors").read_bytes() == (
             theirs / "model.safetensors"
         ).read_bytes()
-        states = [dict(flat(checkpoint.load_state(folder))) for folder in (ours, theirs)]
-        assert states[0].keys() == states[1].keys()
-        for path, value in states[0].items():
-            if isinstance(value, torch.Tensor):
-                assert torch.equal(value, states[1][path]), path
-            elif path != ".train.seconds":
-                assert value == states[1][path], path
+        check_equal_states(ours, theirs)
     for link in ("last", "best"):
         assert (run / "checkpoints" / link).resolve().name == (
             undisturbed / "checkpoints" / link

@@ -14,7 +14,7 @@ import yaml
 from conftest import NO_TEST, QUICK, Mt, config_of, log_of, merged, refused
 from finetuning import SPLIT, BaseOf, StartFrom, on
 from messages import says
-from run_comparison import kept_steps
+from run_comparison import check_equal_states, kept_steps
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config
@@ -150,13 +150,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
         assert (ours / "model.safetensors").read_bytes() == (
             folder / "model.safetensors"
         ).read_bytes()
-        states = [checkpoint.load_state(path)["optimizer"]["state"] for path in (ours, folder)]
-        assert states[0].keys() == states[1].keys()
-        assert all(
-            torch.equal(states[0][i][key], states[1][i][key])
-            for i in states[0]
-            for key in states[0][i]
-        )
+        check_equal_states(ours, folder)
         assert model_folder.read_meta(ours, [])["init_from"] == origin
     assert json.loads((run / "manifest.json").read_text(encoding="utf-8"))["init_from"] == origin
 
