@@ -5,6 +5,7 @@ Results go to stdout, everything else to stderr; an error is one message and an 
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -21,6 +22,9 @@ from typer.core import TyperGroup
 from mt.errors import MtError
 from mt.terminal import printable
 from mt.terminal import say as say
+
+# What the system says of a name that nobody can use, wherever a command first looks there.
+FAULTS_OF_A_NAME = (errno.ENAMETOOLONG, errno.EACCES)
 
 
 class Commands(TyperGroup):
@@ -67,6 +71,8 @@ def _report(error: BaseException) -> int | None:
         message, code = str(error), error.exit_code
     elif isinstance(error, BrokenPipeError):  # the reader has read enough, as `head` does
         code = 0
+    elif isinstance(error, OSError) and error.errno in FAULTS_OF_A_NAME:
+        message, code = f"{error.filename}: {error.strerror}; name another place", 2
     else:
         if hasattr(error, "message"):  # an unknown option, for instance, which Typer reports
             error.message = printable(error.message)

@@ -204,3 +204,46 @@ def test_a_file_may_have_any_name(tiny_config: Path, tmp_path: Path, mt: Mt) -> 
 def test_a_second_file_for_one_option_is_refused(command: str, option: str, mt: Mt) -> None:
     message = refused(mt(*command.split(), option, "a", option, "b"))
     assert says(message, option, "one", "found 2", "leave out")
+
+
+TOO_LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "translate -m RUN IN -o {}.txt",
+        "score -m RUN --src IN --tgt IN -o {}.txt",
+        "distill -m RUN -o {}.tsv",
+        "backtranslate -m RUN IN -o {}.tsv",
+        "report RUN -o {}.html",
+        "average RUN --last 2 -o {}",
+        "export ctranslate2 -m RUN -o {}",
+        "export huggingface -m RUN -o {}",
+        "export argos -m RUN -o {}.argosmodel",
+        "import huggingface RUN -o {}",
+        "tokenizer train IN -o {}",
+        "tokenizer encode -m RUN IN -o {}.txt",
+        "inspect attention -m RUN eins -o {}.svg",
+        "inspect lr --config CONFIG -o {}.svg",
+        "data clean --config CONFIG -o {}",
+        "data clean --config CONFIG -o {}.tsv",
+        "data clean --config CONFIG -o out --rejected {}.tsv",
+        "data clean --config CONFIG -o out --work {}",
+        "data stats --config CONFIG --html {}.html",
+        "data prepare --config CONFIG --run-dir {}",
+        "train --config CONFIG --run-dir {}",
+        "train --config {}.yaml",
+        "translate -m RUN {}.txt",
+    ],
+)
+def test_a_name_that_is_too_long_is_one_message(
+    command: str, tiny_run: Path, tiny_config: Path, tmp_path: Path, mt: Mt,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "in", ["eins zwei", "drei"] * 20)
+    names = {"RUN": tiny_run, "IN": "in", "CONFIG": tiny_config}
+    arguments = [names.get(word, word.format(TOO_LONG)) for word in command.split()]
+    assert says(refused(mt(*arguments)), TOO_LONG)
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
