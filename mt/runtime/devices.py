@@ -16,6 +16,9 @@ from typing_extensions import assert_never
 from mt.errors import ConfigError
 from mt.runtime.machine import c_compiler, python_header, usable_cores
 
+# What computes float32 products on a CPU: oneDNN where `fp32_precision` is "bf16", which permits it
+# to round, else MKL; see `prepare_cpu`.
+MATMUL: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined] # set by importing torch
 # torch's type for each precision. int8 is for decoding on a CPU: its linear layers multiply int8
 # weights, and everything else stays in float32.
 DTYPES = {
@@ -166,20 +169,17 @@ def prepare_cpu() -> None:
     torch.set_flush_denormal(True)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(usable_cores())
-    matmul = getattr(torch.backends.mkldnn, "matmul", None)
-    if matmul is None or not hasattr(matmul, "fp32_precision"):
-        return
     # "bf16" only permits lower precision. A CPU without AMX then computes float32 products with
     # oneDNN, which is 2.4 times faster than MKL on AMD and as exact. A CPU that really rounds shows
     # it in the error of a product, and gets its old setting back.
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "bf16"
+    before = MATMUL.fp32_precision
+    MATMUL.fp32_precision = "bf16"
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(64, 512, generator=generator)
     b = torch.randn(512, 512, generator=generator)
     exact = a.double() @ b.double()
     if float(((a @ b).double() - exact).norm() / exact.norm()) > 1e-5:
-        matmul.fp32_precision = before
+        MATMUL.fp32_precision = before
 
 
 # A model with fewer dimensions is faster with MKL; see `suit_products_to`.
@@ -193,9 +193,8 @@ def suit_products_to(d_model: int) -> None:
     with MKL, of that with oneDNN (AMD EPYC Zen 4, one thread, 23 November 2026): d_model 64, 0.55
     at 500 tokens a batch, 0.7 at 4,000; d_model 128, 0.95 at 4,000; d_model 256, 1.2.
     """
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    if d_model < NARROW and getattr(matmul, "fp32_precision", None) == "bf16":
-        matmul.fp32_precision = "ieee"
+    if d_model < NARROW and MATMUL.fp32_precision == "bf16":
+        MATMUL.fp32_precision = "ieee"
 
 
 def missing_for_compile(device: Device) -> list[str]:
@@ -233,16 +232,14 @@ def check_compile(wanted: bool | Literal["auto"], device: Device) -> None:
 @contextmanager
 def small_products() -> Iterator[None]:
     """Inside, MKL computes float32 products on a CPU: it is faster than oneDNN at small ones."""
-    matmul: Any = getattr(torch.backends.mkldnn, "matmul", None)
-    before = getattr(matmul, "fp32_precision", None)
-    if before != "bf16":
+    if MATMUL.fp32_precision != "bf16":
         yield
         return
     try:
-        matmul.fp32_precision = "ieee"
+        MATMUL.fp32_precision = "ieee"
         yield
     finally:
-        matmul.fp32_precision = before
+        MATMUL.fp32_precision = "bf16"
 
 
 def seed_everything(seed: int, *path: int) -> None:

@@ -10,7 +10,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ def release_freed_memory() -> None:
     Tensors of many sizes fragment the heap: training on batches of 4,096 tokens, d_model 256, grows
     to 2.1 GB within 60 updates, of which 1 GB is in use. One call takes 0.1 s.
     """
-    if trim := getattr(_c_library(), "malloc_trim", None):
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
 
@@ -35,20 +34,12 @@ def keep_freed_memory() -> None:
     them: a decoding step does little with its 10 MB of logits. Translating 5,000 lines is 1 to 9 %
     faster.
     """
-    if mallopt := getattr(_c_library(), "mallopt", None):
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         trim_threshold, mmap_threshold = -1, -3
         # Older versions accept at most 32 MB. Setting one threshold stops glibc from adapting the
         # other, so set both or none.
         if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):
             mallopt(trim_threshold, 1 << 30)
-
-
-@cache
-def _c_library() -> ctypes.CDLL | None:
-    try:
-        return ctypes.CDLL(None)
-    except (OSError, TypeError):  # TypeError: Windows requires a name
-        return None
 
 
 def peak_memory_mb(device: torch.device) -> float:

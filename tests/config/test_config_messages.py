@@ -12,7 +12,7 @@ import pytest
 from messages import says
 
 from mt.config.load import load_config
-from mt.errors import ConfigError, MtError
+from mt.errors import ConfigError
 
 SECTIONS = "run, data, tokenizer, batch, model, optim, train, decode"
 
@@ -316,12 +316,6 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{path}: line 3: must be UTF-8 text, found other bytes; save the file as UTF-8"
     )
-
-
-def test_faults_are_errors_of_the_user() -> None:
-    with pytest.raises(MtError) as caught:
-        load_config("no-such")
-    assert caught.value.exit_code == 2
 
 
 # --- settings from the command line -----------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
@@ -42,7 +43,7 @@ def fresh_pages(size: int) -> mmap.mmap:
 
 
 @has_proc
-@pytest.mark.skipif(not hasattr(memory._c_library(), "malloc_trim"), reason="this C library cannot")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this C library cannot")
 def test_freed_memory_is_returned_to_the_system() -> None:
     """Of many small tensors one in a hundred stays in use: the memory between them is returned."""
     release_freed_memory()
@@ -126,5 +127,3 @@ def test_a_cpu_without_enough_memory_is_one_message() -> None:
         explain_failures(cpu),
     ):
         torch.empty(2**60)
-    with pytest.raises(RuntimeError, match="other"), explain_failures(cpu):
-        raise RuntimeError("other")
