@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -234,6 +235,19 @@ def test_a_disk_that_damages_each_result_is_named(
     with pytest.raises(DataError) as error:
         folder.clean(folder.plan(), run)
     assert says(str(error.value), "counts.json", "damaged", "same command")
+
+
+def test_a_work_folder_that_cannot_be_made_is_named(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("mt.data.cleaning.clean.claim_work", refuse)
+    plan = folder.plan()
+    with pytest.raises(DataError) as error:
+        folder.clean(plan)
+    assert says(str(error.value), str(plan.work), "cannot be written", "Read-only", "--work")
 
 
 def test_places_are_the_same_on_a_cluster(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,11 +46,11 @@ def clean_corpora(
     """
     # Raises first of all where a package or a file is missing.
     notes = list(dict.fromkeys(note for one in plan.scorers for note in one.notes))
-    claim_work(plan.kept.parent)  # its name depends on all files, which must be there
     waiting = f"waiting for another process in the work folder {plan.work}"
-    with exclusive(plan.work / LOCK, lambda: say(waiting)):
-        claim_work(plan.work)  # the other process may have removed it
-        try:
+    try:
+        claim_work(plan.kept.parent)  # its name depends on all files, which must be there
+        with exclusive(plan.work / LOCK, lambda: say(waiting)):
+            claim_work(plan.work)  # the other process may have removed it
             report = _run_and_sum_up(plan, run, notes)
             if rejected is not None:
                 header = plan.work / "header"
@@ -65,26 +65,27 @@ def clean_corpora(
             ]
             for output in outputs if not empty else ():
                 _concatenate(plan, output, ["pairs"] if plan.form.is_table else ["src", "tgt"])
-        except OSError as error:
-            raise DataError(
-                f"{error.filename or plan.work}: cannot be written: {error.strerror or error}. "
-                "Free some space, or name a folder on another disk with --work. The same command "
-                "continues with what is done."
-            ) from error
-        finished = [plan.kept, *plan.work.glob("*/*.partial")]  # the kept pairs are in the output
-        for folder in finished if keep_work else [plan.work]:
-            shutil.rmtree(folder, ignore_errors=True)
-        if empty:
-            lost = [
-                f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no "
-                f"pair: {report.corpora[number].summary()}"
-                for number in empty
-            ]
-            raise DataError(
-                "\n".join(lost) + ". Check that the files and the languages are the right ones, or "
-                "change the limits in data.clean."
-            )
-        return report
+            # The kept pairs are in the output.
+            finished = [plan.kept, *plan.work.glob("*/*.partial")]
+            for folder in finished if keep_work else [plan.work]:
+                shutil.rmtree(folder, ignore_errors=True)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename or plan.work}: cannot be written: {error.strerror or error}. "
+            "Free some space, or name a folder on another disk with --work. The same command "
+            "continues with what is done."
+        ) from error
+    if empty:
+        lost = [
+            f"{plan.corpora[number].where} ({report.corpora[number].name}): cleaning leaves no "
+            f"pair: {report.corpora[number].summary()}"
+            for number in empty
+        ]
+        raise DataError(
+            "\n".join(lost) + ". Check that the files and the languages are the right ones, or "
+            "change the limits in data.clean."
+        )
+    return report
 
 
 def _run_and_sum_up(plan: CleaningPlan, run: Run, notes: list[str]) -> CleaningReport:
