@@ -63,6 +63,8 @@ def tune(
         return
     if (src is None) != (ref is None):
         raise DataError("tune: --src and --ref go together; give both, or neither")
+    if src == ref == "-":
+        raise DataError("tune: --src and --ref are both - (stdin); name a file for one of them")
     described = read_folder(trained)
     systems = [System(str(trained), str(trained), trained)]
     refs = [ref] if ref else []

@@ -222,6 +222,8 @@ def test_faults_are_said_before_anything_is_translated(
 ) -> None:
     message = refused(mt("tune", "-m", run, "--src", tmp_path / "a"))
     assert says(message, "--src and --ref go together", "give both")
+    message = refused(mt("tune", "-m", run, "--src", "-", "--ref", "-"))
+    assert says(message, "--src and --ref", "both - (stdin)", "name a file for one")
     path = find_model(run) / META
     meta = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(meta | {"tuned": {"beam_size": "1"}}), encoding="utf-8")
