@@ -55,6 +55,7 @@ def tune(
     from mt.runs.model_folder import WEIGHTS, find_model, read_folder, read_meta, write_tuned
     from mt.search.options import EngineOptions
     from mt.training import tune as tuning
+    from mt.translate.load import check_source_language
 
     if reset:
         folder = find_model(trained)
@@ -66,6 +67,7 @@ def tune(
     if src == ref == "-":
         raise DataError("tune: --src and --ref are both - (stdin); name a file for one of them")
     described = read_folder(trained)
+    check_source_language(from_, described.config.data)
     systems = [System(str(trained), str(trained), trained)]
     refs = [ref] if ref else []
     texts, *others = read_texts(systems, [], src, refs, None, section="valid", source=from_, to=to)

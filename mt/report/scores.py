@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
     what cannot be translated becomes a remark.
     """
     from mt.search.options import EngineOptions, SearchOptions
-    from mt.translate.load import load_translator
+    from mt.translate.load import load_translator, set_languages
 
     if run.config is None:
         return
@@ -73,8 +73,9 @@ def translate_again(run: RunSummary, say: Callable[[str], None]) -> None:
             src, ref = read_text(data, sources[scored.name], scored.name)
             say(f"{run.label}: translating {len(src):,} lines of {scored.name}")
             source, to = data.direction(sources[scored.name])
-            search = SearchOptions(from_=source, to=to if data.language_tokens else None)
+            search = SearchOptions(to=to if data.language_tokens else None)
             with load_translator(search, engine, say) as translator:
+                set_languages(translator, replace(search, from_=source), data)
                 scored.sentences = as_sentences(src, ref, list(translator.translate(src)))
         except MtError as error:
             run.remarks.append(f"{scored.name} was not translated: {first_line(error)}")

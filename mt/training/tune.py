@@ -23,7 +23,7 @@ from mt.evaluation.significance import RESAMPLES
 from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.runs.model_folder import SHORTLIST, ModelFolder, require_writable, write_tuned
 from mt.search.options import NO_SHORTLIST, EngineOptions, SearchOptions
-from mt.translate.load import load_translator, reasons_for_torch
+from mt.translate.load import load_translator, reasons_for_torch, set_languages
 from mt.translate.load_ctranslate2 import read_shortlist, why_not_in_precision
 from mt.translate.shortlist import store_of, write_shortlist
 
@@ -196,11 +196,12 @@ def tune(
             length_penalty=setting.length_penalty,
             with_scores=False,
             to=to,
-            from_=data.direction.source,
         )
         shortlist = setting.shortlist or NO_SHORTLIST
         options = replace(engine, precision=setting.precision, shortlist=shortlist)
         with load_translator(search, options, say) as translator:
+            directed = replace(search, from_=data.direction.source)
+            set_languages(translator, directed, described.config.data)
             sources = data.sources or []
             list(translator.translate(sources[:WARM_UP]))
             before = translator.tally.seconds

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import assert_never
 
-from mt.config.data_schema import named_sources
 from mt.data.cleaning.languages import base_code
 from mt.data.reading.sentences import split_sentences
 from mt.data.tokens.writing import direction_of
@@ -85,12 +84,7 @@ def load_translator(
     translator.escapes_loops = search.n_best == 1 and search.sample is None
     data = read_config(engine.models[0]).data
     translator.tags = {text.tag for text in data.train if text.tag}
-    known = sorted({data.direction(text)[0] for _, text in named_sources(data)})
-    if search.from_ is not None and search.from_ not in known and known not in ([], ["src"]):
-        raise ConfigError(
-            "--from: must be a language that this model translates from "
-            f"({', '.join(known)}), found {search.from_}"
-        )
+    check_source_language(search.from_, data)
     translator.cut = sentence_cutter(search.split_sentences, engine.models[0], report)
     source = set_languages(translator, search, data)
     if translator.first_ids:
@@ -102,6 +96,16 @@ def load_translator(
     if source != data.src_lang:  # also where --to tells it, and no token
         translator.settings["--from"] = source
     return translator
+
+
+def check_source_language(code: str | None, data: DataConfig) -> None:
+    """Raise ConfigError for a `--from` that is the source language of no training text."""
+    known = sorted({data.direction(text)[0] for text in data.train})
+    if code is not None and code not in known and known not in ([], ["src"]):
+        raise ConfigError(
+            "--from: must be a language that this model translates from "
+            f"({', '.join(known)}), found {code}"
+        )
 
 
 def set_languages(translator: Translator, search: SearchOptions, data: DataConfig) -> str:

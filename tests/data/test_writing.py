@@ -373,8 +373,9 @@ def several(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture(scope="module")
 def both(tiny_mapping: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two updates in both directions, without tokens."""
-    data = {"train": [TEXT, TEXT | {"reverse": True}]}
+    """A run of two updates in both directions, without tokens, tested in a language of neither."""
+    test = [{"src": "test.src", "tgt": "test.tgt", "src_lang": "it"}]
+    data = {"train": [TEXT, TEXT | {"reverse": True}], "test": test}
     folder = tmp_path_factory.mktemp("both") / "run"
     train(config_of(tiny_mapping, data=data, train=TWO_UPDATES), folder, "cpu")
     return folder
@@ -427,6 +428,7 @@ def test_all_commands_that_translate_refuse_an_unknown_source_language(
         assert says(message, "--from", "(de, en)", "found it")
     message = refused(mt("translate", source, "-m", tiny_run, "--from", "en"))
     assert says(message, "--from", "(de)", "found en")
+    assert mt("evaluate", "--model", both, "--beam-size", 1).code == 0  # as its config says
 
 
 def test_an_interrupted_translation_keeps_its_source_language(several: Path) -> None:

@@ -293,6 +293,7 @@ def test_speed_is_that_of_a_warm_process(
             return [SimpleNamespace(texts=[one]) for one in sources]
 
     monkeypatch.setattr(tune, "load_translator", lambda *_: nullcontext(Slow()))
+    monkeypatch.setattr(tune, "set_languages", lambda *_: None)
     monkeypatch.setattr(tune, "WARM_UP", 2)
     data, engine = EvaluationSet("", [lines], lines), EngineOptions(models=[run], engine="torch")
     trials, _ = tune.tune(read_folder(run), data, SCORING, engine, 0.3, print)
