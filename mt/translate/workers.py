@@ -51,7 +51,7 @@ class _RemoteError(Exception):
 class Pool:
     """Processes that each call a function on one job after the other.
 
-    A context manager: leaving it ends them. Ctrl-C and the end of this process end them too.
+    Ctrl-C and the end of this process end them, as `close` does.
     """
 
     def __init__(
@@ -80,12 +80,6 @@ class Pool:
             process.start()
             theirs.close()
             self.workers.append(_Worker(number, process, ours))
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all workers, whatever they are doing."""

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,7 +38,7 @@ def test_a_free_worker_gets_the_next_job() -> None:
 
     But for the third, which waits behind the first: no worker waits for the parent.
     """
-    with Pool([square] * 2) as pool:
+    with closing(Pool([square] * 2)) as pool:
         answers = dict(pool.imap_unordered([(0, 2.0), *((number,) for number in range(1, 20))]))
         assert [answers[number][0] for number in range(20)] == [number**2 for number in range(20)]
         assert [number for number in range(20) if answers[number][1] == answers[0][1]] == [0, 2]
@@ -79,7 +80,7 @@ def fail(how: str) -> None:
 def test_an_error_of_a_worker_is_raised_here_with_its_traceback(
     how: str, error: type[Exception], message: str
 ) -> None:
-    with Pool([fail] * 2) as pool, pytest.raises(error, match=message) as caught:
+    with closing(Pool([fail] * 2)) as pool, pytest.raises(error, match=message) as caught:
         list(pool.imap_unordered([(how,)]))
     assert "in fail" in str(caught.value.__cause__)
 
@@ -91,7 +92,7 @@ def ignore_sigterm() -> None:
 @pytest.mark.timeout(60)
 def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
     """As in one that was forked a moment ago and still has its parent's handlers."""
-    with Pool([ignore_sigterm] * 2) as pool:
+    with closing(Pool([ignore_sigterm] * 2)) as pool:
         list(pool.imap_unordered([()] * 2))
         children = [worker.process for worker in pool.workers]
     assert [child.exitcode for child in children] == [-signal.SIGKILL] * 2
@@ -105,7 +106,7 @@ def test_a_pool_ends_workers_that_a_sigterm_does_not_reach() -> None:
     ],
 )
 def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
-    with Pool([fail] * 2) as pool:
+    with closing(Pool([fail] * 2)) as pool:
         number = pool.workers[0].process.pid
         with pytest.raises(MtError) as error:
             list(pool.imap_unordered([(how,)]))
@@ -117,7 +118,7 @@ def test_a_worker_that_dies_is_named(how: str, said: str) -> None:
 
 def test_a_pool_is_closed_if_the_caller_stops_early() -> None:
     """A result left over must not be taken for one of the next call."""
-    with Pool([square] * 2) as pool:
+    with closing(Pool([square] * 2)) as pool:
         answers = pool.imap_unordered([(number,) for number in range(9)])
         next(answers)
         answers.close()  # type: ignore[attr-defined]
