@@ -41,15 +41,8 @@ def backtranslate(
         files.is_large,
     )
     make_corpus(recipe, files, search, engine, say)
-    return config_lines(files.output, tag, search.to, search.from_)
-
-
-def config_lines(
-    path: str, tag: str | None, src_lang: str | None = None, tgt_lang: str | None = None
-) -> str:
-    """Return what to paste into the config of the model that is trained on the corpus."""
-    entry = {"path": str(Path(path).absolute()), **TSV_COLUMNS}
-    languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+    entry = {"path": str(Path(files.output).absolute()), **TSV_COLUMNS}
+    languages = {"src_lang": search.to, "tgt_lang": search.from_}
     entry |= {name: code for name, code in languages.items() if code}
     text = dump([entry])
     if tag:  # a piece of the vocabulary, instead of the letters it is written with

@@ -70,11 +70,6 @@ class LineFormat:
         if self.quoting not in (None, "csv", "none"):
             raise ConfigError(f"--quoting: must be csv or none, found {self.quoting!r}")
 
-    @property
-    def settings(self) -> dict[str, str]:
-        """What the output depends on, by option."""
-        return {"--format": repr(self)}
-
     def extract(self, line: str, where: str) -> str:
         """Return the text to translate in a line; a blank line is returned as is.
 

@@ -68,7 +68,7 @@ def translate_file(
         )
         with translator, progress:
             translator.on_progress = progress.update
-            settings = translator.settings | line_format.settings | protection.settings
+            settings = translator.settings | protection.settings | {"--format": repr(line_format)}
             lines = output.remaining(lines, settings)
             if prefixes is not None:
                 prefixes = itertools.islice(prefixes, output.lines, None)
