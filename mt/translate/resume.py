@@ -23,6 +23,10 @@ FORMAT = 1
 SECONDS_BETWEEN_RECORDS = 10.0
 
 
+class _RefusedError(DataError):
+    """The partial output is not continued: the message says why, and what to do instead."""
+
+
 class ResumableOutput:
     """An output file that is written block by block as `OUT.partial` and becomes `OUT` at the end.
 
@@ -41,7 +45,6 @@ class ResumableOutput:
         self._partial: Path | None = None
         self._record_path = Path()
         self._recorded_at = 0.0
-        self._refused = False  # to resume, as the input or a setting has changed
 
     @contextmanager
     def open(self, path: Path) -> Iterator[BinaryIO]:
@@ -84,9 +87,7 @@ class ResumableOutput:
         keep_mode(file, path)
         # --resume opens it again, even if the output that it will replace is read-only.
         os.fchmod(file.fileno(), stat.S_IMODE(os.fstat(file.fileno()).st_mode) | 0o600)
-        self._refused = True
         size = self._load_record()
-        self._refused = False
         file.truncate(size)
         file.seek(size)
         self._recorded_at = time.monotonic()
@@ -96,7 +97,7 @@ class ResumableOutput:
         assert self._partial is not None
         if not self._record_path.exists():
             self._partial.unlink(missing_ok=True)
-        elif not self._refused:
+        elif self._record and not isinstance(error, _RefusedError):
             count = self._record["lines"]
             lines = "1 line is" if count == 1 else f"{count:,} lines are"
             note = f"{lines} finished in {self._partial}; the same command with --resume"
@@ -113,7 +114,7 @@ class ResumableOutput:
                 )
             return 0
         if not self.resume:
-            raise DataError(
+            raise _RefusedError(
                 f"{self._partial}: is the unfinished output of an interrupted job; add --resume to "
                 f"continue it, or remove it and {self._record_path.name} to start over"
             )
@@ -129,7 +130,7 @@ class ResumableOutput:
             if self._partial.stat().st_size < size:
                 raise ValueError(f"{self._partial.name} is shorter than it says")
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
+            raise _RefusedError(
                 f"{self._record_path}: records the progress of an interrupted job, and is damaged "
                 f"({error}); remove it and {self._partial} to start over"
             ) from error
@@ -143,23 +144,21 @@ class ResumableOutput:
         self.settings |= settings
         if not self.lines:
             return lines
-        self._refused = True
         start_over = f"or remove it and {self._record_path.name} to start over"
         before = self._record["made_with"]
         names = before.keys() | self.settings.keys()
         changed = sorted(name for name in names if before.get(name) != self.settings.get(name))
         if changed:
-            raise DataError(
+            raise _RefusedError(
                 f"--resume: {self._partial} was made with another {', '.join(changed)}; "
                 f"give the same again, {start_over}"
             )
         self._hash(itertools.islice(lines, self.lines))
         if self._digest.hexdigest() != self._record["sha256"]:
-            raise DataError(
+            raise _RefusedError(
                 f"--resume: the first {self.lines:,} lines are not those that {self._partial} "
                 f"was made from; give the same input, {start_over}"
             )
-        self._refused = False
         return lines
 
     def _hash(self, lines: Iterable[str]) -> None:
