@@ -16,7 +16,7 @@ from conftest import Mt
 from messages import says
 from torch import Tensor
 
-from mt.data.tokens.tokenizer import BOS, EOS, PAD, UNK
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
@@ -148,64 +148,6 @@ def test_n_best_lists_are_sorted_and_begin_with_the_best(
             assert len(one.texts) == len(one.scores) == n_best
             assert list(one.scores) == sorted(one.scores, reverse=True)
             assert len(set(one.scores)) == n_best
-
-
-@torch.no_grad()
-def forced(loaded: LoadedModel, source: list[int], target: tuple[int, ...]) -> float:
-    """log p(target, eos | source) by one pass of the whole model, without cache or search."""
-    src = torch.tensor([[*source, EOS]])
-    hidden = loaded.model(
-        src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
-    )
-    log_probs = loaded.model.output(hidden).double().log_softmax(-1)[0]  # (T, V)
-    return float(log_probs[range(len(target) + 1), [*target, EOS]].sum())
-
-
-@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 1.0), (4, 0.0), (4, 0.6), (4, 1.0)])
-def test_a_score_is_the_forced_log_probability_over_the_length(
-    loaded: LoadedModel, sources: list[str], beam_size: int, alpha: float
-) -> None:
-    one = translator(loaded, n_best=min(2, beam_size), beam_size=beam_size, length_penalty=alpha)
-    lines = sources[:20]
-    ids = loaded.tokenizer.src.encode(lines)
-    lengths = set()
-    for line, source, hypotheses in zip(
-        one.translate(lines), ids, one.engine.search(ids), strict=True
-    ):
-        for text, score, hypothesis in zip(line.texts, line.scores, hypotheses, strict=True):
-            assert [text] == loaded.tokenizer.tgt.decode([list(hypothesis.tokens)])
-            length = len(hypothesis.tokens) + 1  # with eos
-            assert score == pytest.approx(
-                forced(loaded, source, hypothesis.tokens) / length**alpha, abs=1e-4
-            )
-            lengths.add(length)
-    assert len(lengths) > 4
-
-
-@torch.no_grad()
-def test_a_beam_of_one_takes_the_most_probable_word_at_every_step(
-    loaded: LoadedModel, sources: list[str]
-) -> None:
-    lines = sources[:12]
-    decode = loaded.config.decode
-    expected = []
-    for source in loaded.tokenizer.src.encode(lines):
-        src = torch.tensor([[*source, EOS]])
-        target: list[int] = []
-        limit = int(decode.max_len_factor * len(source) + decode.max_len_extra)
-        while len(target) < limit:
-            hidden = loaded.model(
-                src, torch.tensor([[BOS, *target]]), torch.ones_like(src, dtype=torch.bool)
-            )
-            logits = loaded.model.output(hidden)[0, -1]
-            logits[[PAD, UNK, BOS] if target else [PAD, UNK, BOS, EOS]] = -torch.inf
-            if (word := int(logits.argmax())) == EOS:
-                break
-            target.append(word)
-        expected.append(target)
-    assert texts(translator(loaded, beam_size=1).translate(lines)) == loaded.tokenizer.tgt.decode(
-        expected
-    )
 
 
 def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(
