@@ -38,6 +38,7 @@ from mt.search.options import EngineOptions, SearchOptions
 from mt.search.search import Finished, collect
 from mt.translate import translate_file
 from mt.translate.formats import LineFormat
+from mt.translate.protect import Protection
 from mt.translate.streaming import TextFiles
 from mt.translate.translator import Translator
 from mt.translate.workers import Pool
@@ -107,7 +108,12 @@ def measure(args: argparse.Namespace, workers: int, source: Path, count: int) ->
     start, cpu = time.perf_counter(), time.process_time()
     with mock.patch.object(translate_file, "load_translator", return_value=translator):
         translate_file.translate_file(
-            files, LineFormat(), SearchOptions(), EngineOptions(models=[source]), lambda _: None
+            files,
+            LineFormat(),
+            SearchOptions(),
+            EngineOptions(models=[source]),
+            lambda _: None,
+            Protection(),
         )
     cpu, seconds = time.process_time() - cpu, time.perf_counter() - start
     return Turn(workers, count / seconds, 1e6 * cpu / count)

@@ -57,8 +57,6 @@ def train(
     from mt.errors import ConfigError
     from mt.translate.tokenize_file import train_file
 
-    if config is None and not files:
-        raise ConfigError("tokenizer: no text to learn from; name text files, or give --config")
     if config is None and settings:
         raise ConfigError("--set: changes a config; give --config, or leave it out")
     symbols = [text for group in user_defined_symbols or [] for text in group.split(",") if text]

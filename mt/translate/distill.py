@@ -8,7 +8,6 @@ Diversification").
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from mt.files import write_whole
 from mt.runs.model_folder import find_model, read_config, read_meta
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate import mbr
-from mt.translate.streaming import TextFiles, are_large, read_file
+from mt.translate.streaming import TextFiles, are_large, opened, read_file
 from mt.translate.synthetic import TSV_COLUMNS, Recipe, check_output, make_corpus
 from mt.translate.translate_file import number_of_lines
 
@@ -82,7 +81,7 @@ def distill(
     path = _check_outputs(files, sources, root, engine)
     lines = _read(text, sources, root, with_references=metric is not None)
     recipe = Recipe(
-        _opened(lines),
+        opened(lines),
         _count(sources.values(), root),
         lambda source, target, _: (source, target),
         {"--metric": metric or ""},
@@ -114,7 +113,7 @@ def diversify(
     )
     n_pairs = _count(sources.values(), root)
     recipe = Recipe(
-        _opened(_read_both_sides(sources, root)),
+        opened(_read_both_sides(sources, root)),
         None if n_pairs is None else 2 * n_pairs,
         lambda text, output, side: (text, output) if side == "src" else (output, text),
         {},
@@ -195,11 +194,6 @@ def _files_of(sources: Mapping[str, Source], root: Path) -> list[tuple[str, Path
 
 def _translated_file(source: Source, root: Path) -> Path:
     return under(root, source.path or (source.tgt if source.reverse else source.src))
-
-
-def _opened(lines: Iterator[str]) -> Iterator[str]:
-    """The same lines, of which one is read now: faults of the files are reported before loading."""
-    return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
 
 def _names(engine: EngineOptions) -> str:

@@ -25,7 +25,7 @@ class Translation(NamedTuple):
     texts: tuple[str, ...]
     scores: tuple[float, ...]  # log-probability / length^penalty, of all segments; eos counted
     segments: int = 1  # 0 for a blank line
-    alignments: tuple[str, ...] = ()  # of each output, if asked for; see `links`
+    alignments: tuple[str, ...] = ()  # of each output, if asked for; see `word_links`
     flags: tuple[str, ...] = ()  # why the best output is suspect; see `quality_flags.FLAGS`
 
 

@@ -71,7 +71,7 @@ def load_torch(
         pool = cpu_pool(engine, first.tokenizer, workers)
         # Each of two workers gets half: 0.63 GB in all instead of 0.81 with a small model, and as
         # fast within 5 %.
-        tokens = options.batch_tokens or engine.batch_tokens // min(2, workers)
+        tokens = engine.batch_tokens // min(2, workers)
         loaded = LoadedOnDevice(str(device), device.precision, tokens)
     translator = Translator(
         engine,

@@ -46,6 +46,11 @@ class TextFiles:
     overwrite: bool = False  # a corpus may be replaced
     max_wait: float | None = None  # see `windows`; None: `STDIN_WAIT` for stdin
 
+    def __post_init__(self) -> None:
+        """Raise ConfigError for another value of `errors`."""
+        if self.errors not in ERRORS:
+            raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {self.errors!r}")
+
     @property
     def name(self) -> str:
         """The source in messages."""
@@ -72,7 +77,6 @@ class TextFiles:
             read_input(self.source, self.errors)  # reports that stdin is closed, or a folder
             raw = sys.stdin.buffer.read()
         else:
-            _check_errors(self.errors)
             with open_text(path) as file:  # once: it may be a pipe
                 raw = file.read()
         with suppress(UnicodeDecodeError):
@@ -173,20 +177,13 @@ def read_input(source: str, errors: str | None = None, option: str = "") -> Iter
 
     `option`: what named the source, for messages. `errors`: invalid UTF-8 is a DataError ("strict")
     or becomes U+FFFD ("replace"); None is strict, in a command without --errors.
-    Raises ConfigError for another value of it, and DataError if the file cannot be opened; both
-    before the first line is asked for.
+    Raises DataError if the file cannot be opened, before the first line is asked for.
     """
-    _check_errors(errors)
     if source == "-":
         if not sys.stdin:
             raise DataError("stdin: is closed; name an input file, or send text to it")
         return _with_remedy(_stdin(errors or ERRORS[0]), errors)
     return read_file(Path(source), option, errors)
-
-
-def _check_errors(errors: str | None) -> None:
-    if errors not in (None, *ERRORS):
-        raise ConfigError(f"--errors: must be {' or '.join(ERRORS)}, found {errors!r}")
 
 
 def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterator[str]:
@@ -199,8 +196,11 @@ def read_file(path: Path, option: str = "", errors: str | None = None) -> Iterat
             f"{f'{option}: ' * bool(option)}{path} is a folder, a text file is required; name a "
             "file in it (the folder of a model goes to --model)"
         )
-    lines = _with_remedy(read_lines(path, option, errors or ERRORS[0]), errors)
-    # Reading one line opens the file, so that its faults are reported before a model is loaded.
+    return opened(_with_remedy(read_lines(path, option, errors or ERRORS[0]), errors))
+
+
+def opened(lines: Iterator[str]) -> Iterator[str]:
+    """The same lines, of which one is read now: faults of files are reported before loading."""
     return itertools.chain(list(itertools.islice(lines, 1)), lines)
 
 

@@ -123,9 +123,8 @@ class Recipe:
 
     lines: Iterable[str]  # a text to translate; or that, a tab and a note: its reference, say
     total: int | None  # lines, if known
-    row: Callable[
-        [str, str, str], tuple[str, str]
-    ]  # a text, its translation, note → source, target
+    # A text, its translation and note → source, target.
+    row: Callable[[str, str, str], tuple[str, str]]
     settings: Mapping[str, str]  # what else the corpus depends on, by the name of its option
     is_large: bool  # worth starting a process for each GPU
     # Chooses that of the n-best translations that is most like the reference; None: the best.

@@ -27,9 +27,6 @@ from mt.translate.streaming import (
     write_lines,
 )
 
-# Without --protect and --glossary.
-UNPROTECTED = Protection()
-
 
 def translate_file(
     files: TextFiles,
@@ -37,7 +34,7 @@ def translate_file(
     search: SearchOptions,
     engine: EngineOptions,
     say: Callable[[str], None],
-    protection: Protection = UNPROTECTED,
+    protection: Protection,
 ) -> None:
     """Translate a file into another and `say` a summary.
 

@@ -22,6 +22,7 @@ from mt.translate.documents import Document, read_document
 from mt.translate.formats import LineFormat
 from mt.translate.lines import Translation
 from mt.translate.progress import Tally
+from mt.translate.protect import Protection
 from mt.translate.streaming import TextFiles
 
 SRT = (
@@ -251,7 +252,9 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         (tmp_path / "in.html").write_text(content, encoding="utf-8")
         files = TextFiles(source=str(tmp_path / "in.html"), output=str(tmp_path / "out"))
-        module.translate_file(files, LineFormat("html"), SearchOptions(), engine, said.append)
+        module.translate_file(
+            files, LineFormat("html"), SearchOptions(), engine, said.append, Protection()
+        )
     assert [search.alignments for search in searches] == ["auto", None]
     assert says(said[0], "tags inside sentences", "--alignments")
     # The line is that of the document.

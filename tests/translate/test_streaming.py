@@ -34,7 +34,14 @@ from mt.search.inference import Inference
 from mt.translate import progress
 from mt.translate.progress import LineNumbers, Progress, Tally
 from mt.translate.resume import ResumableOutput
-from mt.translate.streaming import open_output, read_ahead, read_input, windows, write_lines
+from mt.translate.streaming import (
+    TextFiles,
+    open_output,
+    read_ahead,
+    read_input,
+    windows,
+    write_lines,
+)
 from mt.translate.translator import Translator
 
 # --- windows -----------------------------------------------------------------------------------
@@ -200,7 +207,7 @@ def test_faults_of_the_input_are_found_before_a_line_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match=r"--errors: .*strict or replace.*'ignore'"):
-        read_input("-", "ignore")
+        TextFiles(errors="ignore")
     with pytest.raises(DataError, match=r"there is no file .*missing\.de") as missing:
         read_input(str(tmp_path / "missing.de"))
     assert "--errors" not in str(missing.value)  # would be no remedy
