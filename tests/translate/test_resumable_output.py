@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,7 +39,7 @@ def work(
     resume: bool = False,
     stop_after: int = 99,
     made: dict[str, str] = MADE,
-    text: list[str] = LINES,
+    text: Iterable[str] = LINES,
     how: type[BaseException] = KeyboardInterrupt,
 ) -> list[str]:
     """Write the text in capitals, in blocks of 3; the lines that this start has written."""
@@ -94,6 +94,19 @@ def test_it_can_be_interrupted_again_and_again(tmp_path: Path) -> None:
     assert record["lines"] == 9
     assert work(tmp_path / "out", resume=True) == LINES[9:]
     assert (tmp_path / "out").read_text() == WANTED
+
+
+def test_it_can_be_interrupted_while_it_reads_its_input_again(tmp_path: Path) -> None:
+    def interrupted() -> Iterator[str]:
+        yield LINES[0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path / "out", stop_after=3)
+    with pytest.raises(KeyboardInterrupt) as error:
+        work(tmp_path / "out", resume=True, text=interrupted())
+    (said,) = vars(error.value)["__notes__"]
+    assert says(said, "3 lines are finished", "--resume")
 
 
 def test_nothing_is_left_where_nothing_was_finished(
