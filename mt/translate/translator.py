@@ -125,9 +125,8 @@ class Translator:
         `prefixes`: what each output must begin with, one for each line; DataError if there are more
         or fewer.
         """
-        lines = iter(lines)
-        windows = iter(lambda: list(itertools.islice(lines, self.engine.window)), [])
-        for translations in self.translate_windows(windows, prefixes):
+        cut = windows(iter(lines), lambda: self.engine.window)
+        for translations in self.translate_windows(cut, prefixes):
             yield from translations
 
     def translate_windows(

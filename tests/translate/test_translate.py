@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 import torch
 from conftest import Mt
-from messages import says
+from odd_lines import odd_lines
 from torch import Tensor
 
 from mt.data.tokens.tokenizer import EOS
-from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
 from mt.runtime.devices import Device
 from mt.search import engine as engine_module
@@ -133,33 +132,6 @@ def test_windows_do_not_show(
     assert windowed.tally.tokens == whole.tally.tokens
 
 
-# --- hypotheses and their scores ---------------------------------------------------------------
-
-
-def test_n_best_lists_are_sorted_and_begin_with_the_best(
-    loaded: LoadedModel, sources: list[str]
-) -> None:
-    best = list(translator(loaded).translate(sources))
-    for n_best in (2, 4):
-        listed = list(translator(loaded, n_best=n_best).translate(sources))
-        assert [one.texts[0] for one in listed] == [one.texts[0] for one in best]
-        assert [one.scores[0] for one in listed] == [one.scores[0] for one in best]
-        for one in listed:
-            assert len(one.texts) == len(one.scores) == n_best
-            assert list(one.scores) == sorted(one.scores, reverse=True)
-            assert len(set(one.scores)) == n_best
-
-
-def test_more_outputs_than_hypotheses_are_refused_before_anything_is_read(
-    loaded: LoadedModel,
-) -> None:
-    for beam_size, n_best in ((1, 2), (4, 5)):
-        with pytest.raises(ConfigError) as caught:
-            translator(loaded, n_best=n_best, beam_size=beam_size)
-        message = str(caught.value)
-        assert says(message, "--n-best", beam_size, f"found {n_best}", f"--beam-size {n_best}")
-
-
 # --- what the model does, scripted: always the same tokens, then eos ---------------------------
 
 
@@ -219,26 +191,6 @@ def test_an_output_is_at_most_factor_times_source_plus_extra(
     assert sorted(inference.sources) == [[*ids, EOS] for ids in sources]
 
 
-def unicode_lines(count: int) -> list[str]:
-    """Random lines of all of Unicode but line feeds: controls, emoji, right-to-left, blanks."""
-    draw = random.Random(11)
-    kinds = [
-        lambda: chr(draw.choice([n for n in range(0x20) if n not in (10, 13)])),
-        lambda: draw.choice("\x00\x85\u2028\u2029\u200b\u200f\u202e\ufeff\u00a0\u3000\t\u2581"),
-        lambda: chr(draw.randrange(0x590, 0x700)),
-        lambda: chr(draw.randrange(0x1F300, 0x1FAFF)) + draw.choice(["", "\u200d", "\ufe0f"]),
-        lambda: chr(draw.choice([draw.randrange(0x20, 0xD800), draw.randrange(0xE000, 0x110000)])),
-        lambda: draw.choice(["eins", "zwei", "drei", "one", ".", "!"]) + " ",
-        lambda: " ",
-    ]
-    lines = []
-    for _ in range(count):
-        some, size = draw.sample(kinds, draw.randint(1, 3)), int(draw.expovariate(1 / 12))
-        lines.append("".join(draw.choice(some)() for _ in range(size)))
-    lines[7], lines[count // 2] = "zwei drei " * 1500, "\U0001f600" * 3000
-    return [line.removeprefix("\ufeff").removesuffix("\r") for line in lines]
-
-
 @pytest.mark.parametrize(
     "count", [1000, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 )
@@ -246,7 +198,7 @@ def test_as_many_lines_come_out_as_go_in_whatever_is_in_them(
     count: int, tiny_run: Path, tmp_path: Path, mt: Mt
 ) -> None:
     """From a file, gzipped, from stdin, at any batch size; blank lines stay blank and in place."""
-    lines = unicode_lines(count)
+    lines = [*odd_lines(count - 2), "zwei drei " * 1500, "\U0001f600" * 3000]
     content = "".join(line + "\n" for line in lines).encode()
     (tmp_path / "in").write_bytes(content)
     (tmp_path / "in.gz").write_bytes(gzip.compress(content))
