@@ -22,6 +22,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -36,7 +37,7 @@ from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Config, TokenizerConfig
 from mt.data.reading.corpus import training_pairs
 from mt.data.tokens.store import Store, open_built, open_or_build
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.files import whole_file
 
 PAIRS = 20_000_000
@@ -184,9 +185,11 @@ def main() -> None:
     if not (folder / "train.tgt").exists():
         write_corpus(folder, args.pairs)
     if not Tokenizer.exists_in(folder):
-        settings = TokenizerConfig(vocab_size=VOCAB_SIZE, sample_lines=TOKENIZER_PAIRS)
+        sample = PairSample(TOKENIZER_PAIRS)
         pairs = islice(training_pairs(config_of(folder).data), BLOCK)
-        train_tokenizer(settings, pairs, 1, print).save(folder)
+        deque(sample.watch(pairs), maxlen=0)
+        settings = TokenizerConfig(vocab_size=VOCAB_SIZE)
+        train_on_sample(settings, sample, print).save(folder)
     results: dict[str, Any] = {"pairs": args.pairs}
     for stage in STAGES:
         command = [sys.executable, __file__, "--folder", str(folder), "--stage", stage]

@@ -11,10 +11,10 @@ import torch
 from conftest import Mt, equal_weights, refused
 from messages import says
 from model_files import changed_meta
+from token_stores import tokenizer_of
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
-from mt.data.tokens.tokenizer import train_tokenizer
 from mt.model.checkpoint import load_weights
 from mt.runs.model_folder import checkpoints, step_name
 
@@ -77,8 +77,7 @@ def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(
         meta["config"]["model"] |= {"n_heads": 2, "dropout": 0.5}
     assert mt("average", scored, "--last", 2, "-o", tmp_path / "resumed").code == 0
     lines = [str(number) for number in range(300)]
-    config, pairs = TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True)
-    other = train_tokenizer(config, pairs, 1, lambda _: None)
+    other = tokenizer_of(TokenizerConfig(vocab_size=280), zip(lines, lines, strict=True))
     other.save(folders[2])
     with changed_meta(folders[2]) as meta:
         meta["tokenizer"] = other.fingerprint

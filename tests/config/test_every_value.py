@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import BaseModel
+from token_stores import tokenizer_of
 from torch import nn
 
 from mt.config import schema
@@ -32,7 +33,6 @@ from mt.data.reading.corpus import read_pairs
 from mt.data.reading.table_files import read_table
 from mt.data.tokens.sentencepiece_model import model_info
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
-from mt.data.tokens.tokenizer import train_tokenizer
 from mt.errors import DataError, MtError
 from mt.evaluation import bleu_tokenizer
 from mt.evaluation.metrics import Score
@@ -132,7 +132,7 @@ def tokenizer_type(value: Any) -> tuple[str, str]:
     cfg = TokenizerConfig.model_construct(type=value, vocab_size=290, sampling_alpha=0.1)
     known = value in ("bpe", "unigram")
     words = [("eins zwei drei", "one two three")] * 9
-    tokenizer = train_tokenizer(cfg if known else TokenizerConfig(vocab_size=290), words, 1, print)
+    tokenizer = tokenizer_of(cfg if known else TokenizerConfig(vocab_size=290), words)
     store: Any = None
     sampler = SubwordRegularisation(store, tokenizer, Config.model_construct(tokenizer=cfg))
     return model_info(tokenizer.models[0]).algorithm, type(sampler.src).__name__

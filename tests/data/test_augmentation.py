@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from conftest import log_of, merged, weights_of
 from messages import says
 from subwords import digest, made_lines, rows, store_of
+from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, BatchConfig, Config, TokenizerConfig
@@ -22,7 +23,7 @@ from mt.data.tokens.augmentation import Augmentation, augment_sample
 from mt.data.tokens.plan import Plan
 from mt.data.tokens.store import Store
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
-from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample, train_tokenizer
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError
 from mt.training import preflight
 from mt.training.launch import train
@@ -38,7 +39,7 @@ PAIRS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     cfg = TokenizerConfig(vocab_size=400, user_defined_symbols=["<x>"])
-    return train_tokenizer(cfg, PAIRS[:500], 1, print)
+    return tokenizer_of(cfg, PAIRS[:500])
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +178,8 @@ def test_the_plan_knows_the_new_lengths(tokenizer: Tokenizer, store: Store) -> N
 
 def test_capitals_get_pieces() -> None:
     def pieces_of_capitals(config: Config) -> int:
-        sample = PairSample(N, 1)
-        for _ in sample.watch((src, tgt) for src, tgt in PAIRS):
-            pass
+        sample = PairSample(N)
+        deque(sample.watch(PAIRS), maxlen=0)
         augment_sample(sample, config.data)
         made = train_on_sample(TokenizerConfig(vocab_size=480), sample, print)
         return sum(map(len, made.src.encode([src.upper() for src, _ in PAIRS[:200]])))

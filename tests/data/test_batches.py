@@ -15,9 +15,11 @@ import torch
 from corpora import multi30k
 from hypothesis import given
 from hypothesis import strategies as st
+from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import BatchConfig, Source
+from mt.data.reading.corpus import read_pairs
 from mt.data.tokens.batches import collate, gather_batch
 from mt.data.tokens.loader import Prefetcher, Update
 from mt.data.tokens.plan import (
@@ -31,7 +33,6 @@ from mt.data.tokens.plan import (
     shard_batches,
 )
 from mt.data.tokens.store import Store, open_or_build
-from mt.data.tokens.tokenizer import train_tokenizer
 
 
 def store_of(
@@ -367,11 +368,7 @@ def test_padding_of_multi30k_is_below_five_percent(tmp_path: Path) -> None:
         "tokenizer": {"vocab_size": 8000},
     }
     config = config_from_mapping(values, "test")
-    from mt.data.reading.corpus import read_pairs
-
-    tokenizer = train_tokenizer(
-        config.tokenizer, read_pairs(source, root, "train"), 1, lambda _: None
-    )
+    tokenizer = tokenizer_of(config.tokenizer, read_pairs(source, root, "train"))
     store = open_or_build(
         tmp_path / "s", [source], "data.train", config.data, tokenizer, lambda _: None
     )

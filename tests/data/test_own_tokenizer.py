@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from conftest import BLIND, Mt, metrics_of, refused
 from subwords import made_lines
+from token_stores import tokenizer_of
 
 from mt.config.schema import Config, TokenizerConfig
 from mt.data.tokens.sentencepiece_model import ModelInfo, model_info
 from mt.data.tokens.subword_regularisation import BpeDropout, UnigramSampling
-from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import Tokenizer, own_tokenizer
 from mt.errors import CheckpointError, DataError
 from mt.training.launch import train
 
@@ -45,7 +46,7 @@ def spm(**settings: Any) -> bytes:
 
 def learned(**keys: Any) -> Tokenizer:
     cfg = TokenizerConfig.model_validate({"vocab_size": 340, **keys})
-    return train_tokenizer(cfg, ((line, line) for line in made_lines()), 1, lambda _: None)
+    return tokenizer_of(cfg, ((line, line) for line in made_lines()))
 
 
 # --- settings of learning one -----------------------------------------------------------------
@@ -82,7 +83,7 @@ def test_digits_stay_together_where_asked() -> None:
     pairs = [("im Jahr 1987", "in 1987")] * 50
     for split in (True, False):
         cfg = TokenizerConfig(vocab_size=320, split_digits=split)
-        tokenizer = train_tokenizer(cfg, pairs, 1, lambda _: None)
+        tokenizer = tokenizer_of(cfg, pairs)
         assert ("▁1987" in tokenizer.src.pieces("1987")) is not split
 
 
@@ -90,7 +91,7 @@ def test_characters_below_the_coverage_are_bytes() -> None:
     pairs = [("ab " * 60, "ab " * 60), ("aß", "ab")]
     for coverage, piece in ((1.0, "ß"), (0.98, "<0xC3>")):
         cfg = TokenizerConfig(vocab_size=270, character_coverage=coverage)
-        assert piece in train_tokenizer(cfg, pairs, 1, lambda _: None).src.pieces("ß")
+        assert piece in tokenizer_of(cfg, pairs).src.pieces("ß")
 
 
 def test_a_vocabulary_too_small_for_its_symbols_says_what_it_needs() -> None:

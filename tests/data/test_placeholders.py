@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from messages import says
 from subwords import digest, rows, store_of
+from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Augment, Config, TokenizerConfig
@@ -22,7 +23,7 @@ from mt.data.tokens.placeholders import (
     require_placeholders,
     with_placeholders,
 )
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.training.trainer import Trainer
 
@@ -45,7 +46,7 @@ def config_of(share: float) -> Config:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return train_tokenizer(with_placeholders(config_of(0.5)), PAIRS, 1, print)
+    return tokenizer_of(with_placeholders(config_of(0.5)), PAIRS)
 
 
 def test_translations_are_learnt_from_the_pairs_without_the_frequent_words(
@@ -128,7 +129,7 @@ def test_a_text_without_such_words_is_warned_of_once(
 def test_the_vocabulary_has_them_or_training_says_so(tokenizer: Tokenizer) -> None:
     assert knows_placeholders(tokenizer)
     assert with_placeholders(config_of(0)).user_defined_symbols == []
-    plain = train_tokenizer(TokenizerConfig(vocab_size=400), PAIRS, 1, print)
+    plain = tokenizer_of(TokenizerConfig(vocab_size=400), PAIRS)
     require_placeholders(config_of(0).data, plain)
     with pytest.raises(ConfigError) as error:
         require_placeholders(config_of(0.1).data, plain)

@@ -17,6 +17,7 @@ from corpora import multi30k
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from messages import says
+from token_stores import tokenizer_of
 
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.reading.corpus import read_pairs
@@ -30,7 +31,6 @@ from mt.data.tokens.tokenizer import (
     UNK,
     PairSample,
     Tokenizer,
-    train_tokenizer,
 )
 from mt.errors import CheckpointError, DataError
 
@@ -61,7 +61,7 @@ def trained(
 ) -> Tokenizer:
     """A tokenizer of 300 tokens, unless `keys` say otherwise, trained on `pairs`."""
     cfg = TokenizerConfig(**{"vocab_size": 300, **keys})
-    return train_tokenizer(cfg, made_pairs() if pairs is None else pairs, seed, log)
+    return tokenizer_of(cfg, made_pairs() if pairs is None else pairs, log, seed)
 
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])

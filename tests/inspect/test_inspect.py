@@ -11,10 +11,11 @@ import pytest
 from conftest import Mt, refused
 from messages import says
 from subwords import made_lines
+from token_stores import tokenizer_of
 
 from mt.config.load import load_config
 from mt.config.schema import TokenizerConfig
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 from mt.inspect import position_map
 from mt.inspect.position_map import as_text, similarity
 from mt.inspect.schedule import schedule_table
@@ -27,7 +28,7 @@ from mt.model.transformer import sinusoids
 @pytest.fixture(scope="module")
 def joint() -> Tokenizer:
     cfg = TokenizerConfig(vocab_size=340)
-    return train_tokenizer(cfg, ((line, line) for line in made_lines()), 1, lambda _: None)
+    return tokenizer_of(cfg, ((line, line) for line in made_lines()))
 
 
 def test_tokens_stand_above_their_ids(joint: Tokenizer) -> None:
@@ -61,7 +62,7 @@ def test_counts_are_of_all_lines(joint: Tokenizer) -> None:
 
 def test_what_is_unknown_is_named() -> None:
     cfg = TokenizerConfig(vocab_size=90, byte_fallback=False)
-    tokenizer = train_tokenizer(cfg, ((line, line) for line in made_lines()), 1, lambda _: None)
+    tokenizer = tokenizer_of(cfg, ((line, line) for line in made_lines()))
     shown = list(list_tokens(tokenizer, {"target": ["Hund ☃☃"]}, 5))
     assert "  unknown: ☃☃ (U+2603 U+2603)" in shown
     assert any(re.fullmatch(r"unknown tokens +1 \(\d+\.\d\d %\)", line) for line in shown)

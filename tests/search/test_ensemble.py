@@ -12,10 +12,11 @@ import torch
 from conftest import Mt, refused
 from messages import says
 from model_files import changed_meta, copy_model
+from token_stores import tokenizer_of
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
-from mt.data.tokens.tokenizer import EOS, train_tokenizer
+from mt.data.tokens.tokenizer import EOS
 from mt.errors import ConfigError
 from mt.search.ensemble import Ensemble, EnsembleDecoding, Mean
 from mt.search.search import greedy_search
@@ -94,9 +95,7 @@ def test_models_that_cannot_be_combined_are_refused(
 ) -> None:
     other = copy_model(tiny_run, tmp_path / "other")
     lines = (tiny_corpus / "train.tgt").read_text(encoding="utf-8").upper().splitlines()
-    tokenizer = train_tokenizer(
-        TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True), 1, print
-    )
+    tokenizer = tokenizer_of(TokenizerConfig(vocab_size=320), zip(lines, lines, strict=True))
     tokenizer.save(other)
     with changed_meta(other) as meta:
         meta["tokenizer"] = tokenizer.fingerprint

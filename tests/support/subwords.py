@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
+from token_stores import tokenizer_of
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import TokenizerConfig
 from mt.data.tokens.store import Store
 from mt.data.tokens.subword_regularisation import SubwordRegularisation
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import Tokenizer
 
 # An alpha that changes most words.
 STRONG = {"bpe": 0.4, "unigram": 0.05}
@@ -50,7 +51,7 @@ def trained(kind: str, joint: bool = True, byte_fallback: bool = True) -> Tokeni
         "vocab_size": 340 if byte_fallback else 80,
     }
     pairs = [(line, line.upper()) for line in made_lines()]
-    return train_tokenizer(TokenizerConfig.model_validate(keys), pairs, 1, lambda _: None)
+    return tokenizer_of(TokenizerConfig.model_validate(keys), pairs)
 
 
 def store_of(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> Store:

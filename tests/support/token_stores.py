@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from conftest import write_lines
 from mt.config.load import config_from_mapping
 from mt.config.schema import Source, TokenizerConfig
 from mt.data.tokens.store import Store, open_or_build
-from mt.data.tokens.tokenizer import Tokenizer, train_tokenizer
+from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 
 # Two are equal, one has an empty side, one is too long, one is lopsided.
 PAIRS = [
@@ -26,9 +27,21 @@ PAIRS = [
 KEPT = [0, 1, 6]
 
 
+def tokenizer_of(
+    cfg: TokenizerConfig,
+    pairs: Iterable[tuple[str, str]],
+    log: Callable[[str], None] = lambda _: None,
+    seed: int = 1,
+) -> Tokenizer:
+    """A tokenizer that has learnt from these pairs, or from `cfg.sample_lines` of them."""
+    sample = PairSample(cfg.sample_lines, seed)
+    deque(sample.watch(pairs), maxlen=0)
+    return train_on_sample(cfg, sample, log)
+
+
 def trained(size: int, **settings: Any) -> Tokenizer:
     words = [("eins zwei drei vier fünf", "one two three four five")] * 50
-    return train_tokenizer(TokenizerConfig(vocab_size=size, **settings), words, 1, lambda _: None)
+    return tokenizer_of(TokenizerConfig(vocab_size=size, **settings), words)
 
 
 def write(stem: Path, pairs: list[tuple[str, str]]) -> None:

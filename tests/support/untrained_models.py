@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from conftest import config_of, lines_of
+from token_stores import tokenizer_of
 
-from mt.data.tokens.tokenizer import train_tokenizer
 from mt.model.checkpoint import LoadedModel, build_model
 
 
@@ -17,7 +17,7 @@ def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> Lo
     """A model of this config, with a tokenizer of the corpus; it belongs to no folder."""
     config = config_of(mapping, tokenizer={"joint": joint})
     sides = [lines_of(corpus / f"train.{side}") for side in ("src", "tgt")]
-    tokenizer = train_tokenizer(config.tokenizer, zip(*sides, strict=True), 1, lambda _: None)
+    tokenizer = tokenizer_of(config.tokenizer, zip(*sides, strict=True))
     torch.manual_seed(1)
     model = build_model(config, tokenizer)
     with torch.no_grad():

@@ -6,7 +6,6 @@ import hashlib
 import io
 import random
 import re
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -352,23 +351,6 @@ class PairSample:
         self.texts.clear()
 
 
-def train_tokenizer(
-    cfg: TokenizerConfig,
-    pairs: Iterable[tuple[str, str]],
-    seed: int,
-    log: Callable[[str], None],
-) -> Tokenizer:
-    """Learn the vocabulary or vocabularies from `pairs`; same data and seed give the same bytes.
-
-    Keeps at most `cfg.sample_lines` pairs in memory, drawn uniformly from all. A vocabulary larger
-    than the text supports becomes smaller, and `log` gets a message. Raises `DataError` where there
-    is no text, or where `cfg.vocab_size` is smaller than the alphabet.
-    """
-    sample = PairSample(cfg.sample_lines, seed)
-    deque(sample.watch(pairs), maxlen=0)
-    return train_on_sample(cfg, sample, log)
-
-
 def train_on_sample(
     cfg: TokenizerConfig,
     sample: PairSample,
@@ -376,10 +358,12 @@ def train_on_sample(
     unit: str = "pairs",
     languages: Sequence[str] = (),
 ) -> Tokenizer:
-    """Learn the vocabulary or vocabularies from pairs drawn before; see `train_tokenizer`.
+    """Learn the vocabulary or vocabularies; the same sample gives the same bytes.
 
     `unit`: what messages call a pair. `languages`: those that get a piece `<2fr>` each, which no
-    text is split into.
+    text is split into. A vocabulary larger than the text supports becomes smaller, and `log` gets a
+    message. Raises `DataError` where there is no text, or where `cfg.vocab_size` is smaller than
+    the alphabet.
     """
     tokens = [f"<2{code}>" for code in languages]
     src, tgt = sample.src, sample.tgt
