@@ -46,11 +46,19 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class PairNoise:
     """Draws how pairs change, and changes them: all of `data.augment` but `join`."""
 
-    def __init__(self, data: DataConfig, languages: tuple[str, str] | None = None) -> None:
-        """`languages`: of source and target. Without `data.augment` nothing changes."""
-        self.translations: dict[str, str] | None = None  # words that get placeholders
+    def __init__(
+        self,
+        data: DataConfig,
+        languages: tuple[str, str],
+        translations: dict[str, str] | None = None,
+    ) -> None:
+        """`languages`: of source and target; `translations`: of words that get placeholders.
+
+        Without `data.augment` nothing changes.
+        """
         self.shares = np.array([getattr(data.augment, kind, 0.0) for kind in KINDS])
-        self.languages = languages or (data.src_lang, data.tgt_lang)
+        self.languages = languages
+        self.translations = translations
 
     def draw(self, n_pairs: int, random: np.random.Generator) -> tuple[Flags, list[int]]:
         """Which kinds each pair gets, (n, kinds), and the seed of each, (n,)."""
@@ -98,7 +106,7 @@ def augment_sample(sample: PairSample, data: DataConfig) -> None:
     changing = [section for section in stages_of(data) if section.augment is not None]
     if not changing:
         return
-    pair_noise = PairNoise(changing[-1])
+    pair_noise = PairNoise(changing[-1], (data.src_lang, data.tgt_lang))
     chosen, seeds = pair_noise.draw(len(sample.src), np.random.default_rng(sample.seed))
     for i in np.flatnonzero(chosen.any(1)):
         changed = pair_noise.change(sample.src[i], sample.tgt[i], chosen[i], seeds[i])
@@ -129,9 +137,7 @@ class Augmentation:
         self.join_share = getattr(config.data.augment, "join", 0.0)
         self.is_copy = config.data.augment is None
         directions = [config.data.direction(source) for source in config.data.train]
-        self.noises = [PairNoise(config.data, direction) for direction in directions]
-        for pair_noise in self.noises:
-            pair_noise.translations = translations
+        self.noises = [PairNoise(config.data, one, translations) for one in directions]
         # The tokens of target languages, which stay what a source begins with.
         tokens = [[tokenizer.languages[to]] for _, to in directions if config.data.language_tokens]
         self.first_ids = np.array(tokens or [[]] * len(directions), store.src.dtype)
