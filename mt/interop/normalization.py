@@ -16,7 +16,6 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mt.data.tokens.sentencepiece_model import (
     NORMALIZER_SPEC,
@@ -114,7 +113,7 @@ def _charsmap() -> bytes:
             normalization_rule_tsv=str(path),
             minloglevel=2,
         )
-    compiled: Any = model.getvalue()
+    compiled = model.getvalue()
     for field in (NORMALIZER_SPEC, PRECOMPILED_CHARSMAP):
         compiled = dict(fields(compiled))[field]
     return bytes(compiled)

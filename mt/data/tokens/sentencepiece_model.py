@@ -49,16 +49,15 @@ def model_info(model: bytes) -> ModelInfo:
     has_normalization = False
     n_pieces = 0
     for field, value in fields(model):
-        if field == PIECES and isinstance(value, bytes):
+        if field == PIECES:
             if dict(fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
                 symbols.append(n_pieces)
             n_pieces += 1
-        elif field == TRAINER_SPEC and isinstance(value, bytes):
+        elif field == TRAINER_SPEC:
             spec = dict(fields(value))
-            found = spec.get(MODEL_TYPE, algorithm)
-            algorithm = found if isinstance(found, int) else algorithm
+            algorithm = spec.get(MODEL_TYPE, algorithm)
             space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
-        elif field == NORMALIZER_SPEC and isinstance(value, bytes):
+        elif field == NORMALIZER_SPEC:
             has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
     name = ALGORITHMS.get(algorithm, "unknown")
     return ModelInfo(name, tuple(symbols), space_at_word_end, has_normalization)
@@ -135,7 +134,7 @@ def _to_varint(value: int) -> bytes:
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+def fields(message: bytes) -> Iterator[tuple[int, Any]]:
     """Number and value of each field: an int, or bytes of a text, message or fixed-width number.
 
     The encoding is described at https://protobuf.dev/programming-guides/encoding/.
