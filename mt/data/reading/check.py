@@ -129,12 +129,7 @@ def _trained_on(data: DataConfig, root: Path, records: FileRecords) -> Iterator[
     for where, source in named_sources(data):
         names, files = content(source)
         for other, (other_names, other_files) in trained:
-            if (
-                where != other
-                and "train" not in where
-                and names == other_names
-                and (files <= other_files)
-            ):
+            if "train" not in where and names == other_names and files <= other_files:
                 yield (
                     f"{where} is the text of {other} ({source.path or source.src}), so its score "
                     "says nothing about new text. Name text that is not trained on"
