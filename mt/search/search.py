@@ -60,36 +60,44 @@ class Stepper(Protocol):
 
 
 @dataclass
-class GreedyState:
-    """State of greedy search and sampling: the sentences still in the batch."""
+class State:
+    """The sentences still in the batch and their live hypotheses, best first.
 
-    rows: Tensor  # (B,) index of the sentence in the whole search
-    limits: Tensor  # (B,) maximum number of tokens, eos not counted
-    tokens: Tensor  # (B, 1, 1 + t) bos, then the chosen tokens; padded with eos once finished
-    log_probs: Tensor  # (B, 1) fp32
-    done: Tensor  # (B,) bool
-
-
-@dataclass
-class BeamState:
-    """State of beam search: the sentences still in the batch, their live and finished hypotheses.
-
-    Live hypotheses are sorted by log-probability, finished ones by score. N is 1 in the first step.
+    N is 1 in the first step, and in all steps of greedy search and sampling.
     """
 
     rows: Tensor  # (B,) index of the sentence in the whole search
     limits: Tensor  # (B,) maximum number of tokens, eos not counted
-    tokens: Tensor  # (B, N, 1 + t) live hypotheses, bos included
+    tokens: Tensor  # (B, N, 1 + t) bos, then the chosen tokens; after an eos only eos
     parents: Tensor  # (B, N) the previous step's hypothesis each one continues
     log_probs: Tensor  # (B, N) fp32, descending; -inf: an empty place
+    done: Tensor  # (B,) bool: the result is final, whatever the other sentences still do
+
+    @property
+    def step(self) -> int:
+        """The number of tokens so far."""
+        return self.tokens.shape[2] - 1
+
+    def found(self) -> tuple[Tensor, Tensor]:
+        """Return the finished hypotheses, (B, N, 1 + t), and their log-probabilities, (B, N)."""
+        return self.tokens, self.log_probs
+
+
+@dataclass
+class BeamState(State):
+    """State of beam search, whose finished hypotheses are kept beside the live ones, by score."""
+
     kept_tokens: Tensor  # (B, N, 1 + t) the best finished hypotheses, padded with eos
     kept_log_probs: Tensor  # (B, N) fp32
     kept_scores: Tensor  # (B, N) fp32, descending; -inf: an empty place
     n_finished: Tensor  # (B,) number of hypotheses that have finished, kept or not
-    done: Tensor  # (B,) bool: the kept hypotheses are final, whatever the live ones still do
+
+    def found(self) -> tuple[Tensor, Tensor]:
+        """Return the kept hypotheses, (B, N, 1 + t), and their log-probabilities, (B, N)."""
+        return self.kept_tokens, self.kept_log_probs
 
 
-State = TypeVar("State", GreedyState, BeamState)
+AnyState = TypeVar("AnyState", bound=State)
 
 
 def greedy_search(
@@ -107,10 +115,10 @@ def greedy_search(
     NonFiniteError if the logits of a sentence are non-finite.
     """
 
-    def most_probable(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
-        return next_candidates(logits, state, at_limit, constraints, 1, fused)
+    def advance(state: State, logits: Tensor, at_limit: bool) -> None:
+        extend_path(state, next_candidates(logits, state, at_limit, constraints, 1, fused))
 
-    return _one_path(stepper, limits, most_probable, length_penalty)
+    return _search(stepper, start(limits), advance, length_penalty)
 
 
 def sampling_search(
@@ -132,57 +140,16 @@ def sampling_search(
     rows = [torch.rand(longest, generator=each, dtype=torch.float64) for each in generators]
     uniform = torch.stack(rows).to(limits.device)  # (B, longest)
 
-    def draw(logits: Tensor, state: GreedyState, at_limit: bool) -> Candidates:
+    def advance(state: State, logits: Tensor, at_limit: bool) -> None:
         logits, offsets = mask_logits(logits, state, at_limit, constraints)  # (B, 1, V), (B, 1)
-        step = state.tokens.shape[2] - 1
-        numbers = uniform[state.rows, step]  # (B,)
+        numbers = uniform[state.rows, state.step]  # (B,)
         tokens = draw_tokens(logits.squeeze(1), numbers, sampling).unsqueeze(1)
         log_probs = logits.squeeze(1).gather(1, tokens).float() + offsets  # (B, 1)
-        return Candidates(log_probs, torch.zeros_like(tokens), tokens)
+        extend_path(state, Candidates(log_probs, torch.zeros_like(tokens), tokens))
 
-    return _one_path(stepper, limits, draw, length_penalty)
-
-
-@torch.inference_mode()
-def _one_path(
-    stepper: Stepper,
-    limits: Tensor,
-    choose: Callable[[Tensor, GreedyState, bool], Candidates],
-    length_penalty: float,
-) -> Hypotheses:
-    """Extend one hypothesis for each sentence, token by token.
-
-    `choose` returns the next tokens, given logits (B, 1, V), the state, and whether any sentence
-    has reached its limit.
-    """
-    finished: list[Finished] = []
-    state = start_greedy(limits)
-    parents = torch.zeros_like(state.rows).unsqueeze(1)  # (B, 1): each continues itself
-    last_step = int(limits.max())
-    first_limit = int(limits.min())
-    for step in range(last_step + 1):
-        # 1. logits of the next token
-        logits = stepper.step(state.tokens[..., -1], parents[: len(state.rows)])  # (B, 1, V)
-        # 2. choose one token; a finished sentence does not change
-        best = choose(logits, state, step >= first_limit)
-        chosen = best.tokens.masked_fill(state.done.unsqueeze(1), EOS)  # (B, 1)
-        state.log_probs = torch.where(state.done.unsqueeze(1), state.log_probs, best.log_probs)
-        state.tokens = torch.cat([state.tokens, chosen.unsqueeze(2)], dim=2)
-        state.done = ((chosen == EOS) | ~(state.log_probs > -torch.inf)).squeeze(1)
-        # 3. finished sentences leave the batch
-        live = rows_to_keep(state.done, step, last_step)
-        if live is not None:
-            leaving = select(state, state.done.nonzero().squeeze(1))
-            finished.append(Finished(leaving.rows, leaving.tokens, leaving.log_probs))
-            if len(live) == 0:
-                break
-            stepper.keep(live)
-            state = select(state, live)
-            first_limit = int(state.limits.min())
-    return collect(finished, length_penalty)
+    return _search(stepper, start(limits), advance, length_penalty)
 
 
-@torch.inference_mode()
 def beam_search(
     stepper: Stepper,
     limits: Tensor,
@@ -206,27 +173,42 @@ def beam_search(
 
     Raises NonFiniteError if the logits of a sentence are non-finite.
     """
-    finished: list[Finished] = []
-    state = start_beams(limits, beam_size)
-    last_step = int(limits.max())
-    first_limit = int(limits.min())
-    for step in range(last_step + 1):
-        # 1. logits of the next token of each live hypothesis
-        logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
-        # 2. the best 2N continuations: at most N of them end, so N are left to continue
-        at_limit = step >= first_limit
+
+    def advance(state: BeamState, logits: Tensor, at_limit: bool) -> None:
+        # The best 2N continuations: at most N of them end, so N are left to continue.
         best = next_candidates(logits, state, at_limit, constraints, 2 * beam_size, fused)
-        # 3. continuations that end are finished; the N best others are live
-        extend(state, best, step, length_penalty)
+        extend_beam(state, best, length_penalty)
         if not exact:
             state.done |= state.n_finished >= beam_size
         state.done |= cannot_improve(state, length_penalty, n_best)
-        # 4. sentences that are done leave the batch
+
+    return _search(stepper, start_beams(limits, beam_size), advance, length_penalty, n_best)
+
+
+@torch.inference_mode()
+def _search(
+    stepper: Stepper,
+    state: AnyState,
+    advance: Callable[[AnyState, Tensor, bool], None],
+    length_penalty: float,
+    n_best: int = 1,
+) -> Hypotheses:
+    """Extend the hypotheses step by step until all sentences are done; return the `n_best` of each.
+
+    `advance` does it, given the state, logits (B, N, V) of the next token, and whether any sentence
+    has reached its limit.
+    """
+    finished: list[Finished] = []
+    last_step = int(state.limits.max())
+    first_limit = int(state.limits.min())
+    for step in range(last_step + 1):
+        logits = stepper.step(state.tokens[..., -1], state.parents)  # (B, N, V)
+        advance(state, logits, step >= first_limit)
         live = rows_to_keep(state.done, step, last_step)
-        if live is not None:
+        if live is not None:  # sentences that are done leave the batch
             leaving = select(state, state.done.nonzero().squeeze(1))
-            tokens, log_probs = leaving.kept_tokens[:, :n_best], leaving.kept_log_probs[:, :n_best]
-            finished.append(Finished(leaving.rows, tokens, log_probs))
+            tokens, log_probs = leaving.found()
+            finished.append(Finished(leaving.rows, tokens[:, :n_best], log_probs[:, :n_best]))
             if len(live) == 0:
                 break
             stepper.keep(live)
@@ -235,46 +217,42 @@ def beam_search(
     return collect(finished, length_penalty)
 
 
-def start_greedy(limits: Tensor) -> GreedyState:
-    """Return the state before the first step: every hypothesis holds only its bos."""
+def start(limits: Tensor) -> State:
+    """Return the state before the first step: one live hypothesis, its bos."""
     n_rows = len(limits)
     device = limits.device
-    return GreedyState(
+    return State(
         rows=torch.arange(n_rows, device=device),
         limits=limits,
         tokens=torch.full((n_rows, 1, 1), BOS, device=device),
+        parents=torch.zeros(n_rows, 1, dtype=torch.long, device=device),
         log_probs=torch.zeros(n_rows, 1, device=device),
         done=torch.zeros(n_rows, dtype=torch.bool, device=device),
     )
 
 
 def start_beams(limits: Tensor, beam_size: int) -> BeamState:
-    """Return the state before the first step: one live hypothesis, its bos, and none finished."""
+    """Return the same for beam search: no hypothesis has finished."""
     n_rows = len(limits)
     device = limits.device
     empty = torch.full((n_rows, beam_size), -torch.inf, device=device)
     return BeamState(
-        rows=torch.arange(n_rows, device=device),
-        limits=limits,
-        tokens=torch.full((n_rows, 1, 1), BOS, device=device),
-        parents=torch.zeros(n_rows, 1, dtype=torch.long, device=device),
-        log_probs=torch.zeros(n_rows, 1, device=device),
+        **vars(start(limits)),
         kept_tokens=torch.full((n_rows, beam_size, 1), BOS, device=device),
         kept_log_probs=empty,
         kept_scores=empty,
         n_finished=torch.zeros(n_rows, dtype=torch.long, device=device),
-        done=torch.zeros(n_rows, dtype=torch.bool, device=device),
     )
 
 
-def select(state: State, rows: Tensor) -> State:
+def select(state: AnyState, rows: Tensor) -> AnyState:
     """Return the state of these sentences only."""
     return type(state)(**{field.name: getattr(state, field.name)[rows] for field in fields(state)})
 
 
 def next_candidates(
     logits: Tensor,
-    state: GreedyState | BeamState,
+    state: State,
     at_limit: bool,
     constraints: Sequence[Constraint],
     count: int,
@@ -285,53 +263,52 @@ def next_candidates(
     `at_limit`: see `mask_logits`. `fused` (see `fused_candidates`) does the same in one pass; it is
     used after the first step, which forbids eos, where there are no constraints.
     """
-    step = state.tokens.shape[2] - 1
-    if fused is not None and step > 0 and not constraints:
-        return fused(logits, state.log_probs, state.limits <= step, count)
+    if fused is not None and state.step > 0 and not constraints:
+        return fused(logits, state.log_probs, state.limits <= state.step, count)
     logits, offsets = mask_logits(logits, state, at_limit, constraints)
     return best_candidates(logits, offsets, count)
 
 
 def mask_logits(
     logits: Tensor,
-    state: GreedyState | BeamState,
+    state: State,
     at_limit: bool,
     constraints: Sequence[Constraint],
 ) -> tuple[Tensor, Tensor]:
     """Mask forbidden tokens: return logits (B, N, V), -inf there, and offsets (B, N) fp32.
 
-    Logit plus offset is the log-probability of the continued hypothesis under the model: the
-    probability of forbidden tokens is not redistributed. With `at_limit`, sentences that have
-    reached their limit can only end.
+    Pad, bos and unk are forbidden, eos as the first token, and what the constraints forbid. With
+    `at_limit`, sentences that have reached their limit can only end. Logit plus offset is the
+    log-probability of the continued hypothesis under the model: the probability of forbidden tokens
+    is not redistributed.
     """
     normaliser = log_normaliser(logits)
-    step = state.tokens.shape[2] - 1
     if constraints:  # they need log-probabilities; without constraints this pass is saved
         logits = logits.float() - normaliser.unsqueeze(-1)
         normaliser = torch.zeros_like(normaliser)
-    forbid_specials(logits, step)
-    eos = logits[..., EOS].clone()
+    for special in (PAD, UNK, BOS):
+        logits[..., special] = -torch.inf
+    if state.step == 0:
+        logits[..., EOS] = -torch.inf
+    eos = logits[..., EOS].clone()  # (B, N)
     apply(constraints, logits, Past(state.rows, state.tokens[:, :, 1:]))
     if at_limit:
-        force_eos(logits, state.limits <= step, eos)
+        full = (state.limits <= state.step)[:, None]  # (B, 1)
+        logits.masked_fill_(full[..., None], -torch.inf)
+        logits[..., EOS] = torch.where(full, eos, logits[..., EOS])
     return logits, state.log_probs - normaliser
 
 
-def forbid_specials(logits: Tensor, step: int) -> None:
-    """Forbid pad, bos and unk everywhere, and eos as the first token."""
-    for special in (PAD, UNK, BOS):
-        logits[..., special] = -torch.inf
-    if step == 0:
-        logits[..., EOS] = -torch.inf
+def extend_path(state: State, best: Candidates) -> None:
+    """Extend the only hypothesis of each sentence by its token; a finished one does not change."""
+    finished = state.done.unsqueeze(1)  # (B, 1)
+    tokens = best.tokens.masked_fill(finished, EOS)  # (B, 1)
+    state.log_probs = torch.where(finished, state.log_probs, best.log_probs)
+    state.tokens = torch.cat([state.tokens, tokens.unsqueeze(2)], dim=2)
+    state.done = ((tokens == EOS) | ~(state.log_probs > -torch.inf)).squeeze(1)
 
 
-def force_eos(logits: Tensor, full: Tensor, eos: Tensor) -> None:
-    """Allow only eos in the sentences at their limit, `full` (B,), with the logits `eos` (B, N)."""
-    logits.masked_fill_(full[:, None, None], -torch.inf)
-    logits[..., EOS] = torch.where(full[:, None], eos, logits[..., EOS])
-
-
-def extend(state: BeamState, best: Candidates, step: int, length_penalty: float) -> None:
+def extend_beam(state: BeamState, best: Candidates, length_penalty: float) -> None:
     """Move the hypotheses that end to the kept ones, and continue the N best others.
 
     An end counts only among the best N candidates, as any other token must be among them to stay in
@@ -347,7 +324,7 @@ def extend(state: BeamState, best: Candidates, step: int, length_penalty: float)
     ended = ended[:, :n_hyps]
     log_probs = best.log_probs[:, :n_hyps].masked_fill(~ended, -torch.inf)
     # The kept and the new ones, 2N of each sentence.
-    scores = torch.cat([state.kept_scores, log_probs / (step + 1) ** length_penalty], dim=1)
+    scores = torch.cat([state.kept_scores, log_probs / (state.step + 1) ** length_penalty], dim=1)
     order = top_indices(scores, n_hyps)  # (B, N)
     state.kept_scores = scores.gather(1, order)
     state.kept_log_probs = torch.cat([state.kept_log_probs, log_probs], dim=1).gather(1, order)
