@@ -100,7 +100,7 @@ def read_attentions(
 def attention_maps(model: Transformer, batch: Batch, kind: str) -> Tensor:
     """Return the weights of every layer and head: (B, L, H, T, S) fp32, each row sums to 1."""
     if kind == "cross":
-        return cross_attention(model, batch)
+        return torch.stack(list(cross_attention(model, batch)), dim=1)
     maps: list[Tensor] = []
 
     def attend_and_keep(attention: MultiHeadAttention, bias: Tensor, x: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
 """Word alignments from cross-attention: the source word that each target word comes from.
 
-Shapes: B pairs, S source length, T target length, L decoder layers, H heads.
+Shapes: B pairs, S source length, T target length, H heads.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -48,10 +48,11 @@ def parse_heads(text: str, n_layers: int, n_heads: int) -> list[tuple[int, int]]
 
 
 @torch.inference_mode()
-def cross_attention(model: Transformer, batch: Batch) -> Tensor:
-    """Compute the cross-attention weights of all layers and heads: (B, L, H, T, S) fp32.
+def cross_attention(model: Transformer, batch: Batch) -> Iterator[Tensor]:
+    """Yield the cross-attention weights of one decoder layer after the other: (B, H, T, S) fp32.
 
-    Row t is that of the step that predicts token t, and sums to 1.
+    Row t is that of the step that predicts token t, and sums to 1. Layers that are not asked for
+    are not computed.
     """
     memory = model.encode(batch.src, batch.src_mask)
     src_bias = attention_bias(batch.src_mask, torch.float32)[:, None, None, :]  # (B, 1, 1, S)
@@ -73,7 +74,7 @@ def cross_attention(model: Transformer, batch: Batch) -> Tensor:
             self_attention=partial(layer.self_attention, bias=tgt_bias),
             cross_attention=partial(attend_and_keep, layer.cross_attention),
         )
-    return torch.stack(maps, dim=1)
+        yield maps.pop()
 
 
 def word_numbers(pieces: Sequence[str]) -> list[int]:

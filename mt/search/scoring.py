@@ -6,6 +6,7 @@ N real target tokens of a batch, V vocabulary.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -102,15 +103,24 @@ class ForcedDecoder:
             scores = [tuple(row.tolist()) for row in rows]
         attention: list[Tensor | None] = [None] * len(pairs)
         if self.heads:
-            layers, heads = zip(*self.heads, strict=True)
-            maps = cross_attention(model, batch)[:, list(layers), list(heads)]  # (B, heads, T, S)
-            means = maps.mean(1).cpu()  # (B, T, S)
+            means = mean_attention(model, batch, self.heads).cpu()  # (B, T, S)
             # Copies: a view would keep the whole padded batch in memory.
             attention = [
                 mean[: len(tgt) + 1, : len(src) + 1].clone()
                 for mean, (src, tgt) in zip(means, pairs, strict=True)
             ]
         return [ForcedScores(*both) for both in zip(scores, attention, strict=True)]
+
+
+def mean_attention(model: Transformer, batch: Batch, heads: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the mean of the cross-attention of these heads, (layer, head) from 0: (B, T, S)."""
+    n_layers = max(layer for layer, _ in heads) + 1
+    chosen = [
+        # A copy: a view would keep the weights of all heads of the layer in memory.
+        weights[:, [head for its_layer, head in heads if its_layer == layer]]
+        for layer, weights in enumerate(itertools.islice(cross_attention(model, batch), n_layers))
+    ]
+    return torch.cat(chosen, dim=1).mean(1)
 
 
 @torch.inference_mode()

@@ -43,7 +43,7 @@ def test_the_weights_are_those_of_the_forward_pass(
     torch.manual_seed(0)
     model = Transformer(config, 320, 320, joint=True).eval()
     batch = collate([(np.array(src), np.array(tgt)) for src, tgt in pairs[:6]])
-    maps = cross_attention(model, batch)  # (B, L, H, T, S)
+    maps = torch.stack(list(cross_attention(model, batch)), dim=1)  # (B, L, H, T, S)
 
     seen: list[Tensor] = []
     attend = cpu_ops.attend

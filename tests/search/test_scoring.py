@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from conftest import Mt, lines_of, refused, write_lines
 from messages import says
 from torch import Tensor
 
+from mt.data.tokens.batches import collate
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
+from mt.model.transformer import Transformer
 from mt.runtime.devices import Device
+from mt.search import alignment
 from mt.search.inference import Inference
 from mt.search.scoring import ForcedDecoder
 
@@ -44,6 +49,35 @@ def test_a_batch_that_does_not_fit_is_scored_in_halves(
         with pytest.raises(ConfigError) as caught:
             decoder.score([([9], [10]), ([9, 10], [10])])
     assert says(str(caught.value), "scoring: a pair of 2 and 1 tokens", "CPU", "MB", "Shorten")
+
+
+def test_attention_of_some_heads_keeps_no_other_layers(
+    loaded: LoadedModel, pairs: list[tuple[list[int], list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All maps of a batch may need more memory than the search; layers beyond are not computed."""
+    torch.manual_seed(0)
+    shape = loaded.config.model.model_copy(update={"n_decoder_layers": 5})
+    inference = Inference(Transformer(shape, 320, 320, joint=True), CPU)
+    maps: list[weakref.ref[Tensor]] = []
+    real = alignment.attention_weights
+
+    def watched(*given: Any) -> Tensor:
+        # The last ones may still be read.
+        assert sum(each() is not None for each in maps) <= 1
+        weights = real(*given)
+        maps.append(weakref.ref(weights))
+        return weights
+
+    (src, tgt) = pairs[0]
+    with monkeypatch.context() as watching:
+        watching.setattr(alignment, "attention_weights", watched)
+        (found,) = ForcedDecoder(inference, "1:2,4:1,4:1").score([(src, tgt)], log_probs=False)
+    assert len(maps) == 4
+    batch = collate([(np.array(src), np.array(tgt))])
+    layers = [weights[0] for weights in alignment.cross_attention(inference.model, batch)]
+    assert len(layers) == 5
+    expected = (layers[0][1] + 2 * layers[3][0]) / 3  # (T, S)
+    torch.testing.assert_close(found.attention, expected)
 
 
 # --- log-probabilities --------------------------------------------------------------------------
