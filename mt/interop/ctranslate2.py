@@ -28,7 +28,7 @@ from mt.interop.exporter import (
 from mt.interop.model_card import model_card
 from mt.model.checkpoint import LoadedModel
 from mt.model.transformer import Transformer
-from mt.runs.model_folder import SHORTLIST, tuned_of, tuned_shortlist
+from mt.runs.model_folder import SHORTLIST, tuned_shortlist
 from mt.search.ctranslate2_model import QUANTIZATIONS, scorer, specification
 from mt.search.parity import TOLERANCE, Parity, prove
 from mt.translate.shortlist import write_shortlist
@@ -69,7 +69,7 @@ def export(
     Raises ConfigError if ctranslate2 is not installed, CheckpointError if the folder exists or
     cannot be written, or if the check fails; nothing is left at `output` then.
     """
-    tuned = tuned_of(loaded.meta)
+    tuned = loaded.tuned
     quantization = quantization or (tuned.precision if tuned else "fp32")
     first_ids = loaded.tokenizer.before_source(to, loaded.config.data) if to else []
     with new_folder(output, loaded.model) as partial:

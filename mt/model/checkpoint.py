@@ -42,14 +42,10 @@ from mt.runs.model_folder import (
 
 
 @dataclass(frozen=True)
-class LoadedModel:
-    """The model of one folder, ready to translate, with its tokenizer and config."""
+class LoadedModel(ModelFolder):
+    """A model folder with its model, ready to translate."""
 
     model: Transformer
-    tokenizer: Tokenizer
-    config: Config
-    meta: dict[str, Any]
-    folder: Path
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -218,9 +214,7 @@ def load_model(path: Path) -> LoadedModel:
     described = read_folder(path)
     model = build_model(described.config, described.tokenizer)
     put_weights(model, load_weights(described.folder), str(described.folder / WEIGHTS))
-    return LoadedModel(
-        model.eval(), described.tokenizer, described.config, described.meta, described.folder
-    )
+    return LoadedModel(**vars(described), model=model.eval())
 
 
 def average(folders: Sequence[Path]) -> dict[str, Tensor]:

@@ -121,7 +121,7 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
         one = read_folder(path)
         with device.device:
             model = build_model(one.config, one.tokenizer)
-        models.append(LoadedModel(model, one.tokenizer, one.config, one.meta, one.folder))
+        models.append(LoadedModel(**vars(one), model=model))
     for path, other in zip(options.models[1:], models[1:], strict=True):
         if other.tokenizer.fingerprint != models[0].tokenizer.fingerprint:
             raise ConfigError(

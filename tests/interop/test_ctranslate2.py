@@ -104,7 +104,7 @@ def test_special_pieces_of_other_names(
         hard_vocab_limit=False, minloglevel=2, **settings,
     )  # fmt: skip
     config, tokenizer = config_of(tiny_mapping), Tokenizer((tmp_path / "own.model").read_bytes())
-    loaded = LoadedModel(build_model(config, tokenizer), tokenizer, config, {}, Path())
+    loaded = LoadedModel(Path(), {}, config, tokenizer, build_model(config, tokenizer))
     assert export(loaded, tmp_path / "out").tokens > 300
 
 

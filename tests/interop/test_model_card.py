@@ -92,7 +92,7 @@ def test_the_card_of_a_folder_without_a_run_leaves_out_what_is_not_known(
 ) -> None:
     data = loaded.config.data.model_copy(update={"src_lang": "src", "tgt_lang": "no"})
     config = loaded.config.model_copy(update={"data": data})
-    alone = LoadedModel(loaded.model, loaded.tokenizer, config, {}, tmp_path)
+    alone = replace(loaded, folder=tmp_path, meta={}, config=config)
     _, header, body = model_card(alone, "Use it.").split("---\n", 2)
     assert yaml.safe_load(header) == {"language": ["no"], "tags": ["translation"]}
     assert "Licence: not stated." in body

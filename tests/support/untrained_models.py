@@ -23,4 +23,4 @@ def untrained_model(mapping: Mapping[str, Any], corpus: Path, joint: bool) -> Lo
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.1)
-    return LoadedModel(model.eval(), tokenizer, config, {}, Path())
+    return LoadedModel(Path(), {}, config, tokenizer, model.eval())
