@@ -34,7 +34,7 @@ from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.evaluation.metrics import score_corpus
 from mt.runs.model_folder import read_folder
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.translate.load_ctranslate2 import available_cores, convert
 
 # Examples in a batch of CTranslate2, of which the fastest on the first lines is taken.
@@ -115,7 +115,11 @@ def mixed(lines: list[str], count: int) -> list[str]:
 
 
 def mt_engine(
-    args: argparse.Namespace, engine: str, precision: str, beam: int, shortlist: Path | None = None
+    args: argparse.Namespace,
+    engine: EngineName,
+    precision: str,
+    beam: int,
+    shortlist: Path | None = None,
 ) -> Any:
     """Translate as `mt translate` does."""
     search = SearchOptions(beam_size=beam, with_scores=False)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from mt.config.load import config_from_mapping
 from mt.config.schema import Config, DecodeConfig
@@ -174,7 +174,7 @@ class EngineOptions:
 
     models: Sequence[Path]  # several make an ensemble
     ensemble: str | None = None  # what is averaged; None: probabilities
-    engine: str = "auto"  # an `EngineName`
+    engine: EngineName = "auto"
     precision: str = "auto"
     device: str = "auto"
     # Processes or threads on a CPU, None: one per core; GPUs, None: one, or all for a large text.
@@ -205,11 +205,6 @@ class EngineOptions:
     def shortlist_file(self) -> Path | None:
         """The shortlist that is given."""
         return None if self.shortlist == NO_SHORTLIST else self.shortlist
-
-    @property
-    def name(self) -> EngineName:
-        """The engine asked for."""
-        return cast("EngineName", self.engine)
 
 
 def _token_id(token: str, tokenizer: Tokenizer) -> int:

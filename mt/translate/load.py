@@ -171,7 +171,7 @@ def sentence_cutter(
 def _load(
     search: SearchOptions, engine: EngineOptions, report: Callable[[str], None], large: bool
 ) -> Translator:
-    match engine.name:
+    match engine.engine:
         case "torch":
             reasons = []
         case "ctranslate2":
@@ -222,7 +222,7 @@ def reasons_for_torch(search: SearchOptions, engine: EngineOptions) -> list[str]
     reasons = [f"CTranslate2 has no {', '.join(missing)} with the same meaning"] if missing else []
     if engine.device not in ("auto", "cpu"):
         reasons.append(f"it decodes on a CPU here, not on --device {engine.device}")
-    elif engine.device == "auto" and engine.name == "auto" and has_gpu():
+    elif engine.device == "auto" and engine.engine == "auto" and has_gpu():
         reasons.append("there is a GPU")
     if find_spec("ctranslate2") is None:
         reasons.append("faster with CTranslate2: pip install ctranslate2")
