@@ -156,9 +156,8 @@ def convert(
         for side, name in zip(("src", "tgt"), POSITIONS, strict=True):
             weights[f"{side}_embedding.positions"] = tensors[name][:, order]
     weights["src_embedding.tokens.weight"] = source[src_rows] / scale  # (V, D)
-    if not (
-        model.tie_embeddings and tokenizer.tokenizer.joint
-    ):  # else one matrix, under its first name
+    # Where both are tied in one vocabulary, there is one matrix, under its first name.
+    if not (model.tie_embeddings and tokenizer.tokenizer.joint):
         weights["tgt_embedding.tokens.weight"] = target[tgt_rows] / scale
     if not model.tie_embeddings:
         weights["output.weight"] = output[tgt_rows]

@@ -38,7 +38,7 @@ def package(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     said: list[str] = []
     names = argos.Names(version="2.1")
     # Without VNNI the sums of int8 products saturate, and this small model notices.
-    quantization = "int8" if cpu_has("vnni") else "float32"
+    quantization = "int8" if cpu_has("vnni") else "fp32"
     argos.export_package(load_model(tiny_run), path, names, quantization, said.append)
     parity, compared = said
     assert "have the same log-probability, within " in parity
