@@ -32,7 +32,7 @@ from unittest import mock
 
 from mt.data.reading.text_files import read_lines
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.evaluation.metrics import score_corpus
+from mt.evaluation.systems import EvaluationSet, Settings, evaluate_systems
 from mt.runs.model_folder import read_folder
 from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.translate.load_ctranslate2 import available_cores, convert
@@ -254,7 +254,9 @@ def summarize(engine: Engine, tokenizer: Tokenizer, references: list[str] | None
     seconds = statistics.median(engine.seconds)
     bleu = None
     if references:
-        bleu = score_corpus(engine.output, [references], ["bleu"])[0].value
+        data = EvaluationSet("", [references])
+        scored = evaluate_systems(data, {"": engine.output}, Settings(["bleu"]))
+        bleu = scored.systems[""][0].score.value
     return Speed(
         engine.name,
         engine.precision,
