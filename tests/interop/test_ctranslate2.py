@@ -16,8 +16,9 @@ from sentencepiece import SentencePieceTrainer
 from untrained_models import untrained_model
 
 from mt.data.tokens.tokenizer import Tokenizer
-from mt.errors import CheckpointError
+from mt.errors import CheckpointError, DataError
 from mt.interop import ctranslate2 as module
+from mt.interop import exporter
 from mt.interop.ctranslate2 import INT8_TOLERANCE, export
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.search import ctranslate2_model
@@ -153,6 +154,18 @@ def test_a_wrong_export_is_detected_and_not_written(
     ):
         export(loaded, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["right"]
+
+
+def test_a_model_far_from_its_data_is_exported_all_the_same(
+    mt: Mt, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise DataError("data.valid.src: there is no file valid.src.")
+
+    monkeypatch.setattr(exporter, "read_pairs", missing)
+    ended = mt("export", "ctranslate2", "-m", tiny_run, "-o", tmp_path / "out")
+    assert ended.code == 0
+    assert "no translations were compared: data.valid.src: there is no file" in ended.err
 
 
 def test_what_stands_in_the_way(

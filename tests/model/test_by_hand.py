@@ -20,7 +20,7 @@ from mt.data.tokens.tokenizer import BOS, EOS, PAD
 from mt.inspect.summary import summarise
 from mt.model import cpu_ops
 from mt.model.attention import attention_bias, attention_weights, causal_mask
-from mt.model.transformer import Dropout, Transformer
+from mt.model.transformer import Dropout, Transformer, sinusoids
 from mt.training.loss import smoothed_cross_entropy
 
 close = partial(torch.testing.assert_close, rtol=0, atol=1e-10)
@@ -115,14 +115,41 @@ def test_scores_of_80_and_64_divided_by_8() -> None:
 
 
 def test_masks_of_a_batch() -> None:
-    """Ones on and below the diagonal, and at real source tokens."""
+    """Ones on and below the diagonal; padding of the target needs no mask of its own."""
     rows = [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 1]]
     assert causal_mask(5, torch.device("cpu")).int().tolist() == rows
     batch = batch_of(([4, 5, 6, 7], [4, 5, 6, 7]), ([8], [9]))
     assert batch.src_mask.int().tolist() == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+    model = build()
+    memory, real = model.encode(batch.src, batch.src_mask), batch.tgt_in != PAD
+    both = attention_bias((real[:, None, :] & torch.tensor(rows).bool())[:, None], memory.dtype)
+    src_bias = attention_bias(batch.src_mask, memory.dtype)[:, None, None]
+    layer = model.decoder_layers[0]
+    x = layer(
+        model.tgt_embedding(batch.tgt_in, memory.dtype),
+        partial(layer.self_attention, bias=both),
+        partial(layer.cross_attention, bias=src_bias, memory=memory),
+    )
+    hidden = model.decode(batch.tgt_in, memory, batch.src_mask)
+    close(model.decoder_norm(x)[real], hidden[real])
+    assert not torch.equal(model.decoder_norm(x), hidden)
 
 
 # --- positions --------------------------------------------------------------------------------
+
+
+def test_a_step_to_the_next_position_is_one_matrix() -> None:
+    """Two components to a frequency make it a rotation; a frequency for each would not do."""
+
+    def misfit_of_a_step(table: Tensor) -> float:
+        step = torch.linalg.lstsq(table[:-1], table[1:]).solution
+        return (table[:-1] @ step - table[1:]).abs().max().item()
+
+    position, component = torch.arange(64.0).double()[:, None], torch.arange(1, 9).double()
+    angle = position * 10000 ** (-2 * component / 8)
+    own_frequencies = torch.where(component % 2 == 1, angle.cos(), angle.sin())
+    assert misfit_of_a_step(sinusoids(64, 8)) < 1e-9
+    assert misfit_of_a_step(own_frequencies) > 1e-3
 
 
 def test_order_counts_only_by_positions() -> None:

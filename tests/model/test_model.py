@@ -48,6 +48,20 @@ def batch(vocab: int = 11) -> tuple[Tensor, Tensor, Tensor]:
     return src * src_mask, tgt_in * tgt_real, src_mask
 
 
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Every attention matrix, in the order of the forward pass."""
+    matrices: list[Tensor] = []
+    original = cpu_ops.attention_weights
+
+    def record(q: Tensor, k: Tensor, bias: Tensor | None) -> Tensor:
+        matrices.append(original(q, k, bias))
+        return matrices[-1]
+
+    monkeypatch.setattr(cpu_ops, "attention_weights", record)
+    return matrices
+
+
 # --- the formulas in NumPy, one sentence and one head at a time -------------------------------
 
 
@@ -252,6 +266,24 @@ def test_equals_torch_transformer(norm: str, activation: str) -> None:
 
 
 @NORMS
+def test_rows_of_every_attention_matrix_are_distributions(
+    norm: str, recorded: list[Tensor]
+) -> None:
+    model, (src, tgt_in, src_mask) = build(norm=norm), batch()
+    model(src, tgt_in, src_mask)
+    over_source = src_mask[:, None, None, :].expand(3, 3, -1, -1)  # (B, H, 1, S)
+    causal = torch.ones(5, 5, dtype=torch.bool).tril().expand(3, 3, 5, 5)
+    allowed = [over_source.expand(-1, -1, 6, -1)] * 2  # encoder
+    allowed += [causal, over_source.expand(-1, -1, 5, -1)] * 3  # decoder: self, cross
+    assert len(recorded) == 2 + 2 * 3
+    for weights, mask in zip(recorded, allowed, strict=True):
+        assert weights.shape == mask.shape
+        torch.testing.assert_close(weights.sum(-1), torch.ones(mask.shape[:-1]).double())
+        assert (weights[~mask] == 0.0).all()
+        assert (weights[mask] > 0.0).all()
+
+
+@NORMS
 def test_a_future_target_token_changes_no_earlier_output(norm: str) -> None:
     model, (src, tgt_in, src_mask) = build(norm=norm), batch()
     hidden = model(src, tgt_in, src_mask)
@@ -326,6 +358,15 @@ def test_a_causal_kernel_learns_what_a_mask_of_padding_does(
     assert asked == [False] * 2 + [True, False] * 3
     for found in (ours, causal):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+@NORMS
+def test_sentences_do_not_affect_each_other(norm: str) -> None:
+    model, (src, tgt_in, src_mask) = build(norm=norm), batch()
+    hidden = model(src, tgt_in, src_mask)
+    for order in itertools.permutations(range(3)):
+        permuted = model(src[[*order]], tgt_in[[*order]], src_mask[[*order]])
+        torch.testing.assert_close(permuted, hidden[[*order]], rtol=0, atol=1e-12)
 
 
 # --- initial values ---------------------------------------------------------------------------
