@@ -10,13 +10,13 @@ import pytest
 import torch
 from conftest import Mt, equal_weights, refused
 from messages import says
-from model_files import changed_meta
+from model_files import changed_meta, flip
 from token_stores import tokenizer_of
 from torch import Tensor
 
 from mt.config.schema import TokenizerConfig
 from mt.model.checkpoint import load_weights
-from mt.runs.model_folder import checkpoints, step_name
+from mt.runs.model_folder import WEIGHTS, checkpoints, step_name
 
 
 def assert_mean(mean: Path, one: Path, two: Path) -> None:
@@ -60,6 +60,14 @@ def test_best_checkpoints_are_chosen_by_their_score(mt: Mt, scored: Path, tmp_pa
         meta["scored_on"] = "another set"
     ended = mt("average", scored, "--best", 2, "-o", tmp_path / "others")
     assert says(ended.err, "2 checkpoints", "[501, 503]")
+
+
+def test_a_damaged_checkpoint_is_not_averaged(mt: Mt, scored: Path, tmp_path: Path) -> None:
+    weights = checkpoints(scored)[2] / WEIGHTS
+    flip(weights)
+    said = refused(mt("average", scored, "--last", 2, "-o", tmp_path / "mean"))
+    assert says(said, weights.parent, WEIGHTS, "damaged")
+    assert not (tmp_path / "mean").exists()
 
 
 def test_checkpoints_of_another_model_or_with_another_tokenizer_are_refused(

@@ -16,7 +16,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest
 
 from mt.errors import ConfigError
-from mt.evaluation.significance import Interval, default_seed, interval_of
+from mt.evaluation.significance import Comparison, Interval, default_seed, interval_of
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
 
 REF = lines_of(ROOT / "data" / "demo" / "test.en")
@@ -144,3 +144,9 @@ def test_the_default_seed_is_that_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("SACREBLEU_SEED", text)
         with pytest.raises(ConfigError, match=f"^SACREBLEU_SEED: .*, found '{text}'; correct"):
             default_seed()
+
+
+def test_a_zero_difference_is_never_significant() -> None:
+    assert Comparison(0.1, 0.04).significant
+    assert not Comparison(0.1, 0.06).significant
+    assert not Comparison(0.0, 0.001).significant
