@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from mt.data.tokens.sentencepiece_model import (
     NORMALIZER_SPEC,
@@ -113,7 +114,7 @@ def _charsmap() -> bytes:
             normalization_rule_tsv=str(path),
             minloglevel=2,
         )
-    compiled = model.getvalue()
+    compiled: Any = model.getvalue()
     for field in (NORMALIZER_SPEC, PRECOMPILED_CHARSMAP):
         compiled = dict(fields(compiled))[field]
     return bytes(compiled)

@@ -49,15 +49,16 @@ def model_info(model: bytes) -> ModelInfo:
     has_normalization = False
     n_pieces = 0
     for field, value in fields(model):
-        if field == PIECES:
+        if field == PIECES and isinstance(value, bytes):
             if dict(fields(value)).get(TYPE_OF_PIECE) == USER_DEFINED:
                 symbols.append(n_pieces)
             n_pieces += 1
-        elif field == TRAINER_SPEC:
+        elif field == TRAINER_SPEC and isinstance(value, bytes):
             spec = dict(fields(value))
-            algorithm = spec.get(MODEL_TYPE, algorithm)
+            found = spec.get(MODEL_TYPE, algorithm)
+            algorithm = found if isinstance(found, int) else algorithm
             space_at_word_end = bool(spec.get(TREAT_WHITESPACE_AS_SUFFIX, False))
-        elif field == NORMALIZER_SPEC:
+        elif field == NORMALIZER_SPEC and isinstance(value, bytes):
             has_normalization = bool(dict(fields(value)).get(PRECOMPILED_CHARSMAP))
     name = ALGORITHMS.get(algorithm, "unknown")
     return ModelInfo(name, tuple(symbols), space_at_word_end, has_normalization)
@@ -134,7 +135,7 @@ def _to_varint(value: int) -> bytes:
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
-def fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Number and value of each field: an int, or bytes of a text, message or fixed-width number.
 
     The encoding is described at https://protobuf.dev/programming-guides/encoding/.
