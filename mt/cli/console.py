@@ -23,8 +23,11 @@ from mt.errors import MtError
 from mt.terminal import printable
 from mt.terminal import say as say
 
-# What the system says of a name that nobody can use, wherever a command first looks there.
-FAULTS_OF_A_NAME = (errno.ENAMETOOLONG, errno.EACCES)
+# What to do where the system refuses a name, wherever a command first looks there.
+REFUSED_NAMES = {
+    errno.ENAMETOOLONG: "give it a shorter name",
+    errno.EACCES: "check its rights and those of the folders above it (ls -l)",
+}
 
 
 class Commands(TyperGroup):
@@ -71,8 +74,13 @@ def _report(error: BaseException) -> int | None:
         message, code = str(error), error.exit_code
     elif isinstance(error, BrokenPipeError):  # the reader has read enough, as `head` does
         code = 0
-    elif isinstance(error, OSError) and error.errno in FAULTS_OF_A_NAME:
-        message, code = f"{error.filename}: {error.strerror}; name another place", 2
+    elif (
+        isinstance(error, OSError)
+        and error.errno in REFUSED_NAMES
+        and isinstance(error.filename, str | bytes)
+    ):
+        name = os.fsdecode(error.filename)
+        message, code = f"{name}: {error.strerror}; {REFUSED_NAMES[error.errno]}", 2
     else:
         if hasattr(error, "message"):  # an unknown option, for instance, which Typer reports
             error.message = printable(error.message)

@@ -215,18 +215,18 @@ def find_model(path: Path, option: str = "--model") -> Path:
 
     A run directory stands for its best checkpoint, or its last one if none is the best yet.
     """
-    if (path / META).is_file():
-        return path.resolve()
-    for name in (BEST, LAST):
-        link = path / CHECKPOINTS / name
-        if (link / META).is_file():
-            return link.resolve()
-    if not path.exists():
-        problem = "nothing exists at this path"
-    elif (path / CHECKPOINTS).is_dir():
-        problem = "this run has not saved a checkpoint yet; wait for its first validation"
-    else:
-        problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
+    try:
+        for folder in (path, path / CHECKPOINTS / BEST, path / CHECKPOINTS / LAST):
+            if (folder / META).is_file():
+                return folder.resolve()
+        if not path.exists():
+            problem = "nothing exists at this path"
+        elif (path / CHECKPOINTS).is_dir():
+            problem = "this run has not saved a checkpoint yet; wait for its first validation"
+        else:
+            problem = f"it contains neither {META} nor {CHECKPOINTS}/{BEST}"
+    except OSError as error:  # a name too long, a folder that the user may not enter
+        problem = str(error.strerror)
     raise CheckpointError(
         f"{option} {path}: must be a run directory, a checkpoint or an exported folder; {problem}"
     )

@@ -235,6 +235,8 @@ TOO_LONG = "x" * 300
         "train --config CONFIG --run-dir {}",
         "train --config {}.yaml",
         "translate -m RUN {}.txt",
+        "translate -m {} IN",
+        "score -m {} --src IN --tgt IN -o out",
     ],
 )
 def test_a_name_that_is_too_long_is_one_message(
