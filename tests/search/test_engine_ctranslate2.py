@@ -19,7 +19,7 @@ from odd_lines import odd_lines
 
 from mt.search.engine_contract import Hypothesis, Job
 from mt.search.engine_ctranslate2 import CTranslate2Engine
-from mt.search.options import DEFAULT_SEARCH, EngineOptions, Sampling, SearchOptions
+from mt.search.options import DEFAULT_SEARCH, EngineName, EngineOptions, Sampling, SearchOptions
 from mt.translate import load
 from mt.translate.lines import Translation
 from mt.translate.load import load_translator, reasons_for_torch
@@ -37,7 +37,7 @@ def both(tiny_run: Path) -> Load:
     Options of the search, or length limits of the model's config.
     """
 
-    def load(engine: str, **options: Any) -> Translator:
+    def load(engine: EngineName, **options: Any) -> Translator:
         limits = {name: options.pop(name) for name in list(options) if name.startswith("max_len")}
         translator = load_translator(
             SearchOptions(**options),

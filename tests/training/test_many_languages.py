@@ -28,7 +28,7 @@ from mt.data.tokens.subword_regularisation import SubwordRegularisation
 from mt.data.tokens.tokenizer import PairSample, Tokenizer, train_on_sample
 from mt.errors import ConfigError, DataError
 from mt.evaluation.metrics import Bleu
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training import tune
 from mt.training.launch import train
 from mt.training.trainer import Trainer
@@ -332,7 +332,7 @@ def test_a_model_without_tokens_takes_its_one_language(tiny_run: Path, mt: Mt) -
 
 @pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
 def test_each_segment_begins_with_the_token(
-    run: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+    run: Path, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = EngineOptions(models=[run], engine=engine, workers=1, device="cpu")
     with load_translator(SearchOptions(to="fr"), options) as translator:

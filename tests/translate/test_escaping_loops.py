@@ -11,7 +11,7 @@ from conftest import lines_of
 from messages import says
 from odd_lines import odd_lines
 
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.translate.lines import Segment, SegmentOutput, Translation
 from mt.translate.load import load_translator
 from mt.translate.quality_flags import loops
@@ -25,7 +25,8 @@ def test_what_runs_away_is_searched_again(tiny_run: Path, tiny_corpus: Path) -> 
     plain = lines_of(tiny_corpus / "test.src")[:20]
     lines = [*plain, *(line.upper()[:28] for line in plain), *odd_lines(250)]
     escaped = []
-    for engine, workers in (("torch", 1), ("torch", 2), ("ctranslate2", 1)):
+    engines: list[tuple[EngineName, int]] = [("torch", 1), ("torch", 2), ("ctranslate2", 1)]
+    for engine, workers in engines:
         options = EngineOptions(models=[tiny_run], engine=engine, precision="fp32", workers=workers)
         with load_translator(SearchOptions(beam_size=1, as_written=True), options) as translator:
             translator.escapes_loops = False

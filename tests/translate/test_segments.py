@@ -24,7 +24,7 @@ from mt.data.reading.sentences import join_sentences, split_sentences
 from mt.data.tokens.tokenizer import Tokenizer
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel
-from mt.search.options import EngineOptions, SearchOptions
+from mt.search.options import EngineName, EngineOptions, SearchOptions
 from mt.training.prepare import several_sentences
 from mt.translate.lines import SEPARATORS, pack, split_source
 from mt.translate.load import load_translator, sentence_cutter
@@ -183,7 +183,7 @@ def test_translations_are_joined_as_the_language_does() -> None:
 
 @pytest.mark.parametrize("engine", [("torch", 1), ("torch", 2), ("ctranslate2", 2)], ids=str)
 def test_sentences_are_translated_as_if_alone(
-    tiny_run: Path, engine: tuple[str, int], mt: Mt, tmp_path: Path
+    tiny_run: Path, engine: tuple[EngineName, int], mt: Mt, tmp_path: Path
 ) -> None:
     name, workers = engine
     lines = ["eins zwei. Drei vier! Acht", "", "fünf", "neun neun? Null."]
