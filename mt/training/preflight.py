@@ -89,7 +89,7 @@ def _run_on_this_rank(
     for indices in (with_longest, largest):  # the first one loads what is loaded once
         n_tokens = int(lengths[indices].max())
         say(f"preflight: a batch of {len(indices):,} sentences of up to {n_tokens:,} tokens")
-        batch = collate([plan.store.pair(i) for i in indices])
+        batch = collate(plan.store.pairs(indices))
         seconds = _seconds_of(updater, updater.dry_run_step, batch)
     _translate_longest(prepared, say)
     memory_mb = peak_memory_mb(device)

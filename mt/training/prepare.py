@@ -346,7 +346,7 @@ def several_sentences(prepared: Prepared) -> dict[str, float]:
     """
     store, data = prepared.store, prepared.config.data
     drawn = np.random.default_rng(0).integers(len(store), size=SENTENCES_SAMPLE)
-    lines = prepared.tokenizer.src.decode([store.pair(int(i))[0].tolist() for i in drawn])
+    lines = prepared.tokenizer.src.decode([src.tolist() for src, _ in store.pairs(drawn)])
     with suppress(ConfigError):
         counts = [len(split_sentences(line, base_code(data.src_lang))) for line in lines]
         share = sum(count > 1 for count in counts) / len(counts)

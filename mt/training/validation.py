@@ -310,7 +310,7 @@ class Validation:
         batches = bucket(store.src_lengths, store.tgt_lengths, np.arange(len(store)), budget)
         losses = []
         for indices in batches[world.rank :: world.size]:
-            batch = collate([store.pair(i) for i in indices]).to(device.device)
+            batch = collate(store.pairs(indices)).to(device.device)
             losses.append(batch_loss(model, model.output, batch, 0.0).nll)
         return [float(loss) for loss in losses]  # waits for the device once
 

@@ -134,17 +134,16 @@ def test_too_many_graphs_end_compiling_with_a_message(
     trainer_of: TrainerOf, graphs: CompileCounterWithBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """torch by itself would run each further batch uncompiled, and say nothing."""
-    monkeypatch.setattr(compilation, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(compilation, "MOST_GRAPHS", 1)
     updater = trainer_of(BLIND, train={"compile": "auto"}).updater
     said: list[str] = []
     monkeypatch.setattr(updater, "say", said.append)
     batch = batch_of(3, 7, 6)
-    for step in range(5):
+    for step in range(3):
         updater.train_step(Update(0, 0, 1, [batch], batch.n_tgt), step)
-        assert (updater.forward is updater.replica) == (step >= 3)
+        assert (updater.forward is updater.replica) == (step >= 1)
         updater.model.encoder_norm.eps *= 1.5  # a graph has it as a constant
-    *again, end = said
-    assert [int(re.findall(r"(\d) times in all", one)[0]) for one in again] == [3, 4]
+    (end,) = said
     assert says(end, "the model cannot be compiled, so it runs slower", "recompile_limit")
 
 

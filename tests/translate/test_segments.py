@@ -247,7 +247,8 @@ def test_auto_cuts_where_the_model_has_learnt_from_single_sentences(
 def test_the_share_is_that_of_the_store(loaded: LoadedModel) -> None:
     rows = loaded.tokenizer.src.encode(["eins zwei. Drei.", "eins", "zwei drei.", "vier"])
     pairs = [(SimpleNamespace(tolist=lambda row=row: row), None) for row in rows]
-    store = mock.MagicMock(**{"__len__.return_value": 4}, pair=pairs.__getitem__)
+    store = mock.MagicMock(**{"__len__.return_value": 4})
+    store.pairs = lambda drawn: [pairs[i] for i in drawn]
     prepared: Any = mock.Mock(store=store, tokenizer=loaded.tokenizer, config=loaded.config)
     assert several_sentences(prepared)["several_sentences"] == pytest.approx(0.25, abs=0.04)
     prepared.config = config_from_mapping({"data": {"augment": {"join": 0.3}}}, "test")

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, auto
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from typing_extensions import assert_never
@@ -59,25 +59,30 @@ class Case(Enum):
 
 def case_of(text: str) -> Case | None:
     """The case of a line; None for usual text, and where letters have no case."""
-    cases = {Case.CAPITALS, Case.TITLE, Case.LOWER}
+    capitals = title = lower = True
     n_long = 0
     for match, _ in _words(text):
         word = match[0]
-        letters = word if word.isalpha() else "".join(_LETTERS.findall(word))
-        # A Chinese letter is neither; ß stays in capitals.
-        if not all(letter.isupper() or letter == "ß" for letter in letters):
-            cases.discard(Case.CAPITALS)
-        if not all(letter.islower() for letter in letters):
-            cases.discard(Case.LOWER)
-        if len(word) >= TITLE_LETTERS:
-            n_long += 1
-            if not (word[0].isupper() or word[0].istitle()):
-                cases.discard(Case.TITLE)
-        if not cases:
+        capital, titled, low = _fits_cases(word)
+        capitals, title, lower = capitals and capital, title and titled, lower and low
+        if not (capitals or title or lower):
             return None
-    if n_long < TITLE_WORDS or Case.CAPITALS in cases:
-        cases.discard(Case.TITLE)
-    return cases.pop() if len(cases) == 1 else None  # all where there is no word
+        n_long += len(word) >= TITLE_LETTERS
+    title = title and n_long >= TITLE_WORDS and not capitals
+    cases = [case for case, fits in zip(Case, (capitals, title, lower), strict=True) if fits]
+    return cases[0] if len(cases) == 1 else None  # all where there is no word
+
+
+@lru_cache(maxsize=1 << 16)  # half the time of lines in lower case
+def _fits_cases(word: str) -> tuple[bool, bool, bool]:
+    """Whether a line with this word may be in capitals, in Title Case and in lower case."""
+    letters = word if word.isalpha() else "".join(_LETTERS.findall(word))
+    return (
+        # A Chinese letter is neither; ß stays in capitals.
+        all(letter.isupper() or letter == "ß" for letter in letters),
+        len(word) < TITLE_LETTERS or word[0].isupper() or word[0].istitle(),
+        all(letter.islower() for letter in letters),
+    )
 
 
 def _words(text: str) -> Iterator[tuple[re.Match[str], bool]]:
@@ -114,8 +119,8 @@ class LanguageStyle:
     @classmethod
     def learn(cls, lines: Sequence[str], language: str) -> LanguageStyle:
         """Count the words of lines; unknown ones are expected to look as those seen once."""
-        forms: dict[str, Counter[str]] = {}
-        beginnings, cases, ends = Counter[bool](), Counter[str](), Counter[str]()
+        inside, cases, ends = Counter[str](), Counter[str](), Counter[str]()
+        beginnings = Counter[bool]()
         for line in (drawn := lines[:: max(1, len(lines) // LINES)]):
             ends[line[-1:]] += 1
             if (case := case_of(line)) is not None:
@@ -126,7 +131,10 @@ class LanguageStyle:
                 if is_first:
                     beginnings[word[0].isupper()] += 1
                 else:
-                    forms.setdefault(noise.lower_case(word, language), Counter())[word] += 1
+                    inside[word] += 1
+        forms = defaultdict[str, Counter[str]](Counter)
+        for word, count in inside.items():
+            forms[noise.lower_case(word, language)][word] = count
         rare = [next(iter(seen)) for seen in forms.values() if seen.total() == 1]
         stops = {end: count for end, count in ends.items() if end and end in noise.FINAL_STOPS}
         has_stops = stops and sum(stops.values()) >= STOPS * len(drawn)
