@@ -61,7 +61,9 @@ def case_of(text: str) -> Case | None:
     """The case of a line; None for usual text, and where letters have no case."""
     capitals = title = lower = True
     n_long = 0
-    for match, _ in _words(text):
+    for match in _KEPT_OR_WORD.finditer(text):
+        if match["kept"] is not None:
+            continue
         word = match[0]
         capital, titled, low = _fits_cases(word)
         capitals, title, lower = capitals and capital, title and titled, lower and low
