@@ -195,6 +195,10 @@ def test_frequent_words_of_a_long_line_do_not_differ() -> None:
     assert differing_words(line + "end", line + "stop") == (((1200, 1203),), ((1200, 1204),))
 
 
+def test_a_word_with_combining_marks_differs_as_a_whole() -> None:
+    assert differing_words("वह बोली।", "वह बोला।") == (((3, 7),), ((3, 7),))
+
+
 def test_the_worst_loss_comes_first_and_the_largest_gain_last() -> None:
     ref = ["one two three four"] * 4
     base = ["one two three four", "x", "one two three x", "one two three four"]

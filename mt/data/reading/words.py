@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import lru_cache
+from functools import cache, lru_cache
 
 # Scripts written without spaces between words; each of their characters counts as a word: Thai,
 # Lao, Burmese, Khmer (with their vowel signs), kana, Chinese characters.
@@ -14,8 +14,6 @@ UNSPACED = (
 )
 _CHARACTER = re.compile(f"[{UNSPACED}]")
 _UNIT = re.compile(f"[{UNSPACED}]|[^{UNSPACED}]+")
-# Also the spaces and punctuation between them.
-_TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-][^\W{UNSPACED}]+)*|\s+|[^\w\s]")
 
 
 def is_unspaced(text: str) -> bool:
@@ -33,13 +31,22 @@ def words(line: str) -> list[str]:
 
 def tokens(line: str) -> list[str]:
     """Words, single punctuation marks and white space; joined, they are the line again."""
-    return [match.group() for match in _TOKEN.finditer(line)]
+    return [match.group() for match in _token_pattern().finditer(line)]
 
 
 def display_width(text: str) -> int:
     """Columns that a text takes on a terminal."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return len(text) + wide - sum(unicodedata.combining(character) > 0 for character in text)
+
+
+@cache  # not at import: most commands do without, and it takes 0.05 s
+def _token_pattern() -> re.Pattern[str]:
+    r"""Words, also with combining marks, which are not in `\w`, and what is between them."""
+    characters = map(chr, range(0x300, 0x1F000))
+    marks = "".join(one for one in characters if unicodedata.category(one)[0] == "M")
+    part = rf"[^\W{UNSPACED}]+(?:[{marks}]+[^\W{UNSPACED}]*)*"
+    return re.compile(rf"[{UNSPACED}]|{part}(?:['’-]{part})*|\s+|[^\w\s]")
 
 
 @lru_cache(maxsize=1 << 16)
