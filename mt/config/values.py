@@ -35,6 +35,7 @@ Vocabulary = Annotated[int, Field(strict=True, ge=1, le=10**7), BeforeValidator(
 Natural = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_integral)]
 Seed = Annotated[int, Field(strict=True, ge=0, le=2**63 - 1), BeforeValidator(_integral)]
 Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+Epochs = Annotated[float, Field(strict=True, gt=0, le=10**6, allow_inf_nan=False)]
 LearningRate = Annotated[float, Field(strict=True, gt=0, le=10, allow_inf_nan=False)]
 Coefficient = Annotated[float, Field(strict=True, ge=0, le=1000, allow_inf_nan=False)]
 # A length raised to a higher power may overflow a float.
@@ -52,7 +53,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_boolean)]
 CountOrAuto = Annotated[Count | Literal["auto"] | None, _or_auto(Count | None)]
 VocabularyOrAuto = Annotated[Vocabulary | Literal["auto"], _or_auto(Vocabulary)]
 ShareOrAuto = Annotated[Share | Literal["auto"], _or_auto(Share)]
-PositiveOrAuto = Annotated[Positive | Literal["auto"] | None, _or_auto(Positive | None)]
+EpochsOrAuto = Annotated[Epochs | Literal["auto"] | None, _or_auto(Epochs | None)]
 FlagOrAuto = Annotated[Flag | Literal["auto"], _or_auto(Flag)]
 
 

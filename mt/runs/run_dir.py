@@ -255,8 +255,8 @@ def dry_run_dir(run_dir: Path, fresh: bool, world: World) -> Iterator[Path]:
 def _fill(folder: Path, run_dir: Path) -> None:
     """Give `folder` what training reads from a run directory before it starts."""
     # A copied lock is another one, so a training may be in progress.
-    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK)]
-    for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer*.model")]):
+    named = [run_dir / name for name in (CONFIG, MANIFEST, LOCK, "writing.json")]
+    for path in filter(Path.exists, [*named, *run_dir.glob("tokenizer.*")]):
         shutil.copy(path, folder)
     (folder / CHECKPOINTS).mkdir()
     for path in checkpoints(run_dir):

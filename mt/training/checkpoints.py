@@ -62,7 +62,7 @@ class TrainState:
     epoch: int = 0
     update: int = 0  # the next one to do, within the epoch
     stage: int = 0  # of `data.stages`; what follows counts what it has had
-    stage_start: int = 0  # its first epoch
+    stage_start: float = 0.0  # its first epoch; later by what a change of the plan cut off
     stage_epochs: float = 0.0
     stage_updates: int = 0
     stage_tokens: int = 0  # target tokens
@@ -107,6 +107,13 @@ class TrainState:
         reached["stall"] = self.bad_validations
         limits = ((getattr(until, key), value) for key, value in reached.items())
         return any(limit is not None and value >= limit for limit, value in limits)
+
+    def begin_plan(self, plan: str) -> None:
+        """Go to the beginning of an epoch of another plan, in the same stage."""
+        self.epoch += self.update > 0
+        self.update = 0
+        self.plan = plan
+        self.stage_start = self.epoch - self.stage_epochs
 
     def begin_stage(self, stage: int) -> None:
         """Go to the beginning of a stage, which is that of an epoch."""
@@ -164,14 +171,25 @@ def save_checkpoint(
     whole_meta = {**meta, "step": state.step, **scored}
     tensors = {**updater.state_dict(), "train": asdict(state)}
     save_model_folder(folder, weights_of(updater.eval_model), whole_meta, tensors)
-    set_link(run_dir, LAST, folder)
-    if state.best_step is not None:
-        best = folder.with_name(step_name(state.best_step))
-        if best.exists():
-            set_link(run_dir, BEST, best)
-    snapshots = snapshots_of(config)
-    if name in snapshots:
-        set_link(run_dir, f"cycle-{snapshots.index(name) + 1}", folder)
+    _add_to_run(run_dir, config, state)
+
+
+def complete_saving(run_dir: Path, config: Config, state: TrainState) -> None:
+    """Do the rest of `save_checkpoint` where a kill came after the checkpoint was written."""
+    last = (run_dir / CHECKPOINTS / LAST).resolve()
+    if not last.exists() or last.name < step_name(state.step):
+        _add_to_run(run_dir, config, state)
+
+
+def _add_to_run(run_dir: Path, config: Config, state: TrainState) -> None:
+    """Point to the checkpoint of `state` what should, and delete those not to be kept."""
+    folder = run_dir / CHECKPOINTS
+    newest = step_name(state.step)
+    if state.best_step is not None and (best := folder / step_name(state.best_step)).exists():
+        set_link(run_dir, BEST, best)
+    if newest in (snapshots := snapshots_of(config)):
+        set_link(run_dir, f"cycle-{snapshots.index(newest) + 1}", folder / newest)
+    set_link(run_dir, LAST, folder / newest)  # the last one: `complete_saving` looks at it
     kept = _names_to_keep(run_dir, config, state)
     prune(run_dir, kept)
     state.scores = {name: score for name, score in state.scores.items() if name in kept}

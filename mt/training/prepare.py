@@ -88,7 +88,7 @@ class Prepared:
     """All that training needs."""
 
     config: Config  # tokens_per_batch is a number; max_steps is lowered to max_epochs
-    recorded: Config  # of checkpoints: max_steps as it was given, for students and other data
+    recorded: Config  # of checkpoints: both as they were given, for students and other data
     tokenizer: Tokenizer
     store: Store  # of the training text
     updater: Updater
@@ -168,7 +168,8 @@ def prepare(
     for data, resample in zip(sections, resamples, strict=True):
         weights = sampling_weights(data, directed.kept)
         plans.append(Plan(directed, weights, config.batch, config.run.seed, resample))
-    recorded, config = config, settle_length(config, plans, log)
+    recorded = config.model_copy(update={"batch": updater.config.batch})
+    config = settle_length(config, plans, log)
     updater.config = updater.config.model_copy(update={"train": config.train})
     if len(directed.kept) > 1 and not config.data.stages:
         for line in describe_mixture(config.data, directed.kept, plans[0].drawn):

@@ -26,6 +26,7 @@ from mt.training.checkpoints import (
     TrainState,
     best_checkpoint,
     checkpoint_to_resume,
+    complete_saving,
     latest_good,
     load_checkpoint,
     prune,
@@ -143,14 +144,15 @@ class Trainer:
             self.state.rollbacks = 0  # the user has changed what may have caused them
         self.log.drop_after(self.state.step)
         self.log.say(f"resuming after update {self.state.step:,} from {folder}")
+        self.world.on_main(lambda: complete_saving(self.run_dir, self.config, self.state))
         if self.state.plan != plan:
+            counted = "; train.max_epochs counts the updates so far as some of it"
             self.log.say(
                 "data, tokens_per_update, sampling, seed or version of mt, and so the order of the "
                 "data, have changed: continuing with a new epoch of the new plan"
+                + (counted if self.config.train.epochs is not None else "")
             )
-            self.state.plan = plan
-            self.state.epoch += 1
-            self.state.update = 0
+            self.state.begin_plan(plan)
             self.state.stage = min(self.state.stage, len(self.plans) - 1)
         self._drop_scores_of_other_validation_set()
 

@@ -197,6 +197,8 @@ def test_an_imported_model_is_fine_tuned(
     ended = mt(*command, "--device", "cpu", *options)
     assert ended.code == 0, ended.err
     assert f"initial weights from {imported}" in ended.err
+    longer = mt(*command, "--device", "cpu", *options, "--set", "train.max_steps=8", "--dry-run")
+    assert longer.code == 0, longer.err
     assert mt("average", tmp_path / "run", "--last", 2, "-o", tmp_path / "averaged").code == 0
     before, after = load_model(imported), load_model(tmp_path / "averaged")
     assert after.tokenizer.fingerprint == before.tokenizer.fingerprint

@@ -372,7 +372,8 @@ def test_a_job_is_requeued_if_a_process_is_lost_and_none_has_failed(cluster: Clu
 @pytest.mark.timeout(120)
 @two_cores
 def test_tasks_get_the_address_to_meet_and_an_error_of_one_ends_all(cluster: Cluster) -> None:
-    variables = "$RANK $WORLD_SIZE $LOCAL_RANK $MASTER_ADDR:$MASTER_PORT $OMP_NUM_THREADS"
+    variables = "$RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $MASTER_ADDR:$MASTER_PORT"
+    variables += " $OMP_NUM_THREADS"
     cluster.replace_mt(f'echo "$@ {variables}"')
     several = cluster.submit(
         "--ntasks-per-node=2", "--gpus-per-node=2", TRAIN, "--config", "two words"
@@ -380,7 +381,7 @@ def test_tasks_get_the_address_to_meet_and_an_error_of_one_ends_all(cluster: Clu
     cluster.wait(several, 60)
     node = cluster.run("hostname", "-s").strip()
     expected = [
-        f"train --config two words {rank} 2 {rank} {node}:{10000 + int(several)} 1"
+        f"train --config two words {rank} 2 {rank} 2 {node}:{10000 + int(several)} 1"
         for rank in (0, 1)
     ]
     assert sorted(cluster.log(several).splitlines()) == expected

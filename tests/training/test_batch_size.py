@@ -128,7 +128,8 @@ def test_a_resumed_run_keeps_what_auto_was(quick_config: QuickConfig, tmp_path: 
     assert auto_is(tmp_path, "since this run was started") == tokens
     assert load_config(str(tmp_path / "config.yaml")).config.batch.tokens_per_batch == "auto"
     meta = model_folder.read_meta(tmp_path / "checkpoints" / "last", [])
-    assert meta["config"]["batch"]["tokens_per_batch"] == tokens
+    assert meta["measured_tokens_per_batch"] == tokens
+    assert meta["config"]["batch"]["tokens_per_batch"] == "auto"  # other models measure their own
 
 
 def test_auto_replaces_a_number_that_was_given(quick_config: QuickConfig, tmp_path: Path) -> None:

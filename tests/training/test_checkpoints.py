@@ -52,6 +52,18 @@ def test_a_state_counts_updates_and_epochs() -> None:
     assert (state.step, state.epoch, state.update) == (3, 1, 1)
 
 
+@pytest.mark.parametrize(("done", "epoch", "epochs"), [(3, 1, 0.3), (10, 1, 1.0), (13, 2, 1.3)])
+def test_what_another_plan_cuts_off_does_not_count(done: int, epoch: int, epochs: float) -> None:
+    """Updates of epochs of 10, and then one of an epoch of 5."""
+    state = TrainState()
+    for number in range(done):
+        state.advance(Update(number // 10, number % 10, 10, [], 50))
+    state.begin_plan("another")
+    assert (state.plan, state.epoch, state.update) == ("another", epoch, 0)
+    state.advance(Update(state.epoch, 0, 5, [], 50))
+    assert state.stage_epochs == pytest.approx(epochs + 1 / 5)
+
+
 def test_last_and_best_are_links_that_survive_moving_the_run(save: Save, run_dir: Path) -> None:
     for step in (1, 2, 3):
         set_link(run_dir, "last", save(step))

@@ -109,7 +109,7 @@ def disturbed(interruptible: Mapped, tmp_path: Path) -> Callable[..., Path]:
 PLACES = [
     "micro-batch 25",  # while gradients accumulate, in an epoch, between two checkpoints
     "save_file 1",  # the second checkpoint is half written
-    "renamed 1",  # it is complete, but `last` does not name it yet
+    "renamed 2",  # the last one is complete, but neither `last` nor `best` names it yet
 ]
 MORE_PLACES = [
     "update 0",

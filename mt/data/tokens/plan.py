@@ -37,7 +37,8 @@ TOKENS_TO_SHARE = 8192
 TOKENS_PER_LAUNCH = 200
 # Most sentences of a batch. Attention on CUDA has them in a dimension of its grid, which ends here;
 # its error for more, "invalid configuration argument", does not look like too little memory.
-MOST_ROWS = 65_535
+# R-Drop and SimCut compute two rows for each.
+MOST_ROWS = 65_535 // 2
 
 
 def batch_ends(lengths: Lengths, budget: int) -> list[int]:
