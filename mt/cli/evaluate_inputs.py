@@ -144,8 +144,8 @@ def read_texts(
     if test_sets or ref:
         direction = TextDirection(source or None, to or None)
         if given:  # a model of both directions tells the other language
-            known = direction_of(read_config(models[0]).data, source, to)
-            direction = TextDirection(*known) if known else direction
+            known = direction_of(read_config(models[0]).data, source, to) or (None, None)
+            direction = TextDirection(source or known[0], to or known[1])
         directions = [direction] * len(sets)
     names = [name for name, _, _ in sets]
     if twice := _first_twice(names):
@@ -185,6 +185,11 @@ def _with_references(
     rows = zip(*refs.values(), strict=True)
     numbers = [number for number, row in enumerate(rows, start=1) if "".join(row).strip()]
     n_lines = len(next(iter(refs.values())))
+    if not n_lines:
+        raise DataError(
+            f"{' and '.join(refs)}: has no lines, at least one is required; give the "
+            "file with the references"
+        )
     if len(numbers) == n_lines:
         return texts, ()
     if not numbers:

@@ -65,7 +65,7 @@ def make_page(
         title=f"{len(runs)} runs" if len(runs) > 1 else runs[0].label,
         chapters=chapters,
         pictures=pictures,
-        perturbed=read_perturbed(perturbed) if perturbed else [],
+        perturbed=read_perturbed(perturbed) if perturbed else {},
         thinned=thinned,
         compared=compare(runs, [chapter["scores"] for chapter in chapters]),
         between=differing_keys(configs, with_data=True),

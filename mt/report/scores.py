@@ -14,6 +14,7 @@ from mt.data.reading.corpus import data_root, local_files
 from mt.errors import DataError, MtError, first_line
 from mt.evaluation.bleu_tokenizer import fitting_tokenizer, tokenizer_of
 from mt.evaluation.metrics import Score
+from mt.evaluation.perturb import CHANGES, PLAIN
 from mt.evaluation.significance import RESAMPLES, SEED
 from mt.evaluation.slices import by_length
 from mt.evaluation.systems import EvaluationSet, Settings, SystemScore, evaluate_systems
@@ -136,16 +137,26 @@ def _score(recorded: RecordedScore, tokenize: str) -> ScoredSet:
     return scored
 
 
-def read_perturbed(path: Path) -> list[dict[str, Any]]:
-    """Read what `mt evaluate --perturb --json` printed: the first metric of each perturbation."""
+def read_perturbed(path: Path) -> dict[str, list[dict[str, Any]]]:
+    """Read what `mt evaluate --perturb --json` printed: of each test set the first metric.
+
+    Where lines are joined, the plain text is another one, and so is called another test set.
+    """
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
-        rows = []
-        for label, (score, *_) in tree.items():
-            test = score.get("paired_bs")
-            difference = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
-            row = {"label": label, "name": score["name"], "value": float(score["value"])}
-            rows.append({**row, "difference": difference})
+        rows: dict[str, list[dict[str, Any]]] = {}
+        name = tree[PLAIN][0]["name"]
+        for label, scores in tree.items():
+            if label not in CHANGES:
+                raise LookupError(f"{label} is no perturbation")
+            for score in scores:
+                if score["name"] != name:
+                    continue
+                test = score.get("paired_bs")
+                difference = f"{test['difference']:+.1f} ± {test['margin']:.1f}" if test else ""
+                row = {"label": label, "name": name, "value": float(score["value"])}
+                of_set = rows.setdefault(score.get("test_set") or "", [])
+                of_set.append({**row, "difference": difference})
         return rows
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         remedy = "give the file of mt evaluate --perturb --json > FILE"

@@ -311,6 +311,8 @@ class _Placing:
         self, tag: InlineTag, taken: bytearray, low: int, high: int
     ) -> tuple[int, int] | None:
         """The space that parts the translation as the source was parted, or nearly."""
+        if tag.start == 0 or tag.start >= len(self.text):  # a line above or below has no words
+            return (high, high) if tag.start else (low, low)
         wanted = round(tag.start * len(self.translated) / max(1, len(self.text)))
         spaces = [
             match.start()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mt.data.tokens.tokenizer import Tokenizer
+from mt.data.tokens.writing import directions_of
 from mt.errors import ConfigError
 from mt.model.checkpoint import LoadedModel, build_model, load_model
 from mt.runs.model_folder import read_folder
@@ -127,6 +128,12 @@ def _load_models(options: EngineOptions, device: Device) -> list[LoadedModel]:
             raise ConfigError(
                 f"--model {path}: has another vocabulary than {options.models[0]}; the models of "
                 "an ensemble must be trained with the same tokenizer"
+            )
+        theirs, ours = (directions_of(one.config.data) for one in (other, models[0]))
+        if not {*theirs} & {*ours} and {one[::-1] for one in theirs} & {*ours}:
+            raise ConfigError(
+                f"--model {path}: translates from {' to '.join(theirs[0])}, {options.models[0]} "
+                f"from {' to '.join(ours[0])}; the models of an ensemble must have one direction"
             )
     return models
 

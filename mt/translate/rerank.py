@@ -83,10 +83,14 @@ def with_all_hypotheses(search: SearchOptions, model: Path) -> SearchOptions:
     n_hypotheses = search.n_best
     if search.sample is None:
         n_hypotheses = max(n_hypotheses, search.decode_config(read_folder(model).config).beam_size)
+    elif n_hypotheses == 1:
+        raise ConfigError(
+            "--rerank-with: sorts the samples of a line, and --n-best is 1; give --n-best 16, say"
+        )
     if n_hypotheses == 1:
         raise ConfigError(
             "--rerank-with: sorts the hypotheses of a beam, and the beam size is 1; give "
-            "--beam-size 5, say, or --n-best 16 with --sample"
+            "--beam-size 5, say"
         )
     return replace(search, n_best=n_hypotheses, with_scores=True)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from mt.data.reading.text_files import count_lines
 from mt.errors import ConfigError, DataError
 from mt.files import sha256_of
+from mt.runs.model_folder import find_model
 from mt.search.options import EngineOptions, SearchOptions
 from mt.translate.documents import read_document
 from mt.translate.formats import DOCUMENTS, LineFormat
@@ -45,6 +46,8 @@ def translate_file(
     inputs = {"the input": files.source, "--prefix": prefix, "--shortlist": engine.shortlist}
     inputs |= protection.inputs
     reverse = [] if search.rerank_with is None else [search.rerank_with]
+    for model in reverse:
+        find_model(model, "--rerank-with")
     refuse_overwrite(files.output, inputs, [*engine.models, *reverse])
     if line_format.name in DOCUMENTS:
         _translate_document(files, line_format.name, search, engine, say, protection)

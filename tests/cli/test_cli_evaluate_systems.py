@@ -340,6 +340,9 @@ def test_lines_without_a_reference_are_said_and_not_scored(
     write_lines(tmp_path / "blank", ["", " "])
     ended = mt("evaluate", "--hyp", tmp_path / "ref2", "--ref", tmp_path / "blank")
     assert says(refused(ended), "--ref", "blank", "2 lines", "references")
+    write_lines(tmp_path / "none", [])
+    ended = mt("evaluate", "-m", tiny_run, "--src", tmp_path / "none", "--ref", tmp_path / "none")
+    assert says(refused(ended), "--ref", "none", "no lines", "references")
     write_lines(tmp_path / "long", ["eins", "zwei drei " * 60])
     write_lines(tmp_path / "late", ["", "two"])
     files = ["--src", tmp_path / "long", "--ref", tmp_path / "late"]
@@ -372,6 +375,16 @@ def test_scores_are_of_the_language_that_from_tells(
         command = ["evaluate", "-m", model, *files, "--from", source, "--slices", "rare", "--json"]
         slices = json.loads(mt(*command).out)[str(model)][0]["slices"]["rare"]
         assert [part["slice"] for part in slices] == [label]
+
+
+def test_an_unknown_target_language_is_refused(
+    tiny_run: Path, tiny_corpus: Path, mt: Mt, tmp_path: Path
+) -> None:
+    """Also where the model has but one direction, or one from the language of --from."""
+    both = of_both_directions(tiny_run, tmp_path / "both", {})
+    files = ["--src", tiny_corpus / "test.src", "--ref", tiny_corpus / "test.tgt", "--to", "fr"]
+    for command in (["evaluate", "-m", tiny_run], ["tune", "-m", both, "--from", "de"]):
+        assert says(refused(mt(*command, *files)), "--to", "en", "found fr")
 
 
 def test_texts_of_a_config_need_no_languages(tiny_run: Path, mt: Mt, tmp_path: Path) -> None:

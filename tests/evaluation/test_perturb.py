@@ -122,8 +122,14 @@ def test_evaluate_perturbs_what_a_model_translates(
     page = ["report", tiny_run, "-o", "-", "--perturbed"]
     html = mt(*page, tmp_path / "found").out.decode()
     assert says(html, ">Text as people write it<", *(f">{kind}<" for kind in found))
+    # Joined lines beside the joined plain text.
+    joined = html.split(f", {TWO}<")[1].split("</figure>")[0]
+    assert says(joined, *(f"{found[kind][-1]['value']:.1f}" for kind in ("plain", TWO)))
+    assert ">caps<" not in joined
     write_lines(tmp_path / "other", ['{"differences": [{"line": 1}]}'])
-    for name in ("ref", "other"):
+    score = found["plain"][0]
+    write_lines(tmp_path / "systems", [json.dumps({"plain": [score], "a": [score]})])
+    for name in ("ref", "other", "systems"):
         message = refused(mt(*page, tmp_path / name))
         assert says(message, "--perturbed", name, "mt evaluate --perturb")
     for wrong, *parts in (("odd", "odd"), ("caps", "--slices")):

@@ -102,5 +102,10 @@ def test_models_that_cannot_be_combined_are_refused(
     source = tiny_corpus / "test.src"
     said = refused(mt("translate", source, "-m", tiny_run, "-m", other))
     assert says(said, f"--model {other}", "another vocabulary", tiny_run, "the same tokenizer")
+    back = copy_model(tiny_run, tmp_path / "back")
+    with changed_meta(back) as meta:
+        meta["config"]["data"].update(src_lang="en", tgt_lang="de")
+    said = refused(mt("translate", source, "-m", tiny_run, "-m", back))
+    assert says(said, f"--model {back}", "en to de", tiny_run, "de to en", "one direction")
     said = refused(mt("translate", source, "-m", tiny_run, "-m", tiny_run, "--alignments"))
     assert says(said, "--alignments", "a single model", "only one")
