@@ -92,6 +92,13 @@ def cleaning_files(
         raise ConfigError(f"--output {prefix}: only a table can be compressed, as OUT.tsv{packing}")
     if prefix.endswith("/") or Path(prefix).is_dir():
         raise ConfigError(f"--output {prefix}: is a folder; add a name, as {Path(prefix)}/clean")
+    texts = [text.model_copy(update={"reverse": False}) for text in data.texts.values()]
+    if len(directions := dict.fromkeys(map(data.direction, texts))) > 1:
+        found = ", ".join("-".join(one) for one in directions)
+        raise ConfigError(
+            f"--output {prefix}: would hold lines of several languages ({found}), and no longer "
+            "say which is which; clean the texts of each direction by themselves"
+        )
     endings = (data.src_lang, data.tgt_lang)
     if endings[0] == endings[1] and not is_table:
         raise ConfigError(

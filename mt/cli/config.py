@@ -21,6 +21,7 @@ def check(config: str, settings: list[str] | None = None) -> None:
     """
     from mt.config.load import load_config, require_training_data
     from mt.data.reading.check import check_data
+    from mt.data.reading.corpus import data_root
     from mt.errors import DataError
 
     loaded = load_config(config, settings or [])
@@ -31,6 +32,13 @@ def check(config: str, settings: list[str] | None = None) -> None:
 
         try:
             own_tokenizer(loaded.config.tokenizer)
+        except DataError as error:
+            data.faults.append(str(error))
+    if loaded.config.data.clean is not None:
+        from mt.data.cleaning.plan import files_against
+
+        try:
+            files_against(loaded.config.data.clean, data_root(loaded.config.data))
         except DataError as error:
             data.faults.append(str(error))
     if data.faults:

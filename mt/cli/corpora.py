@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,14 @@ def paired(names: list[str]) -> list[list[str]]:
     from mt.data.reading.text_files import is_pattern
     from mt.errors import ConfigError
 
+    def require_file(name: str) -> None:
+        path = Path(name)
+        if not path.suffix or name.startswith("{") or is_pattern(name):
+            return
+        # It may also be what the names of several files begin with.
+        if not path.exists() and not any(path.parent.glob(glob.escape(path.name) + ".*")):
+            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
+
     found: list[list[str]] = []
     rest = list(names)
     while rest:
@@ -66,15 +75,16 @@ def paired(names: list[str]) -> list[list[str]]:
         path = Path(name)
         if is_side_of_text(path):
             if not rest or not is_side_of_text(Path(rest[0])):
+                require_file(rest[0] if rest else name)
                 raise ConfigError(
                     f"{name}: is a text file, after which its translation is required, found "
                     f"{rest[0] if rest else 'nothing'}; name source and target files in turn"
                 )
             found.append([name, rest.pop(0)])
-        elif suffix_of(path) in SUFFIXES and not is_pattern(name) and not path.exists():
-            raise ConfigError(f"{name}: there is no such file.{similar_names(path)}")
-        else:
-            found.append([name])
+            continue
+        if suffix_of(path) in SUFFIXES or (rest and is_side_of_text(Path(rest[0]))):
+            require_file(name)
+        found.append([name])
     return found
 
 

@@ -45,6 +45,8 @@ Ratio = Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)]
 Coverage = Annotated[float, Field(strict=True, ge=0.98, le=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)]
 UpToOne = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+# A smaller share of copied words is not told apart.
+FromHalf = Annotated[float, Field(strict=True, ge=0.5, le=1, allow_inf_nan=False)]
 Portion = Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 Decay = Annotated[float, Field(strict=True, gt=0, lt=1, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, min_length=1)]

@@ -94,7 +94,7 @@ def test_decoding_options_reach_the_translator(mt: Mt, tiny_run: Path, tiny_corp
             "--hyp a --ref b --metrics ,",
             "--metrics: … bleu, chrf, chrf++, ter, comet … none … correct",
         ),
-        ("--hyp none --ref none", "hypotheses: … 0 lines"),
+        ("--hyp none --ref none", "--ref … none: has no lines"),
         ("--hyp latin --ref b", "--hyp: latin, line 1, byte 0 … ff is not UTF-8"),
         ("--hyp a --ref b --ref c", "--ref c … 1 lines, --hyp a … 2; … line n"),
         ("--hyp a --hyp c --ref b", "--hyp c … 1 lines, --hyp a … 2;"),

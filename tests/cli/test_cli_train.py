@@ -22,6 +22,7 @@ def test_config_check(mt: Mt, tiny_config: Path, tmp_path: Path) -> None:
         ([tiny_config, *missing], ("data.train[0].tgt: ", "\nmt: data.valid.src: ")),
         ([tmp_path / "empty.yaml"], ("data.train", "at least")),
         ([tiny_config, "--set", "model.n_hedas=2"], ("model.n_hedas", "n_heads?")),
+        ([tiny_config, "--set", "data.clean={against: [no.en]}"], ("data.clean.against", "no.en")),
         (["tyni"], ("--config tyni", "a file or the name of")),
     ):
         assert says(refused(mt("config", "check", "-c", *arguments)), *parts)

@@ -21,7 +21,8 @@ def parquet(path: Path, pairs: list[tuple[str, str]]) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = [{"translation": {"de": de, "en": en}} for de, en in pairs]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    table = pyarrow.Table.from_pylist(rows or [{"translation": {"de": "", "en": ""}}])
+    pyarrow.parquet.write_table(table.slice(0, len(rows)), path)
     return path
 
 
@@ -51,13 +52,15 @@ def test_a_folder_of_parquet_files_as_downloaded_from_the_hub(tmp_path: Path) ->
 def test_several_parquet_files_by_a_pattern(tmp_path: Path) -> None:
     for number in range(3):
         parquet(tmp_path / f"data/train-{number}.parquet", [CELLS[number]])
+    parquet(tmp_path / "data/train-3.parquet", [])
     parquet(tmp_path / "data/test.parquet", [CELLS[3]])
     keys: dict[str, Any] = {
         "src": "translation.de", "tgt": "translation.en", "path": "data/train-*.parquet",
     }  # fmt: skip
     assert pairs_of(tmp_path, **keys) == CELLS[:3]
     files = local_files(Source(**keys), tmp_path)
-    assert files == [tmp_path / f"data/train-{number}.parquet" for number in range(3)]
+    assert files == [tmp_path / f"data/train-{number}.parquet" for number in range(4)]
+    assert "has no rows" in message_of(tmp_path, **keys | {"path": "data/train-3.parquet"})
 
 
 def test_a_damaged_parquet_file_is_one_quiet_message(

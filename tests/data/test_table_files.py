@@ -338,6 +338,12 @@ def test_a_data_file_without_rows_is_an_error(
     assert says(message, f"data.train[0].path: {name} has no rows", "Name a data set")
 
 
+def test_a_data_file_whose_rows_are_all_left_out_says_why(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", "junk\njunk\n")
+    message = message_of(tmp_path, "de", "en", path="a.jsonl", errors="skip")
+    assert says(message, "a.jsonl has no row left", "2, the first in", "line 1")
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl", "a.de"])
 def test_a_file_with_carriage_returns_only_is_named_as_such(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, "de,en\rja,yes\rnein,no\r")

@@ -216,3 +216,20 @@ def test_xliff_gives_the_units_that_are_translated(tmp_path: Path, name: str, co
     assert (found, sum(damage.values())) == ([("Hallo Welt!", "Hello world!")], 1)
     assert read(tmp_path, content, name, src="en", tgt="de")[0] == [("Hello world!", "Hallo Welt!")]
     assert pairs_of(tmp_path, "de", "en", path=name, tags="keep")[0][0].startswith("Hallo <")
+
+
+def test_the_languages_are_those_of_the_file_that_a_unit_is_in(tmp_path: Path) -> None:
+    """Also where a name has a `>`, and of the root where a file has none."""
+    unit = "<trans-unit id='1'><source>{}</source><target>{}</target></trans-unit>"
+    files = [
+        f'<file original="a.html" source-language="en" target-language="de">'
+        f"{unit.format('house', 'Haus')}</file>",
+        f'<file original="Shop > Cart" source-language="de" target-language="en">'
+        f"{unit.format('Katze', 'cat')}</file>",
+        f'<file original="c">{unit.format("eins", "one")}</file>',
+    ]
+    root = '<xliff version="1.2" source-language="de" target-language="en">'
+    content = f"{root}{''.join(files)}</xliff>"
+    assert read(tmp_path, content, "a.xlf")[0] == [
+        ("Haus", "house"), ("Katze", "cat"), ("eins", "one")
+    ]  # fmt: skip

@@ -137,7 +137,7 @@ class CleaningPlan:
             [name, *_state(source, self.root), *([True] if True in self._ways(source) else [])]
             for name, source in self.evaluation
         ]
-        against = [_file_state(file) for file in self.against]
+        against = [_file_state(file) for file in files_against(self.clean, self.root)]
         others: list[object] = [SCORES_VERSION, self.src_lang, self.tgt_lang, self.pairs_per_bucket]
         if any(own := [corpus.languages for corpus in self.corpora]):
             others += ["keys by language", own]
@@ -156,21 +156,6 @@ class CleaningPlan:
         names = [corpus.name for corpus in self.corpora]
         return self._folder("kept", self.decisions.name, names, astuple(self.form))
 
-    @property
-    def against(self) -> list[Path]:
-        """The files of `clean.against`: no line may be in the corpora. Raises DataError."""
-        files = []
-        for name in self.clean.against:
-            existing_path(name, self.root, AGAINST)
-            files += matching_files(name, self.root)
-        for path in files:
-            if (kind := SUFFIXES.get(suffix_of(path), "tsv")) != "tsv":
-                raise DataError(
-                    f"{AGAINST}: {path} is {kind}, in which lines are no sentences; lines of text, "
-                    "with or without tabs, are required. Name it in data.test of a config instead."
-                )
-        return files
-
     @cached_property
     def evaluation_index(self) -> LeakIndex | None:
         """The validation and test sets, and the files of `clean.against`; None without any."""
@@ -180,7 +165,7 @@ class CleaningPlan:
             for is_turned in self._ways(source):
                 turned = [pair[::-1] for pair in pairs] if is_turned else pairs
                 sets[name + " (reversed)" * is_turned] = turned
-        for path in self.against:
+        for path in files_against(self.clean, self.root):
             # A line may be either side, and so may each cell of a table.
             cells = [cell for line in read_lines(path, AGAINST) for cell in line.split("\t")]
             sets[str(path)] = [(cell, cell) for cell in cells]
@@ -244,6 +229,21 @@ class CleaningPlan:
     def finds_duplicates(self) -> bool:
         """Whether keys are needed."""
         return self.clean.duplicates is not None or self.clean.max_targets is not None
+
+
+def files_against(clean: Clean, root: Path) -> list[Path]:
+    """The files of `clean.against`: no line may be in the corpora. Raises DataError."""
+    files = []
+    for name in clean.against:
+        existing_path(name, root, AGAINST)
+        files += matching_files(name, root)
+    for path in files:
+        if (kind := SUFFIXES.get(suffix_of(path), "tsv")) != "tsv":
+            raise DataError(
+                f"{AGAINST}: {path} is {kind}, in which lines are no sentences; lines of text, "
+                "with or without tabs, are required. Name it in data.test of a config instead."
+            )
+    return files
 
 
 def plan_of(

@@ -53,6 +53,10 @@ def select_pairs(
             continue
         n_pairs += 1
         yield src, tgt
+    if not n_pairs and row is None and damage.count(LEFT_OUT):
+        raise DataError(
+            f"{where}.path: {source.path} has no row left. {'; '.join(damage.messages())}."
+        )
     if not n_pairs:
         raise DataError(fault)
 

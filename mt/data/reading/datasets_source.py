@@ -72,11 +72,13 @@ def _open_dataset(source: Source, root: Path, where: str, stream: bool) -> Any:
 
 
 def _load_local(loader: str, **options: Any) -> Any:
-    """All splits of local files, streamed: nothing is copied to disk."""
+    """All splits of local Parquet files, streamed: nothing is copied to disk."""
     import datasets
 
     # The scratch folder only holds the library's lock file.
     with tempfile.TemporaryDirectory() as scratch:
+        # By default a batch has the rows of a file's first group, and an empty one has none.
+        options["batch_size"] = 1000
         return datasets.load_dataset(loader, streaming=True, cache_dir=scratch, **options)
 
 

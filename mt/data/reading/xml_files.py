@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 _OPEN = re.compile(
     r"<(!ENTITY|!--|(?:[\w.-]+:)?(?:(?:tu|trans-unit|segment)(?=[\s>])|(?:file|xliff)(?=\s)))"
 )
-_ENDS = {"!ENTITY": "", "!--": "-->", "file": ">", "xliff": ">"}  # of what is no unit
+_TAG = r"""(?:[^>"']|"[^"]*"|'[^']*')*>"""  # from a tag's name on: a value may have a `>`
+_ENDS = {"!ENTITY": "", "!--": "-->", "file": _TAG, "xliff": _TAG}  # of what is no unit
 # The last of several openings in a unit: those before it are not closed.
 _NESTED = re.compile(r"<([\w.:-]+)(?=[\s>]).*(?=<\1[\s>])", re.DOTALL)
 _SIDES = {"source-language": "source", "srcLang": "source"}
@@ -118,6 +119,7 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
         encoding = _encoding(packed.read(1000))
     is_utf8 = re.match("utf_?-?8", encoding, re.IGNORECASE)
     languages: dict[str, str] = {}
+    of_root: dict[str, str] = {}
     line, text = 1, ""
     try:
         with (
@@ -160,11 +162,11 @@ def _units(path: Path, where: str, damage: Damage) -> Iterator[list[_Unit]]:
                             f"{where}.path: {place} declares an entity (<!ENTITY), which could "
                             "fill the memory, so the file is refused. Remove the declaration."
                         )
-                    if closing[0] == ">":
-                        names = _LANGUAGE.findall(item)
-                        languages = {
-                            _SIDES.get(key, "target"): name for key, name in names
-                        } or languages
+                    if (name := opening[1].rpartition(":")[2]) in ("file", "xliff"):
+                        named = _LANGUAGE.findall(item)
+                        languages = {_SIDES.get(key, "target"): one for key, one in named}
+                        languages = languages or of_root
+                        of_root = languages if name == "xliff" else of_root
                     elif opening[1] != "!--":
                         units.append(_Unit(place, item, languages))
                     line += item.count("\n")
